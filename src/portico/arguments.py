@@ -1,0 +1,119 @@
+"""Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers.training_args import ParallelMode
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
+
+
+class LightningPlacement:
+    """Answers every question about devices and processes from a Lightning strategy; accelerate is never asked."""
+
+    accelerator: str | None = None
+    strategy: str | None = None
+    devices: int | str | list[int] | None = None
+    num_nodes: int | None = None
+    precision: str | None = None
+
+    @property
+    def lightning_strategy(self) -> "Strategy":
+        """The strategy of the run, or the one a run would get."""
+        if "_lightning_strategy" not in self.__dict__:
+            from portico.placement import resolve_strategy
+
+            self.__dict__["_lightning_strategy"] = resolve_strategy(self)
+        strategy: Strategy = self.__dict__["_lightning_strategy"]
+        return strategy
+
+    @lightning_strategy.setter
+    def lightning_strategy(self, strategy: "Strategy") -> None:
+        self.__dict__["_lightning_strategy"] = strategy
+
+    @property
+    def _setup_devices(self) -> torch.device:
+        return self.lightning_strategy.root_device
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self._setup_devices
+
+    @property
+    def n_gpu(self) -> int:
+        """CUDA devices that this process drives: one at most, since Lightning gives each device a process."""
+        return int(self.device.type == "cuda")
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        return int(getattr(self.lightning_strategy, "world_size", 1))
+
+    @property
+    def process_index(self) -> int:
+        """Rank of this process among all."""
+        return int(getattr(self.lightning_strategy, "global_rank", 0))
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank of this process on its machine."""
+        return int(getattr(self.lightning_strategy, "local_rank", 0))
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """Several processes, or one."""
+        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A strategy holds processes and devices: it belongs to the run, not to the arguments.
+        return {key: value for key, value in self.__dict__.items() if key != "_lightning_strategy"}
+
+
+@dataclass
+class TrainingArguments(LightningPlacement, transformers.TrainingArguments):
+    """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
+
+    Args:
+        accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ...); by default the best one present, or the CPU
+            with ``use_cpu``.
+        strategy: Lightning strategy (``"ddp"``, ...); by default Lightning's choice.
+        devices: Devices of this machine, one process each; by default 1, or what ``torchrun`` says.
+        num_nodes: Machines.
+        precision: Lightning precision (``"bf16-mixed"``, ...); by default what ``bf16`` and ``fp16`` say.
+    """
+
+    accelerator: str | None = field(default=None, metadata={"help": "Lightning accelerator."})
+    strategy: str | None = field(default=None, metadata={"help": "Lightning strategy."})
+    devices: int | None = field(default=None, metadata={"help": "Devices of this machine, one process each."})
+    num_nodes: int | None = field(default=None, metadata={"help": "Machines."})
+    precision: str | None = field(default=None, metadata={"help": "Lightning precision."})
+
+
+def adopt_arguments(args: Any) -> Any:
+    """Give plain ``transformers.TrainingArguments`` Lightning's placement, in place, and return them.
+
+    The object stays the user's own (``trainer.args is args``); only its class changes, to a subclass of what it was.
+
+    Raises:
+        TypeError: If ``args`` are no training arguments.
+    """
+    if isinstance(args, LightningPlacement):
+        return args
+    if not isinstance(args, transformers.TrainingArguments):
+        raise TypeError(
+            f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
+        )
+    args.__class__ = type(type(args).__name__, (LightningPlacement, type(args)), {})
+    return args
+
+
+def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
+    """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
+    plain = object.__new__(transformers.TrainingArguments)
+    added = set(LightningPlacement.__annotations__) | {"_lightning_strategy", "_setup_devices", "distributed_state"}
+    plain.__dict__.update({key: value for key, value in args.__dict__.items() if key not in added})
+    return plain

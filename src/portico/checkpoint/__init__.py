@@ -1,0 +1,1 @@
+"""Checkpoints in Hugging Face's layout: either side resumes what the other wrote."""

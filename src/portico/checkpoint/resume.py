@@ -1,0 +1,121 @@
+"""A run brought back to where a checkpoint left it."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.trainer_callback import TrainerControl, TrainerState
+from transformers.trainer_utils import compare_trainer_and_checkpoint_args, get_last_checkpoint
+
+from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
+from portico.errors import InputError
+from portico.lightning_internals import continue_from
+from portico.state import exportable_callbacks
+
+if TYPE_CHECKING:
+    from portico.state import TrainingRun
+    from portico.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
+    """Return the folder to resume from.
+
+    Args:
+        resume_from_checkpoint: A folder, ``True`` for the last checkpoint in ``output_dir``, or nothing.
+        output_dir: Folder of the run.
+
+    Raises:
+        InputError: If there is nothing to resume from.
+    """
+    if resume_from_checkpoint is None or resume_from_checkpoint is False:
+        return None
+    if resume_from_checkpoint is True:
+        last: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+        if last is None:
+            raise InputError(
+                f"`resume_from_checkpoint=True`, but {output_dir} holds no `checkpoint-N` folder; set it to the folder "
+                "of a checkpoint, or leave it out to start anew."
+            )
+        return last
+    if not Path(resume_from_checkpoint).is_dir():
+        raise InputError(
+            f"`resume_from_checkpoint={resume_from_checkpoint}` is no folder; set it to a `checkpoint-N` folder of an "
+            "earlier run, or to `True` for the last one in `output_dir`."
+        )
+    return str(resume_from_checkpoint)
+
+
+def read_state(folder: str, args: Any) -> TrainerState | None:
+    """Return the trainer state that a checkpoint holds, or ``None``; a best checkpoint that is gone is forgotten."""
+    file = Path(folder) / STATE_FILE
+    if not file.is_file():
+        return None
+    state: TrainerState = TrainerState.load_from_json(str(file))
+    if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
+        logger.warning(
+            "The best checkpoint %s that the resumed run recorded is gone; it is ignored.", state.best_model_checkpoint
+        )
+        state.best_model_checkpoint = None
+    compare_trainer_and_checkpoint_args(args, state)
+    return state
+
+
+def restore_training(run: "TrainingRun") -> None:
+    """Load optimizer, schedule and scaler of the run's checkpoint, and tell Lightning's loops where they stand."""
+    facade, folder = run.facade, run.checkpoint
+    if folder is None:
+        return
+    load_optimizer_and_scheduler(facade, folder)
+    point = run.resume_point
+    continue_from(
+        facade.lightning_trainer,
+        epoch=point.epoch,
+        num_batches_done=point.num_batches_to_skip,
+        batches_per_epoch=run.plan.steps_in_epoch,
+        steps=facade.state.global_step,
+    )
+
+
+def load_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
+    """Load the states of optimizer, schedule and scaler from ``folder``, where it has them."""
+    optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
+    if optimizer_file.is_file() and scheduler_file.is_file():
+        assert facade.optimizer is not None
+        facade.optimizer.load_state_dict(
+            torch.load(optimizer_file, map_location=facade.args.device, weights_only=True)
+        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
+            facade.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
+    else:
+        logger.warning("%s holds no optimizer state, so the optimizer starts anew.", folder)
+    scaler, scaler_file = gradient_scaler(facade), Path(folder) / SCALER_FILE
+    if scaler is not None and scaler_file.is_file():
+        scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
+
+
+def restore_callbacks(facade: "Trainer") -> None:
+    """Give callbacks the state that the checkpoint holds, where the user asked for it."""
+    if not facade.args.restore_callback_states_from_checkpoint:
+        return
+    stored: Any = facade.state.stateful_callbacks
+    known = exportable_callbacks(facade)
+    unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
+    if unknown:
+        logger.warning("The checkpoint has states of callbacks that are not there, ignored: %s.", ", ".join(unknown))
+    for name, states in stored.items():
+        same = [callback for callback in known if type(callback).__name__ == name]
+        for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
+            _replace(facade, callback, type(callback).from_state(state))
+
+
+def _replace(facade: "Trainer", old: Any, new: Any) -> None:
+    if isinstance(new, TrainerControl):
+        facade.control = new
+    else:
+        facade.callback_handler.remove_callback(type(old))
+        facade.callback_handler.add_callback(new)

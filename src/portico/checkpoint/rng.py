@@ -1,0 +1,53 @@
+"""The states of every random number generator, saved and brought back."""
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.trainer_pt_utils import safe_globals, set_rng_state_for_device
+
+logger = logging.getLogger(__name__)
+
+
+def save_rng_state(folder: str, args: Any) -> None:
+    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "cpu": torch.random.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = (
+            torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
+        )
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.save(states, _rng_file(folder, args))
+
+
+def load_rng_state(folder: str | None, args: Any) -> None:
+    """Bring the generators of this process back to what ``folder`` holds; say so when it holds nothing."""
+    if folder is None:
+        return
+    file = _rng_file(folder, args)
+    if not file.is_file():
+        logger.warning(
+            "%s is missing, so random numbers go on from the present seed: the resumed run will differ from an "
+            "uninterrupted one.",
+            file,
+        )
+        return
+    with safe_globals():
+        states = torch.load(file, weights_only=True)
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.random.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+
+
+def _rng_file(folder: str, args: Any) -> Path:
+    name = "rng_state.pth" if args.world_size <= 1 else f"rng_state_{args.process_index}.pth"
+    return Path(folder) / name

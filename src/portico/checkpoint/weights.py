@@ -1,0 +1,71 @@
+"""A model's weights, written as ``from_pretrained`` reads them and read back."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.trainer_utils import load_sharded_checkpoint
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+
+from portico.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+
+def save_weights(
+    model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
+) -> None:
+    """Write the weights of ``model`` into ``folder``, with its configuration if it has one.
+
+    Args:
+        model: What is trained.
+        unwrapped: The same without wrappers.
+        folder: Existing folder.
+        state_dict: Weights to write instead of the model's.
+        is_main_process: Whether this process writes.
+    """
+    if isinstance(unwrapped, PreTrainedModel):
+        if state_dict is None and model is not unwrapped:
+            state_dict = model.state_dict()
+        unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
+    elif is_main_process:
+        weights = model.state_dict() if state_dict is None else state_dict
+        safetensors.torch.save_file(weights, Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+
+
+def load_weights(model: nn.Module, folder: str) -> None:
+    """Load the weights that ``folder`` holds into ``model``, in place; keys that do not match are announced.
+
+    Raises:
+        InputError: If ``folder`` is no checkpoint.
+    """
+    path = Path(folder)
+    if (path / SAFE_WEIGHTS_NAME).is_file():
+        result = model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
+    elif (path / WEIGHTS_NAME).is_file():
+        result = model.load_state_dict(torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True), False)
+    elif (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
+        result = load_sharded_checkpoint(model, folder, strict=False)
+    else:
+        held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
+        raise InputError(
+            f"{folder} is not a checkpoint: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: {held}); set "
+            "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+        )
+    _announce_mismatch(model, result)
+
+
+def _announce_mismatch(model: nn.Module, result: Any) -> None:
+    missing, unexpected = set(result.missing_keys), set(result.unexpected_keys)
+    left_out_on_save = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    if missing and missing == left_out_on_save and isinstance(model, PreTrainedModel):
+        model.tie_weights()
+        missing = set()
+    if missing:
+        logger.warning("The checkpoint has no weights for %s; they stay as they are.", sorted(missing))
+    if unexpected:
+        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(unexpected))

@@ -1,0 +1,131 @@
+"""The ``LightningDataModule`` under the facade: data sets become loaders."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_utils import RemoveColumnsCollator, seed_worker
+
+from portico.errors import InputError
+from portico.feeds import EvaluationFeed, TrainFeed
+
+if TYPE_CHECKING:
+    from portico.state import TrainingRun
+    from portico.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerDataModule(pl.LightningDataModule):
+    """Builds loaders from data sets, and feeds Lightning's loops from the facade's loaders.
+
+    Args:
+        facade: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
+    """
+
+    def __init__(self, facade: "Trainer") -> None:
+        super().__init__()
+        self.facade = facade
+        self.run: TrainingRun | None = None
+        self._announced: set[str] = set()
+
+    def train_dataloader(self) -> TrainFeed:
+        """Return the batches of the present training run."""
+        assert self.run is not None, "the facade sets the run before fitting"
+        return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
+
+    def val_dataloader(self) -> EvaluationFeed:
+        """Return the batches of the evaluation set."""
+        return EvaluationFeed(self.facade.get_eval_dataloader())
+
+    def build_loader(
+        self,
+        dataset: Any,
+        *,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None,
+        is_training: bool,
+    ) -> "DataLoader[Any]":
+        """Return a plain loader over ``dataset``, without the columns the model does not take.
+
+        Args:
+            dataset: Map-style or iterable data set.
+            description: Word for the messages: ``"training"``, ``"evaluation"`` or ``"test"``.
+            batch_size: Examples in a batch.
+            sampler_fn: Gives the sampler of a map-style data set.
+            is_training: Seed the workers.
+        """
+        args = self.facade.args
+        dataset, collate_fn = self._without_unused_columns(dataset, description)
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "collate_fn": collate_fn,
+            "num_workers": args.dataloader_num_workers,
+            # Pinned memory speeds up copies to an accelerator; without one torch only warns about it.
+            "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
+            "persistent_workers": args.dataloader_persistent_workers,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "in_order": args.dataloader_in_order,
+        }
+        if not isinstance(dataset, IterableDataset):
+            sampler = sampler_fn(dataset) if sampler_fn is not None else None
+            if sampler is not None:
+                options["sampler"] = sampler
+            options["drop_last"] = args.dataloader_drop_last
+            if is_training:
+                options["worker_init_fn"] = partial(
+                    seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+                )
+        return DataLoader(dataset, **options)
+
+    def _without_unused_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
+        facade = self.facade
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
+            return facade._remove_unused_columns(dataset, description=description), facade.data_collator
+        return dataset, facade._get_collator_with_removed_columns(facade.data_collator, description=description)
+
+    def remove_unused_columns(self, dataset: Any, description: str | None) -> Any:
+        """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
+
+        Raises:
+            InputError: If no column is left.
+        """
+        taken = self.facade._signature_columns or []
+        ignored = sorted(set(dataset.column_names) - set(taken))
+        if len(ignored) == len(dataset.column_names):
+            raise InputError(
+                f"The {description or 'given'} set has the columns {ignored}, and "
+                f"`{type(self.facade.model).__name__}.forward` takes none of them (it takes: {', '.join(taken)}); "
+                "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
+                "model's inputs."
+            )
+        self.announce_ignored(ignored, description)
+        return dataset.remove_columns(ignored)
+
+    def removing_collator(self, collator: Any, description: str | None) -> RemoveColumnsCollator:
+        """Return ``collator`` behind a filter that drops what the model does not take."""
+        return RemoveColumnsCollator(
+            data_collator=collator,
+            signature_columns=self.facade._signature_columns,
+            logger=logger,
+            description=description,
+            model_name=type(self.facade.model).__name__,
+        )
+
+    def announce_ignored(self, columns: list[str], description: str | None) -> None:
+        """Say once which columns of a set are left out."""
+        key = f"{description}:{','.join(columns)}"
+        if not columns or key in self._announced:
+            return
+        self._announced.add(key)
+        logger.info(
+            "Columns of the %s set that `%s.forward` does not take are left out: %s.",
+            description or "given",
+            type(self.facade.model).__name__,
+            ", ".join(columns),
+        )

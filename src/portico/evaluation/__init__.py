@@ -1,0 +1,1 @@
+"""Evaluation in Lightning's loop, with Hugging Face's arrays and metrics."""

@@ -1,0 +1,1 @@
+"""The methods of ``transformers.Trainer`` that users call and override, grouped by what they are about."""

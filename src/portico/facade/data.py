@@ -1,0 +1,188 @@
+"""Loaders, samplers, columns and batches."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, Sampler, SequentialSampler
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length
+
+from portico.errors import InputError
+from portico.facade.base import FacadeBase
+from portico.loaders import move_to_device
+
+
+class DataMethods(FacadeBase):
+    """What the facade knows about data."""
+
+    def get_train_dataloader(self) -> Any:
+        """Return the training loader.
+
+        Raises:
+            ValueError: If there is no training set.
+        """
+        if self.train_dataset is None:
+            raise ValueError("There is no training data: give `train_dataset` to the trainer, then call `train()`.")
+        return self._get_dataloader(
+            self.train_dataset, "training", self._train_batch_size, self._get_train_sampler, is_training=True
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the evaluation loader.
+
+        Args:
+            eval_dataset: A data set, or the name of one in ``eval_dataset``; by default the trainer's own.
+
+        Raises:
+            ValueError: If there is no evaluation set.
+        """
+        if eval_dataset is None and self.eval_dataset is None:
+            raise ValueError("There is no evaluation data: give `eval_dataset` to the trainer or to `evaluate()`.")
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        cached = self.__dict__.setdefault("_eval_dataloaders", {})
+        if self.args.dataloader_persistent_workers and key in cached:
+            return cached[key]
+        if isinstance(eval_dataset, str):
+            eval_dataset = self.eval_dataset[eval_dataset]
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
+        if self.args.dataloader_persistent_workers:
+            cached[key] = loader
+        return loader
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return a loader over ``test_dataset``."""
+        return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Return the number of examples behind a loader, estimated from its length where its data set has none."""
+        dataset = getattr(dataloader, "dataset", None)
+        if has_length(dataset):
+            return len(dataset)
+        return len(dataloader) * int(self.args.per_device_train_batch_size)
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        return self.accelerator.prepare(
+            self.datamodule.build_loader(
+                dataset,
+                description=description,
+                batch_size=batch_size,
+                sampler_fn=sampler_fn,
+                is_training=is_training,
+            )
+        )
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if not has_length(dataset):
+            return None
+        strategy = self.args.train_sampling_strategy
+        if strategy == "group_by_length":
+            return self._length_grouped(dataset, self.args.train_batch_size * self.args.gradient_accumulation_steps)
+        if strategy == "sequential":
+            return SequentialSampler(dataset)
+        if strategy == "random":
+            return RandomSampler(dataset)
+        raise InputError(
+            f"`train_sampling_strategy={strategy!r}` is not supported; use 'random', 'sequential' or 'group_by_length'."
+        )
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        if not has_length(eval_dataset):
+            return None
+        if self.args.train_sampling_strategy == "group_by_length":
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return self._length_grouped(
+                eval_dataset, self.args.eval_batch_size, generator=torch.Generator().manual_seed(seed)
+            )
+        return SequentialSampler(eval_dataset)
+
+    def _length_grouped(self, dataset: Any, batch_size: int, **options: Any) -> LengthGroupedSampler:
+        column = self.args.length_column_name
+        lengths = dataset[column] if column in (getattr(dataset, "column_names", None) or ()) else None
+        names = getattr(self.processing_class, "model_input_names", None)
+        return LengthGroupedSampler(
+            batch_size,
+            dataset=dataset,
+            lengths=list(lengths) if lengths is not None else None,
+            model_input_name=names[0] if names else None,
+            **options,
+        )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            parameters = list(inspect.signature(self.model.forward).parameters)
+            # A column `label` becomes `labels` in the default collator.
+            self._signature_columns = parameters + list({"label", "label_ids", *self.label_names})
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        if not self.args.remove_unused_columns:
+            return dataset
+        self._set_signature_columns_if_needed()
+        return self.datamodule.remove_unused_columns(dataset, description)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        if not self.args.remove_unused_columns:
+            return data_collator
+        self._set_signature_columns_if_needed()
+        return self.datamodule.removing_collator(data_collator, description)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """Fetch the batches of an accumulation window, and count what their losses are means of.
+
+        Args:
+            epoch_iterator: Batches of the epoch.
+            num_batches: Batches in the window; fewer come at the end of the data.
+            device: Where the count is put.
+
+        Returns:
+            The batches, and the number of label positions in them (``None`` where the model does not ask for it).
+        """
+        window = list(islice(epoch_iterator, num_batches))
+        return window, self._get_num_items_in_batch(window, device)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
+        wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        if not wanted or not batch_samples or "labels" not in batch_samples[0]:
+            return None
+        try:
+            count: Any = sum(self._counted_labels(batch).ne(-100).sum() for batch in batch_samples)
+        except (TypeError, AttributeError):
+            # Labels that are no tensors (boxes of object detection) are not counted.
+            return None
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            count = self.accelerator.gather(count.to(device)).sum()
+        # The division by one makes the count a float, as Hugging Face's is.
+        return count.to(device) / 1 if torch.is_tensor(count) else count
+
+    def _counted_labels(self, batch: Mapping[str, Any]) -> Any:
+        if "shift_labels" in batch:
+            return batch["shift_labels"]
+        # A causal loss never predicts the first position.
+        return batch["labels"][..., 1:] if self._loss_shifts_labels else batch["labels"]
+
+    def _prepare_input(self, data: Any) -> Any:
+        return move_to_device(data, self.args.device)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = self._prepare_input(inputs)
+        if len(inputs) == 0:
+            raise ValueError(
+                "A batch came without anything in it; the model takes "
+                f"{', '.join(self._signature_columns or [])}: name the data's columns so, or set "
+                "`remove_unused_columns=False` and give a `data_collator`."
+            )
+        return inputs

@@ -1,0 +1,73 @@
+"""What the facade reads off a model: its labels, and how its loss wants to be scaled."""
+
+import inspect
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+from transformers.trainer_pt_utils import LabelSmoother
+from transformers.utils import can_return_loss, find_labels
+
+from portico.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """How a model takes labels and returns losses.
+
+    Args:
+        label_names: Names of the label inputs.
+        can_return_loss: Whether it returns a loss without labels (contrastive models).
+        accepts_loss_kwargs: Whether its forward takes ``num_items_in_batch``.
+        loss_shifts_labels: Whether its loss leaves out the first label position.
+    """
+
+    label_names: list[str]
+    can_return_loss: bool
+    accepts_loss_kwargs: bool
+    loss_shifts_labels: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, label_names: list[str] | None) -> "ModelTraits":
+        """Read the traits of ``model``; ``label_names`` given by the user win."""
+        parameters = inspect.signature(model.forward).parameters.values()
+        takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+        is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+        return cls(
+            label_names=find_labels(type(model)) if label_names is None else label_names,
+            can_return_loss=bool(can_return_loss(type(model))),
+            accepts_loss_kwargs=bool(getattr(model, "accepts_loss_kwargs", takes_kwargs)),
+            loss_shifts_labels=causal and not is_encoder_decoder,
+        )
+
+
+def refuse_headless(model: nn.Module) -> None:
+    """Refuse a model that only computes hidden states.
+
+    Raises:
+        InputError: If ``model`` is such a one.
+    """
+    name = type(model).__name__
+    if name in MODEL_MAPPING_NAMES:
+        raise InputError(
+            f"{name} only computes hidden states and takes no labels, so it cannot be trained; load one of the "
+            "`AutoModelFor...` classes, which add a head for a task."
+        )
+
+
+def label_smoother(args: Any, model: nn.Module) -> LabelSmoother | None:
+    """Return the smoother that ``label_smoothing_factor`` asks for, if it does and the model's problem allows it."""
+    if args.label_smoothing_factor == 0:
+        return None
+    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+        warnings.warn(
+            "`label_smoothing_factor` has no meaning for multi-label classification and is ignored.",
+            UserWarning,
+            stacklevel=3,
+        )
+        return None
+    return LabelSmoother(epsilon=args.label_smoothing_factor)

@@ -1,0 +1,120 @@
+"""Every private name of Lightning that portico relies on, in one place (read against Lightning 2.6.6).
+
+A new Lightning release is judged by this file and its test alone.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+
+CHECKED_VERSION = "2.6"
+
+
+class UndividedLoss(ClosureResult):
+    """A training step's result whose loss is taken as it is.
+
+    Lightning divides by ``accumulate_grad_batches`` always; the facade has divided by the real number of batches in
+    the window, which is smaller at the end of an epoch.
+    """
+
+    @classmethod
+    def from_training_step_output(cls, training_step_output: STEP_OUTPUT, normalize: int = 1) -> ClosureResult:
+        """Wrap the loss that ``training_step`` returned."""
+        return super().from_training_step_output(training_step_output, normalize=1)
+
+
+def take_losses_undivided(trainer: pl.Trainer) -> None:
+    """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
+    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UndividedLoss
+
+
+def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
+    """Tell ``trainer`` that the training step runs backward itself."""
+    trainer.fit_loop._skip_backward = skip
+
+
+def continue_from(
+    trainer: pl.Trainer, *, epoch: int, num_batches_done: int, batches_per_epoch: int, steps: int
+) -> None:
+    """Tell the loops of ``trainer`` where a resumed run stands, in the form of Lightning's own checkpoints.
+
+    Args:
+        trainer: Trainer whose fit has just been set up.
+        epoch: Epoch to continue with, from 0.
+        num_batches_done: Batches of that epoch that are behind.
+        batches_per_epoch: Batches in an epoch.
+        steps: Optimizer steps that are behind.
+    """
+    loop = trainer.fit_loop
+    state = loop.state_dict()
+    epochs = state["epoch_progress"]
+    mid_epoch = num_batches_done > 0
+    for counts in (epochs["total"], epochs["current"]):
+        counts.update(ready=epoch + mid_epoch, started=epoch + mid_epoch, processed=epoch, completed=epoch)
+    batches = state["epoch_loop.batch_progress"]
+    batches["total"].update(_all_counts(epoch * min(batches_per_epoch, sys.maxsize) + num_batches_done))
+    batches["current"].update(_all_counts(num_batches_done))
+    optimizer_steps = state["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+    optimizer_steps["total"].update(ready=steps, completed=steps)
+    schedulers = state["epoch_loop.scheduler_progress"]
+    schedulers["total"].update(ready=steps, completed=steps)
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+    loop.load_state_dict(state)
+
+
+def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
+    """Tell whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
+    return bool(trainer.fit_loop.restarted_mid_epoch)
+
+
+def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
+    """Run the fit loop's own validation loop over ``feed``, at any point of a fit.
+
+    Args:
+        trainer: A trainer that is fitting.
+        feed: Sized iterable of batches; not a ``DataLoader``, which Lightning would rebuild.
+    """
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    with _restored(trainer):
+        loop._data_source = _DataLoaderSource(feed, "val_dataloader")
+        loop._combined_loader = None
+        loop.restarting = False
+        trainer.validating = True
+        loop.run()
+
+
+def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
+    """Let Lightning callbacks that monitor a metric (``EarlyStopping``, ``ModelCheckpoint``) see ``metrics``."""
+    numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
+    trainer._logger_connector._callback_metrics.update(numbers)
+
+
+@contextmanager
+def _restored(trainer: pl.Trainer) -> Iterator[None]:
+    """Leave no trace of a nested loop in ``trainer``."""
+    module = trainer.lightning_module
+    connector = trainer._logger_connector
+    saved_stage = trainer.state.stage
+    saved_connector = (connector._first_loop_iter, connector._current_fx)
+    saved_fx = module._current_fx_name
+    loop: _EvaluationLoop = trainer.fit_loop.epoch_loop.val_loop
+    saved_loop = (loop._data_source, loop._combined_loader, loop._data_fetcher)
+    try:
+        yield
+    finally:
+        trainer.state.stage = saved_stage
+        connector._first_loop_iter, connector._current_fx = saved_connector
+        module._current_fx_name = saved_fx
+        loop._data_source, loop._combined_loader, loop._data_fetcher = saved_loop
+
+
+def _all_counts(value: int) -> dict[str, int]:
+    return {"ready": value, "started": value, "processed": value, "completed": value}

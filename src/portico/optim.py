@@ -1,0 +1,66 @@
+"""Parameter groups, optimizers and schedules, chosen as Hugging Face chooses them."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from transformers.optimization import GreedyLR
+from transformers.trainer_optimizer import is_optimizer_factory
+from transformers.trainer_pt_utils import get_parameter_names
+
+_NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+# Parameters come inside the keyword arguments of optimizers that choose their own.
+_OWN_PARAMETERS = ("params", "model", "optimizer_dict")
+
+
+def decay_parameter_names(model: nn.Module) -> list[str]:
+    """Return the names of the parameters that weight decay applies to: no biases, no normalisation layers."""
+    names: list[str] = get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
+    return names
+
+
+def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
+    """Split the trainable parameters into those with weight decay and those without, in the model's order."""
+    chosen = set(decayed)
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [
+        {"params": [parameter for name, parameter in trainable if name in chosen], "weight_decay": weight_decay},
+        {"params": [parameter for name, parameter in trainable if name not in chosen], "weight_decay": 0.0},
+    ]
+
+
+def build_optimizer(
+    model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """Make an optimizer of a class (or of a factory that takes the whole model)."""
+    if is_optimizer_factory(optimizer_cls):
+        made: torch.optim.Optimizer = optimizer_cls()(model, **kwargs)
+        return made
+    kwargs = dict(kwargs)
+    parameters: Any = groups
+    for name in _OWN_PARAMETERS:
+        parameters = kwargs.pop(name, parameters)
+    optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
+    return optimizer
+
+
+def steps_after_evaluation(scheduler: Any) -> bool:
+    """Tell whether a schedule waits for a metric, and so steps after evaluations instead of after steps."""
+    return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
+
+
+def scheduler_config(scheduler: Any) -> dict[str, Any]:
+    """Return what Lightning is told about a schedule: a step after each optimizer step, or nothing at all."""
+    if scheduler is None or steps_after_evaluation(scheduler):
+        return {}
+    return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def learning_rate(optimizer: Any, scheduler: Any) -> float:
+    """Return the learning rate of the first parameter group, as the schedule knows it."""
+    if scheduler is None or steps_after_evaluation(scheduler):
+        rate = optimizer.param_groups[0]["lr"]
+    else:
+        rate = scheduler.get_last_lr()[0]
+    return rate.item() if isinstance(rate, torch.Tensor) else rate

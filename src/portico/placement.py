@@ -1,0 +1,43 @@
+"""Where a run happens: the Lightning strategy behind a set of training arguments."""
+
+import os
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.strategies import Strategy
+
+from portico.quiet import quiet_lightning
+
+
+def lightning_placement(args: Any) -> dict[str, Any]:
+    """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
+
+    Args:
+        args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
+    """
+    accelerator = getattr(args, "accelerator", None)
+    return {
+        "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
+        "strategy": getattr(args, "strategy", None) or "auto",
+        "devices": getattr(args, "devices", None) or int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "num_nodes": getattr(args, "num_nodes", None) or 1,
+        "precision": getattr(args, "precision", None) or _precision(args),
+    }
+
+
+def resolve_strategy(args: Any) -> Strategy:
+    """Return the strategy that a run with ``args`` uses, before any run exists."""
+    with quiet_lightning():
+        return pl.Trainer(
+            **lightning_placement(args),
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).strategy
+
+
+def _precision(args: Any) -> str:
+    if args.bf16:
+        return "bf16-mixed"
+    return "16-mixed" if args.fp16 else "32-true"

@@ -1,0 +1,134 @@
+"""How many steps a run takes: counted once, before anything is built.
+
+Pure arithmetic (no torch), so that the counts can be checked without a model. The plan, not Lightning, ends a run:
+Lightning is given an unbounded number of steps and told to stop.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+from portico.errors import InputError
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where in the data a run continues.
+
+    Args:
+        epoch: Epoch to continue with, counted from 0.
+        num_batches_to_skip: Loader batches of that epoch that were trained on already.
+    """
+
+    epoch: int = 0
+    num_batches_to_skip: int = 0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The counts of one training run, with the meaning they have in ``transformers.Trainer``.
+
+    ``_steps`` are optimizer steps, ``_batches`` loader batches.
+
+    Args:
+        num_train_epochs: Passes over the loader, at most; the run may stop inside the last one.
+        num_update_steps_per_epoch: Optimizer steps in one pass.
+        steps_in_epoch: Loader batches in one pass (HF's name).
+        max_steps: Optimizer steps of the whole run.
+        gradient_accumulation_steps: Loader batches in a full accumulation window.
+        num_examples: Examples in one pass.
+        num_train_samples: Examples in the whole run, for the throughput figures.
+        total_train_batch_size: Examples that make one optimizer step, over all processes.
+    """
+
+    num_train_epochs: int
+    num_update_steps_per_epoch: int
+    steps_in_epoch: int
+    max_steps: int
+    gradient_accumulation_steps: int
+    num_examples: int
+    num_train_samples: float
+    total_train_batch_size: int
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        max_steps: int,
+        num_train_epochs: float,
+        gradient_accumulation_steps: int,
+        train_batch_size: int,
+        world_size: int,
+        num_batches: int | None,
+        num_examples: int | None,
+    ) -> "RunPlan":
+        """Count the steps of a run.
+
+        Args:
+            max_steps: Optimizer steps asked for; epochs decide when it is not positive.
+            num_train_epochs: Epochs asked for, possibly a fraction.
+            gradient_accumulation_steps: Loader batches a step accumulates.
+            train_batch_size: Examples in a loader batch.
+            world_size: Processes that train together.
+            num_batches: Length of the loader, ``None`` when it has none.
+            num_examples: Length of the data set, ``None`` when it has none.
+
+        Raises:
+            InputError: If neither ``max_steps`` nor the length of the loader says when to end.
+        """
+        total_batch = train_batch_size * gradient_accumulation_steps * world_size
+        if not num_batches:
+            return cls._unsized(max_steps, gradient_accumulation_steps, total_batch, num_batches)
+        per_epoch = max(math.ceil(num_batches / gradient_accumulation_steps), 1)
+        examples = num_examples or 0
+        if max_steps > 0:
+            epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_batch)
+        else:
+            epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
+            max_steps = math.ceil(num_train_epochs * per_epoch)
+        return cls(
+            num_train_epochs=epochs,
+            num_update_steps_per_epoch=per_epoch,
+            steps_in_epoch=num_batches,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            num_examples=examples,
+            num_train_samples=samples,
+            total_train_batch_size=total_batch,
+        )
+
+    @classmethod
+    def _unsized(
+        cls, max_steps: int, gradient_accumulation_steps: int, total_batch: int, num_batches: int | None
+    ) -> "RunPlan":
+        if max_steps <= 0:
+            what = "is empty" if num_batches == 0 else "has no length"
+            raise InputError(
+                f"The training data loader {what} and `max_steps={max_steps}`, so nothing says when training ends; "
+                "give a data set with examples, or set `max_steps` to an int >= 1."
+            )
+        return cls(
+            num_train_epochs=sys.maxsize,
+            num_update_steps_per_epoch=max_steps,
+            steps_in_epoch=max_steps * gradient_accumulation_steps,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            num_examples=total_batch * max_steps,
+            num_train_samples=float(total_batch * max_steps),
+            total_train_batch_size=total_batch,
+        )
+
+    def num_batches_in_window(self, update_step: int) -> int:
+        """Return how many loader batches step ``update_step`` of an epoch accumulates; the last may have fewer."""
+        if update_step != self.num_update_steps_per_epoch - 1:
+            return self.gradient_accumulation_steps
+        return self.steps_in_epoch % self.gradient_accumulation_steps or self.gradient_accumulation_steps
+
+    def ends_window(self, batch_idx: int) -> bool:
+        """Tell whether batch ``batch_idx`` of an epoch is the last of its accumulation window."""
+        return (batch_idx + 1) % self.gradient_accumulation_steps == 0 or batch_idx + 1 == self.steps_in_epoch
+
+    def resume_point(self, global_step: int, *, ignore_data_skip: bool) -> ResumePoint:
+        """Return where a run that has made ``global_step`` optimizer steps goes on."""
+        epoch, step = divmod(global_step, self.num_update_steps_per_epoch)
+        return ResumePoint(epoch, 0 if ignore_data_skip else step * self.gradient_accumulation_steps)

@@ -1,0 +1,239 @@
+"""One training run, as Hugging Face tells it: Lightning's progress becomes ``TrainerState`` and ``TrainerControl``."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.trainer_callback import ExportableState, TrainerState
+from transformers.trainer_utils import TrainOutput, has_length, speed_metrics
+
+from portico.checkpoint.rng import load_rng_state
+from portico.loaders import skip_first_batches
+from portico.plan import ResumePoint, RunPlan
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """Everything that lives from the start of one ``train()`` to its end.
+
+    The event bridge and the module call these methods from Lightning's hooks, in the order of the table in
+    :mod:`portico.callbacks.bridge`; each does what ``transformers.Trainer`` does there and fires its event.
+
+    Args:
+        facade: Whose methods and callbacks are called.
+        loader: Training data.
+        plan: Counts of the run.
+        checkpoint: Folder of the checkpoint the run goes on from.
+        resume_point: Where in the data it goes on.
+        trial: Trial of a hyperparameter search.
+        ignore_keys_for_eval: Model outputs that evaluations during training leave out.
+    """
+
+    def __init__(
+        self,
+        facade: "Trainer",
+        *,
+        loader: Any,
+        plan: RunPlan,
+        checkpoint: str | None = None,
+        resume_point: ResumePoint | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> None:
+        self.facade = facade
+        self.loader = loader
+        self.plan = plan
+        self.checkpoint = checkpoint
+        self.resume_point = resume_point or ResumePoint()
+        self.trial = trial
+        self.ignore_keys_for_eval = ignore_keys_for_eval
+        self.epoch = self.resume_point.epoch
+        self.num_batches_seen = 0
+        self.num_items_in_batch: torch.Tensor | int | None = None
+        self.grad_norm: torch.Tensor | float | None = None
+        self.learning_rate: float | None = None
+        self.has_begun = False
+        self.output: TrainOutput | None = None
+
+    def begin(self) -> None:
+        """Start the clock and the sums, then tell the callbacks that training begins."""
+        facade = self.facade
+        self.has_begun = True
+        self.start_time = time.time()
+        facade._initial_num_input_tokens_seen = facade.state.num_input_tokens_seen
+        facade._initial_global_step = facade.state.global_step
+        facade._globalstep_last_logged = facade.state.global_step
+        # Summed on the device between two logs, so that a step does not wait for the device.
+        facade._tr_loss = torch.tensor(0.0, device=facade.args.device)
+        facade._total_loss_scalar = 0.0
+        facade.model.zero_grad()
+        self._fire("on_train_begin")
+        if facade.args.eval_on_start:
+            facade._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Enter epoch ``epoch``."""
+        self.epoch = epoch
+        self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
+        self.grad_norm = None
+        self.learning_rate = None
+        self._fire("on_epoch_begin")
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of the current epoch, fetched an accumulation window at a time."""
+        facade, plan = self.facade, self.plan
+        loader, first_step, late_rng = self._epoch_loader()
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self.epoch)
+        batches = iter(loader)
+        for update_step in range(first_step, plan.num_update_steps_per_epoch):
+            window, self.num_items_in_batch = facade.get_batch_samples(
+                batches, plan.num_batches_in_window(update_step), facade.args.device
+            )
+            facade.current_gradient_accumulation_steps = len(window)
+            if late_rng:
+                load_rng_state(self.checkpoint, facade.args)
+                late_rng = False
+            for batch in window:
+                yield batch
+                if facade.control.should_epoch_stop or facade.control.should_training_stop:
+                    return
+
+    def _epoch_loader(self) -> tuple[Any, int, bool]:
+        """Return the epoch's loader, its first step, and whether random states come back after the first window."""
+        if self.checkpoint is None or self.epoch != self.resume_point.epoch:
+            return self.loader, 0, False
+        skip = self.resume_point.num_batches_to_skip
+        if skip == 0:
+            load_rng_state(self.checkpoint, self.facade.args)
+            return self.loader, 0, False
+        return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Enter batch ``batch_idx`` of the epoch: the first of a window begins a step."""
+        self.num_batches_seen = batch_idx + 1
+        self.facade.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
+        if batch_idx % self.plan.gradient_accumulation_steps == 0:
+            self._fire("on_step_begin")
+
+    def add_loss(self, loss: torch.Tensor, inputs: Any) -> None:
+        """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
+        facade = self.facade
+        if facade.args.logging_nan_inf_filter and not torch.isfinite(loss):
+            since_log = 1 + facade.state.global_step - facade._globalstep_last_logged
+            facade._tr_loss += facade._tr_loss / since_log
+        else:
+            facade._tr_loss += loss
+        facade.current_flos += float(facade.floating_point_ops(inputs))
+        facade._track_num_input_tokens(inputs)
+
+    def before_optimizer_step(self) -> None:
+        """Clip the gradients and measure their norm."""
+        facade = self.facade
+        norm = facade._clip_grad_norm(facade.model) if facade.args.max_grad_norm > 0 else None
+        self.grad_norm = facade._get_grad_norm(facade.model, grad_norm=norm)
+        self._fire("on_pre_optimizer_step")
+
+    def after_optimizer_step(self) -> None:
+        """Note the learning rate that the step was made with."""
+        self._fire("on_optimizer_step")
+        self.learning_rate = self.facade._get_learning_rate()
+
+    def end_batch(self, batch_idx: int) -> None:
+        """Close a batch: the last of a window ends a step, which may log, evaluate and save."""
+        facade = self.facade
+        if not self.plan.ends_window(batch_idx):
+            self._fire("on_substep_end")
+            return
+        facade.model.zero_grad()
+        facade.state.global_step += 1
+        facade.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
+        self._fire("on_step_end")
+        self._log_save_evaluate()
+
+    def end_epoch(self) -> None:
+        """Close the epoch; one without a single batch ends the run."""
+        facade = self.facade
+        if self.num_batches_seen == 0:
+            logger.warning(
+                "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
+                "set with fewer examples than `max_steps` needs does this.",
+                self.epoch,
+                facade.state.global_step,
+                facade.state.max_steps,
+            )
+            facade.control.should_training_stop = True
+        self._fire("on_epoch_end")
+        self._log_save_evaluate()
+
+    def finish(self) -> None:
+        """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""
+        facade = self.facade
+        facade._total_loss_scalar += facade._tr_loss.item()
+        num_steps = facade.state.global_step - facade._initial_global_step
+        train_loss = facade._total_loss_scalar / max(num_steps, 0.001)
+        metrics = speed_metrics(
+            "train",
+            self.start_time,
+            num_samples=self.plan.num_train_samples * num_steps / max(facade.state.max_steps, 1),
+            num_steps=num_steps,
+        )
+        facade.store_flos()
+        metrics["total_flos"] = facade.state.total_flos
+        metrics["train_loss"] = train_loss
+        facade._finish_training(metrics, self.trial)
+        self._fire("on_train_end")
+        self.output = TrainOutput(facade.state.global_step, train_loss, metrics)
+
+    def _log_save_evaluate(self) -> None:
+        facade = self.facade
+        facade._maybe_log_save_evaluate(
+            facade._tr_loss,
+            self.grad_norm,
+            facade.model_wrapped,
+            self.trial,
+            self.epoch,
+            self.ignore_keys_for_eval,
+            self.start_time,
+            learning_rate=self.learning_rate,
+        )
+
+    def _fire(self, event: str) -> None:
+        facade = self.facade
+        facade.control = getattr(facade.callback_handler, event)(facade.args, facade.state, facade.control)
+
+
+def count_run(facade: "Trainer", loader: Any) -> RunPlan:
+    """Count the steps of a run of ``facade`` over ``loader``."""
+    args = facade.args
+    num_batches = len(loader) if has_length(loader) else None
+    return RunPlan.make(
+        max_steps=args.max_steps,
+        num_train_epochs=args.num_train_epochs,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        train_batch_size=facade._train_batch_size,
+        world_size=args.world_size,
+        num_batches=num_batches,
+        num_examples=facade.num_examples(loader) if num_batches else None,
+    )
+
+
+def exportable_callbacks(facade: "Trainer") -> list[Any]:
+    """Return the callbacks (and the control flags) whose state belongs into a checkpoint."""
+    candidates = [*facade.callback_handler.callbacks, facade.control]
+    return [candidate for candidate in candidates if isinstance(candidate, ExportableState)]
+
+
+def fresh_state(facade: "Trainer") -> TrainerState:
+    """Return the state of a run that has not made a step."""
+    return TrainerState(
+        is_local_process_zero=facade.is_local_process_zero(),
+        is_world_process_zero=facade.is_world_process_zero(),
+        stateful_callbacks=exportable_callbacks(facade),
+    )

@@ -1,0 +1,382 @@
+"""``Trainer``: Hugging Face's API, Lightning's loops."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from torch import nn
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
+from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_callback import (
+    CallbackHandler,
+    DefaultFlowCallback,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerControl,
+)
+from transformers.trainer_utils import (
+    TrainerMemoryTracker,
+    TrainOutput,
+    align_special_tokens,
+    enable_full_determinism,
+    has_length,
+    number_of_arguments,
+    set_seed,
+)
+from transformers.utils import is_in_notebook
+
+from portico.accelerator import FacadeAccelerator
+from portico.arguments import TrainingArguments, adopt_arguments
+from portico.callbacks import EventBridge
+from portico.checkpoint.resume import find_checkpoint, read_state, restore_callbacks
+from portico.datamodule import TrainerDataModule
+from portico.errors import InputError
+from portico.facade.evaluation import EvaluationMethods
+from portico.facade.introspection import ModelTraits, label_smoother, refuse_headless
+from portico.facade.optimization import OptimizationMethods
+from portico.facade.saving import SavingMethods
+from portico.lightning_trainer import build_lightning_trainer
+from portico.module import TrainerModule
+from portico.plan import ResumePoint
+from portico.quiet import quiet_lightning
+from portico.state import TrainingRun, count_run, fresh_state
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
+    """The Hugging Face ``Trainer``, over Lightning.
+
+    Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
+
+    Args:
+        lightning_callbacks: Lightning callbacks; they see a normal Lightning run.
+        loggers: Lightning loggers; they get what Hugging Face logs.
+        plugins: Lightning plugins.
+
+    Attributes:
+        lightning_trainer: The ``lightning.Trainer`` of the present run, or of the last.
+        module: The ``LightningModule`` around the model.
+        datamodule: The ``LightningDataModule`` around the data sets.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: Any = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., Any] | None = None,
+        compute_metrics: Callable[..., Any] | None = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        *,
+        lightning_callbacks: list[Callback] | None = None,
+        loggers: list[Logger] | None = None,
+        plugins: list[Any] | None = None,
+    ) -> None:
+        self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
+        self._seed_everything()
+        self._lightning_parts = {
+            "callbacks": list(lightning_callbacks or []),
+            "loggers": list(loggers or []),
+            "plugins": list(plugins or []),
+        }
+        self._loggers = self._lightning_parts["loggers"]
+        self._memory_tracker = TrainerMemoryTracker(self.args.skip_memory_metrics)
+        self._memory_tracker.start()
+        self.is_in_train = False
+        self._use_lightning_trainer()
+        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
+        self.gather_function = self.accelerator.gather_for_metrics
+        self._take_model(model, model_init)
+        self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizer, self.lr_scheduler = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self._check_arguments()
+        self._start_bookkeeping(callbacks)
+        self._memory_tracker.stop_and_update_metrics()
+
+    # Construction
+
+    def _seed_everything(self) -> None:
+        if self.args.full_determinism:
+            enable_full_determinism(self.args.seed)
+        else:
+            set_seed(self.args.seed)
+
+    def _take_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
+        if (model is None) == (model_init is None):
+            raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
+        self.model_init = model_init
+        self.model = self.call_model_init() if model is None else model
+        refuse_headless(self.model)
+        self.model.to(self.args.device)
+        self.model_wrapped = self.model
+        traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
+        self.label_names = traits.label_names
+        self.can_return_loss = traits.can_return_loss
+        self.model_accepts_loss_kwargs = traits.accepts_loss_kwargs
+        self._loss_shifts_labels = traits.loss_shifts_labels
+        self.label_smoother = label_smoother(self.args, self.model)
+        self._signature_columns = None
+        self.module = TrainerModule(self.model, self)
+
+    def _take_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
+        pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
+        default_collator = DataCollatorWithPadding(processing_class) if pads else default_data_collator
+        self.data_collator = default_collator if data_collator is None else data_collator
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.processing_class = processing_class
+        self.datamodule = TrainerDataModule(self)
+
+    def _start_bookkeeping(self, callbacks: list[TrainerCallback | type[TrainerCallback]] | None) -> None:
+        reporting = get_reporting_integration_callbacks(self.args.report_to)
+        self.callback_handler = CallbackHandler(
+            [DefaultFlowCallback, *reporting, *(callbacks or [])],
+            self.model,
+            self.processing_class,
+            self.optimizer,
+            self.lr_scheduler,
+        )
+        self.add_callback(PrinterCallback if self.args.disable_tqdm else _progress_callback())
+        self.control = TrainerControl()
+        self.state = fresh_state(self)
+        self.hp_name = None
+        self.hp_search_backend = None
+        self.current_flos = 0
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self._train_batch_size = self.args.train_batch_size
+        self._created_lr_scheduler = False
+        self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        if getattr(self.model, "config", None) is not None:
+            self.model.config.use_cache = self.args.use_cache
+
+    def _check_arguments(self) -> None:
+        args = self.args
+        if args.eval_strategy != "no" and self.eval_dataset is None:
+            raise InputError(
+                f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "
+                "give one to the trainer, or set `eval_strategy='no'`."
+            )
+        if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
+            raise InputError(
+                "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
+                "`metric_for_best_model`, for example to 'loss'."
+            )
+        if self.optimizer_cls_and_kwargs is not None and self.optimizer is not None:
+            raise InputError("`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them.")
+        if self.model_init is not None and (self.optimizer is not None or self.lr_scheduler is not None):
+            raise InputError(
+                "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
+                "`create_optimizer_and_scheduler` in a subclass instead."
+            )
+        if not callable(self.data_collator):
+            raise TypeError(
+                f"`data_collator` is a {type(self.data_collator).__name__}, which cannot be called; give a function "
+                "or an object with `__call__` that makes a batch of a list of examples."
+            )
+        if self.train_dataset is not None and not has_length(self.train_dataset) and args.max_steps <= 0:
+            raise InputError(
+                "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+            )
+        if args.world_size > 1:
+            raise InputError(
+                f"The run is placed on {args.world_size} processes, which this version does not train on; set "
+                "`devices=1` and start one process."
+            )
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Make a new model, of ``trial``'s hyperparameters where ``model_init`` takes them."""
+        assert self.model_init is not None
+        num_arguments = number_of_arguments(self.model_init)
+        if num_arguments > 1:
+            raise InputError(f"`model_init` takes {num_arguments} arguments; it may take none, or the trial alone.")
+        model = self.model_init(trial) if num_arguments else self.model_init()
+        if model is None:
+            raise InputError("`model_init` returned None; let it return a model.")
+        return model
+
+    # Training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train, and return step count, mean loss and metrics.
+
+        Args:
+            resume_from_checkpoint: Folder of a checkpoint (of either library), or ``True`` for the last in
+                ``args.output_dir``.
+            trial: Trial of a hyperparameter search.
+            ignore_keys_for_eval: Model outputs that evaluations during training leave out.
+
+        Raises:
+            InputError: If there is no checkpoint where one was named, or the data give no number of steps.
+        """
+        checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        self._memory_tracker.start()
+        self.is_in_train = True
+        try:
+            self._renew_model(trial)
+            if checkpoint is not None:
+                self._load_from_checkpoint(checkpoint)
+            return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
+        finally:
+            self.is_in_train = False
+
+    def _renew_model(self, trial: Any) -> None:
+        if self.model_init is not None:
+            self._seed_everything()
+            self.model = self.call_model_init(trial).to(self.args.device)
+            self.model_wrapped = self.model
+            self.optimizer, self.lr_scheduler = None, None
+        if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
+            align_special_tokens(self.model, self.processing_class)
+
+    def _plan_run(self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None) -> TrainingRun:
+        loader = self.get_train_dataloader()
+        plan = count_run(self, loader)
+        self.state = fresh_state(self)
+        self.state.is_hyper_param_search = trial is not None
+        self.state.train_batch_size = self._train_batch_size
+        self.state.compute_steps(self.args, plan.max_steps)
+        resumed = read_state(checkpoint, self.args) if checkpoint is not None else None
+        point = ResumePoint()
+        if resumed is not None:
+            self.state = resumed
+            restore_callbacks(self)
+            point = plan.resume_point(resumed.global_step, ignore_data_skip=self.args.ignore_data_skip)
+        self._trial = trial
+        self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, trial)
+        self.callback_handler.train_dataloader = loader
+        return TrainingRun(
+            self,
+            loader=loader,
+            plan=plan,
+            checkpoint=checkpoint,
+            resume_point=point,
+            trial=trial,
+            ignore_keys_for_eval=ignore_keys_for_eval,
+        )
+
+    def _fit(self, run: TrainingRun) -> TrainOutput:
+        self._use_lightning_trainer(run)
+        self._use_present_model()
+        self.module.run = self.datamodule.run = run
+        self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
+        try:
+            with quiet_lightning():
+                self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
+        except SystemExit as exit_:
+            # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
+            if isinstance(exit_.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from exit_
+            raise
+        finally:
+            self.model.to(self.args.device)
+        if run.output is None:
+            # The checkpoint was at the end already, so Lightning ran no loop and no hook.
+            run.begin()
+            run.finish()
+        assert run.output is not None
+        return run.output
+
+    def _backward_now(self, loss: torch.Tensor) -> None:
+        self.lightning_trainer.strategy.backward(loss, None)
+
+    def _finish_training(self, metrics: dict[str, float], trial: Any) -> None:
+        """Log what the run came to and put the best model back."""
+        self._memory_tracker.stop_and_update_metrics(metrics)
+        self.log(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self._keep_only_best_and_last(trial)
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: torch.Tensor,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Log, evaluate and save, each if the control flags ask for it."""
+        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+            self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
+        if self.control.should_evaluate:
+            metrics = self._evaluate(trial, ignore_keys_for_eval)
+            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best
+        if self.control.should_save:
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _log_progress(
+        self,
+        tr_loss: torch.Tensor,
+        grad_norm: torch.Tensor | float | None,
+        start_time: float,
+        learning_rate: float | None,
+    ) -> None:
+        loss_sum = self.accelerator.gather(tr_loss).mean().item()
+        tr_loss -= tr_loss
+        logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
+        if grad_norm is not None:
+            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+        self._total_loss_scalar += loss_sum
+        self._globalstep_last_logged = self.state.global_step
+        self.store_flos()
+        self.log(logs, start_time)
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        if grad_norm is not None:
+            return grad_norm
+        # An infinite limit measures without clipping.
+        return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
+
+    # Lightning
+
+    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
+        """Make the ``lightning.Trainer`` of a run: one that has fitted goes on counting, so each run gets its own."""
+        parts = self._lightning_parts
+        bridge = [EventBridge(run)] if run is not None else []
+        self.lightning_trainer = build_lightning_trainer(
+            self.args,
+            plan=run.plan if run is not None else None,
+            callbacks=bridge + parts["callbacks"],
+            loggers=parts["loggers"],
+            plugins=parts["plugins"],
+        )
+        self.args.lightning_strategy = self.lightning_trainer.strategy
+
+
+def _progress_callback() -> type[TrainerCallback]:
+    if is_in_notebook():
+        from transformers.utils.notebook import NotebookProgressCallback
+
+        return NotebookProgressCallback
+    return ProgressCallback
