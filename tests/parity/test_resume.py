@@ -1,0 +1,128 @@
+"""Checkpoints of either library, continued by either: always the weights of one uninterrupted training."""
+
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+import transformers
+from transformers import TrainerCallback
+
+import portico
+import pytest
+from tests.parity.peers import ToyDataset, assert_same_values, run, untimed
+
+LIBRARIES = {"transformers": transformers, "portico": portico}
+SAVING = {
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "gradient_accumulation_steps": 3,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+}
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step == self.step
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    return run(transformers, tmp_path_factory.mktemp("whole"), **SAVING)
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+@pytest.mark.parametrize(("first", "second"), [("transformers", "portico"), ("portico", "transformers"), ("portico",) * 2])
+def test_resumed_run_ends_like_the_whole_one(first, second, step, uninterrupted, tmp_path):
+    run(LIBRARIES[first], tmp_path, callbacks=[lambda: StopAt(step)], **SAVING)
+    resumed = run(LIBRARIES[second], tmp_path, resume=str(tmp_path / f"checkpoint-{step}"), **SAVING)
+    for name, tensor in uninterrupted.weights.items():
+        assert torch.equal(resumed.weights[name], tensor), name
+    assert resumed.history[:-1] == uninterrupted.history[:-1]
+    assert torch.equal(resumed.rng, uninterrupted.rng)
+
+
+@pytest.mark.parametrize("ignore_data_skip", [False, True])
+def test_resumed_events_are_those_of_transformers(ignore_data_skip, tmp_path):
+    options = {**SAVING, "train_dataset": lambda: ToyDataset(draws=True), "ignore_data_skip": ignore_data_skip}
+    run(transformers, tmp_path, callbacks=[lambda: StopAt(4)], **options)
+    theirs = run(transformers, tmp_path, resume=True, **options)
+    for folder in tmp_path.glob("checkpoint-[56]"):
+        folder.rename(tmp_path / f"theirs-{folder.name}")
+    ours = run(portico, tmp_path, resume=True, **options)
+    assert ours.events == theirs.events
+    assert ours.history == theirs.history
+    assert ours.train_output.training_loss == theirs.train_output.training_loss
+
+
+def test_resume_of_a_finished_run_only_finishes(tmp_path):
+    run(portico, tmp_path, **SAVING)
+    theirs = run(transformers, tmp_path, resume=True, **SAVING)
+    ours = run(portico, tmp_path, resume=True, **SAVING)
+    assert ours.events == theirs.events
+    assert ours.train_output.global_step == theirs.train_output.global_step == 6
+
+
+def test_callback_states_come_back(tmp_path):
+    def patient():
+        return transformers.EarlyStoppingCallback(early_stopping_patience=50)
+
+    options = {
+        **SAVING,
+        "metric_for_best_model": "loss",
+        "load_best_model_at_end": True,
+        "save_steps": 2,
+        "callbacks": [patient],
+        "restore_callback_states_from_checkpoint": True,
+    }
+    run(portico, tmp_path, max_steps=4, **options)
+    resumed = run(portico, tmp_path, resume=True, **options)
+    theirs = run(transformers, tmp_path, resume=str(tmp_path / "checkpoint-4"), **options)
+    assert resumed.trainer.state.stateful_callbacks == theirs.trainer.state.stateful_callbacks
+
+
+def test_checkpoints_are_equal_file_by_file(tmp_path):
+    run(transformers, tmp_path / "run", **SAVING)
+    (tmp_path / "run").rename(tmp_path / "theirs")
+    run(portico, tmp_path / "run", **SAVING)
+    ours, theirs = tmp_path / "run" / "checkpoint-5", tmp_path / "theirs" / "checkpoint-5"
+    assert {file.name for file in ours.iterdir()} == {file.name for file in theirs.iterdir()}
+    assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+    assert (ours / "config.json").read_bytes() == (theirs / "config.json").read_bytes()
+    for name in ("optimizer.pt", "scheduler.pt"):
+        assert_same_values(_load(ours / name), _load(theirs / name))
+    assert _state(ours) == _state(theirs)
+    mine, other = _load_trusted(ours / "rng_state.pth"), _load_trusted(theirs / "rng_state.pth")
+    assert torch.equal(mine["cpu"], other["cpu"])
+    assert mine["python"] == other["python"]
+
+
+def test_arguments_unpickle_as_those_of_transformers(tmp_path):
+    run(portico, tmp_path, **SAVING)
+    arguments = _load_trusted(tmp_path / "checkpoint-1" / "training_args.bin")
+    assert type(arguments) is transformers.TrainingArguments
+    assert arguments.gradient_accumulation_steps == 3
+
+
+def _load(file: Path):
+    return torch.load(file, weights_only=True)
+
+
+def _load_trusted(file: Path):
+    return torch.load(file, weights_only=False)
+
+
+def _state(folder: Path):
+    state = json.loads((folder / "trainer_state.json").read_text())
+    state["log_history"] = [untimed(entry) for entry in state["log_history"]]
+    return state
+
+
+def test_weights_round_trip(tmp_path):
+    outcome = run(portico, tmp_path, **SAVING)
+    saved = safetensors.torch.load_file(tmp_path / "checkpoint-6" / "model.safetensors")
+    assert all(torch.equal(saved[name], outcome.weights[name]) for name in saved)
