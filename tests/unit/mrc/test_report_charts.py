@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from portico.mrc.report.charts import Series, line_chart
 from portico.mrc.report.history import curve, last_value
-from portico.mrc.report.ticks import ticks
+from portico.mrc.report.ticks import tick_labels, ticks
 
 HISTORY = [
     {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3},
@@ -41,6 +41,7 @@ def test_last_value():
         (0, 2400, [0, 500, 1000, 1500, 2000, 2500]),
         (0, 5, [0, 1, 2, 3, 4, 5]),
         (3, 3, [1.0, 2.0, 3.0, 4.0, 5.0]),
+        (1e9, 1e9 + 1e-7, [0.5e9, 0.75e9, 1e9, 1.25e9, 1.5e9]),
         (0, 0, [-0.6, -0.4, -0.2, 0, 0.2, 0.4, 0.6]),
     ],
 )
@@ -56,6 +57,19 @@ def test_ticks_cover_the_range_and_stay_few(low, width):
     assert found[0] <= low + slack
     assert found[-1] >= low + width - slack
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0.5, 1], ["0", "0.5", "1"]),
+        ([0, 1500, 3000], ["0", "1,500", "3,000"]),
+        ([0, 5e-5, 1e-4], ["0", "0.5e-4", "1e-4"]),
+        ([-2e6, 0, 1e6], ["-2e6", "0", "1e6"]),
+    ],
+)
+def test_tick_labels(values, expected):
+    assert tick_labels(values) == expected
 
 
 def drawn(path_class, chart):

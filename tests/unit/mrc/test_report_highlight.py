@@ -65,18 +65,18 @@ def test_control_characters_are_replaced():
 
 
 def text_of(html):
-    return re.sub("<[^>]+>", "", html)
+    return re.sub("<[^>]+>", "|", html)
 
 
 def test_text_far_from_every_mark_is_cut_out():
     context = "a" * 1000 + "GOLD" + "b" * 3000 + "PRED" + "c" * 1000
     html = passage(context, [(1000, 1004)], (4004, 4008))
     assert text_of(html) == (
-        f" [... 300 characters ...] {'a' * 700}GOLD{'b' * 700} [... 1,600 characters ...] {'b' * 700}PRED"
-        f"{'c' * 700} [... 300 characters ...] "
+        f"|[... 600 characters ...]|{'a' * 400}|GOLD|{'b' * 400}|[... 2,200 characters ...]|{'b' * 400}|PRED|"
+        f"{'c' * 400}|[... 600 characters ...]|"
     )
 
 
 def test_a_passage_without_a_mark_keeps_its_beginning():
-    assert passage("a" * 800, [], None) == "a" * 700 + " [... 100 characters ...] "
-    assert passage("a" * 700, [], None) == "a" * 700
+    assert text_of(passage("<" * 500, [], None)) == "&lt;" * 400 + "|[... 100 characters ...]|"
+    assert passage("a" * 400, [], None) == "a" * 400

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from portico.mrc.report.history import Point
 from portico.mrc.report.markup import escaped
-from portico.mrc.report.ticks import ticks
+from portico.mrc.report.ticks import tick_labels, ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,14 @@ def _path(line: Series, frame: _Frame) -> str:
 
 
 def _labels(frame: _Frame) -> str:
-    y = "".join(f'<span class="y" style="top:{frame.y(tick):.2f}%">{tick:.4g}</span>' for tick in frame.y_ticks)
-    x = "".join(f'<span class="x" style="left:{frame.x(tick):.2f}%">{tick:,.6g}</span>' for tick in frame.x_ticks)
+    y = "".join(
+        f'<span class="y" style="top:{frame.y(tick):.2f}%">{label}</span>'
+        for tick, label in zip(frame.y_ticks, tick_labels(frame.y_ticks), strict=True)
+    )
+    x = "".join(
+        f'<span class="x" style="left:{frame.x(tick):.2f}%">{label}</span>'
+        for tick, label in zip(frame.x_ticks, tick_labels(frame.x_ticks), strict=True)
+    )
     return f'<div class="ticks" aria-hidden="true">{y}{x}</div>'
 
 

@@ -9,7 +9,7 @@ from portico.mrc.report.markup import escaped
 Span = tuple[int, int]
 
 # Text farther than this from every marked span is cut out, in characters.
-_KEPT_AROUND = 700
+_KEPT_AROUND = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def passage(context: str, golds: Sequence[Span], predicted: Span | None) -> str:
     parts = pieces(context, golds, predicted)
     last = len(parts) - 1
     return "".join(
-        _marked(part) if part.gold or part.predicted else escaped(_unmarked(part.text, index == 0, index == last))
+        _marked(part) if part.gold or part.predicted else _unmarked(part.text, index == 0, index == last)
         for index, part in enumerate(parts)
     )
 
@@ -62,4 +62,6 @@ def _unmarked(text: str, is_first: bool, is_last: bool) -> str:
     head = "" if is_first and not is_last else text[:_KEPT_AROUND]
     tail = "" if is_last else text[-_KEPT_AROUND:]
     num_cut = len(text) - len(head) - len(tail)
-    return f"{head} [... {num_cut:,} characters ...] {tail}" if num_cut > 0 else text
+    if num_cut <= 0:
+        return escaped(text)
+    return f'{escaped(head)}<span class="cut">[... {num_cut:,} characters ...]</span>{escaped(tail)}'

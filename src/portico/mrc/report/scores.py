@@ -58,8 +58,10 @@ def lead(results: Sequence[QuestionResult]) -> str:
 
 
 def tiles_html(figures: Sequence[Tile]) -> str:
-    """Return the figures as an HTML description list."""
-    return f'<dl class="tiles">{"".join(_tile_html(tile) for tile in figures)}</dl>'
+    """Return the figures as HTML description lists, the shares first."""
+    shares = "".join(_tile_html(tile) for tile in figures if tile.percent is not None)
+    facts = "".join(_tile_html(tile) for tile in figures if tile.percent is None)
+    return "".join(f'<dl class="tiles">{group}</dl>' for group in (shares, facts) if group)
 
 
 def _exact_match(metrics: Mapping[str, float]) -> float | None:

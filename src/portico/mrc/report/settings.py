@@ -16,11 +16,15 @@ def settings_tables(settings: Mapping[str, Any]) -> str:
 
 def _table(name: str, values: Mapping[str, Any]) -> str:
     rows = "".join(
-        f'<tr><th scope="row">{escaped(key)}</th><td>{escaped(_written(value))}</td></tr>'
+        f'<tr><th scope="row">{_breakable(key)}</th><td>{escaped(_written(value))}</td></tr>'
         for key, value in _flattened(values).items()
     )
     table = f'<table class="settings"><tbody>{rows}</tbody></table>'
     return f'<section class="panel"><h3>{escaped(name)}</h3>{table}</section>'
+
+
+def _breakable(name: str) -> str:
+    return escaped(name).replace("_", "_<wbr>")
 
 
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
