@@ -140,6 +140,7 @@ def test_a_defective_record_is_named_with_its_defect(written, record, message):
         (21, r"there stands 'urku ', and the text occurs at 20, 44\."),
         (43, r"there stands ' Turk', and the text occurs at 44, 20\."),
         (-1, r"the context has the characters 0 to 57, and"),
+        (20 - len(CONTEXT), r"the context has the characters 0 to 57, and"),
         (900, r"the context has the characters 0 to 57, and"),
     ],
 )
