@@ -1,0 +1,237 @@
+import gzip
+import json
+import logging
+
+import pytest
+
+from portico.errors import InputError
+from portico.mrc.squad import has_unanswerable, read_squad
+
+CONTEXT = "Zoë Łuk was born in Turku in 1901. She left Turku in 1920."
+
+
+def flat(**changes):
+    record = {
+        "id": "q1",
+        "title": "Zoë",
+        "context": CONTEXT,
+        "question": "Where was Zoë Łuk born?",
+        "answers": {"text": ["Turku"], "answer_start": [CONTEXT.index("Turku")]},
+    }
+    return {key: value for key, value in {**record, **changes}.items() if value is not ...}
+
+
+def nested(*questions, title="Zoë", context=CONTEXT):
+    return {
+        "version": "v2.0",
+        "data": [{"title": title, "paragraphs": [{"context": context, "qas": list(questions)}]}],
+    }
+
+
+def question(**changes):
+    answers = [{"text": "Turku", "answer_start": CONTEXT.index("Turku")}]
+    return {"id": "q1", "question": "Where was Zoë Łuk born?", "answers": answers, "is_impossible": False, **changes}
+
+
+IMPOSSIBLE = {"id": "q2", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "1901"}]}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(content, name="data.json"):
+        path = tmp_path / name
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def json_lines(*records):
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+
+
+def test_nested_files_become_flat_records(written):
+    assert read_squad(written(nested(question(), question(**IMPOSSIBLE)))) == [
+        flat(),
+        flat(id="q2", answers={"text": [], "answer_start": []}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json_lines(flat(), flat(id="q2")),
+        b"\n\n" + json_lines(flat()) + b"\n" + json_lines(flat(id="q2")),
+        json.dumps([flat(), flat(id="q2")]).encode(),
+        json.dumps({"data": [flat(), flat(id="q2")]}, indent=2).encode(),
+        b"\xef\xbb\xbf" + json_lines(flat(), flat(id="q2")),
+        gzip.compress(json_lines(flat(), flat(id="q2"))),
+        json_lines(flat(), flat(id="q2")).replace(b"\n", b"\r\n"),
+        json_lines(*nested(question())["data"], flat(id="q2")),
+    ],
+    ids=["lines", "blank lines", "array", "data of records", "byte order mark", "gzip", "crlf", "articles in lines"],
+)
+def test_every_layout_gives_the_same_records(written, content):
+    assert read_squad(written(content)) == [flat(), flat(id="q2")]
+
+
+def test_a_single_record_over_several_lines_is_read(written):
+    assert read_squad(written(json.dumps(flat(), indent=2).encode())) == [flat()]
+
+
+def test_line_separators_inside_a_passage_do_not_split_a_record(written):
+    context = "One\u2028two\u0085three"
+    answers = {"text": ["three"], "answer_start": [8]}
+    records = read_squad(written(json_lines(flat(context=context, answers=answers), flat(id="q2"))))
+    assert [record["context"] for record in records] == [context, CONTEXT]
+
+
+def test_further_fields_are_kept_and_numbers_become_ids(written):
+    (record,) = read_squad(written([flat(id=7, title=..., question_type="place")]))
+    assert record == flat(id="7", title="", question_type="place")
+
+
+def test_missing_answers_of_an_impossible_question_are_none(written):
+    (record,) = read_squad(written([flat(answers=..., is_impossible=True)]))
+    assert record["answers"] == {"text": [], "answer_start": []}
+
+
+def test_has_unanswerable(written):
+    assert not has_unanswerable([flat()])
+    assert has_unanswerable([flat(), flat(answers={"text": [], "answer_start": []})])
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (flat(id=...), r"`id` is missing, an object with the keys `title`, `context`"),
+        (flat(context=...), r"`context` is missing"),
+        (flat(question=...), r"`question` is missing"),
+        (flat(id=None), r"`id` must be a string, but nothing was found"),
+        (flat(id=True), r"`id` must be a string, but True was found"),
+        (flat(question=" "), r"`question` is empty"),
+        (flat(context=["a"]), r"`context` must be a string, but a list of 1 was found"),
+        (flat(question="\ud800?"), r"half of a surrogate pair at character 0"),
+        (flat(answers=...), r"`answers` must be .* but nothing was found"),
+        (flat(answers="Turku"), r"`answers` must be .* but 'Turku' was found"),
+        (flat(answers={"text": ["Turku"], "answer_start": []}), r"two lists of one length"),
+        (flat(answers=["Turku"]), r"`answers` must be .* a list of 1 was found"),
+        (flat(answers=[{"text": "", "answer_start": 0}]), r"`text` of an answer must be a non-empty string"),
+        (flat(answers=[{"text": "Turku"}]), r"of the answer 'Turku' must be an integer, but nothing was found"),
+        (flat(answers=[{"text": "Turku", "answer_start": 20.0}]), r"must be an integer, but 20.0 was found"),
+        (flat(is_impossible=True), r"`is_impossible` is true, but `answers` holds 1"),
+        (flat(is_impossible=False, answers=[]), r"`is_impossible` is false, but `answers` holds 0"),
+        ("text", r"a record must be a JSON object, but 'text' was found"),
+    ],
+)
+def test_a_defective_record_is_named_with_its_defect(written, record, message):
+    path = written([flat(id="fine"), record])
+    with pytest.raises(InputError, match=message) as error:
+        read_squad(path)
+    assert str(error.value).startswith(f"{path}, record 2")
+    assert "\n" not in str(error.value)
+    assert "skip_invalid=True" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (21, r"there stands 'urku ', and the text occurs at 20, 44\."),
+        (43, r"there stands ' Turk', and the text occurs at 44, 20\."),
+        (-1, r"the context has the characters 0 to 57, and"),
+        (20 - len(CONTEXT), r"the context has the characters 0 to 57, and"),
+        (900, r"the context has the characters 0 to 57, and"),
+    ],
+)
+def test_a_wrong_answer_start_shows_what_stands_there_and_where_the_answer_is(written, start, message):
+    with pytest.raises(InputError, match=rf"`answer_start` {start} of the answer 'Turku' is wrong: {message}"):
+        read_squad(written([flat(answers=[{"text": "Turku", "answer_start": start}])]))
+
+
+def test_an_answer_that_is_nowhere_in_the_context_is_told(written):
+    with pytest.raises(InputError, match="the text occurs nowhere in the context"):
+        read_squad(written([flat(answers=[{"text": "Oslo", "answer_start": 20}])]))
+
+
+def test_a_defect_in_a_nested_file_names_article_paragraph_question_and_id(written):
+    place = r"article 1 \('Zoë'\), paragraph 1, question 2, id 'q9': `question` is empty"
+    with pytest.raises(InputError, match=place):
+        read_squad(written(nested(question(), question(id="q9", question=""))))
+
+
+def test_a_repeated_id_names_both_places(written):
+    with pytest.raises(InputError, match=r"line 3, id 'q1': the id was used before \(line 1, id 'q1'\)"):
+        read_squad(written(json_lines(flat(), flat(id="q2"), flat())))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"the file is empty"),
+        (b" \n\n", r"the file is empty"),
+        (b'{"data": [\n  {"a": }\n]}', r"line 2, column 9: not JSON \(Expecting value; there stands '}'\)"),
+        (b'{"data": [', r"line 1, column 11: not JSON .* there stands the end of the file"),
+        (b'{"data": []}\n{"data": []}\n', r"line 2, column 1: not JSON \(Extra data"),
+        (b'{"data": []}', r"the data set is empty"),
+        (b'{"data": {"train": []}}', r"must be a list, but an object with the keys `train` was found"),
+        (b"3", r"must be a list, but 3 was found"),
+        (b'{"rows": []}', r"line 1: not a SQuAD question: `id` is missing, an object with the keys `rows` was found"),
+        (b"{}", r"`id` is missing, an empty object was found"),
+        (b'{"data": [{"title": "A", "paragraphs": 3}]}', r"article 1 \('A'\): .* but under `paragraphs` 3 was found"),
+        (b'{"data": [{"paragraphs": [{"context": "A"}]}]}', r"paragraph 1: .*`qas` is wanted, but an object with the"),
+        (b'{"data": [{"paragraphs": [3]}]}', r"article 1, paragraph 1: .*`qas` is wanted, but 3 was found"),
+        (b'{"id": 1\xe9}', r"not UTF-8 text \(byte 0xe9"),
+        (gzip.compress(b"{}" * 100)[:-9], r"cannot be read \(Compressed file ended"),
+    ],
+)
+def test_a_file_that_is_not_squad_is_refused(written, content, message):
+    path = written(content)
+    with pytest.raises(InputError, match=message) as error:
+        read_squad(path)
+    assert str(path) in str(error.value)
+
+
+def test_a_broken_line_is_named(written):
+    with pytest.raises(InputError, match=r"line 2, column 8: not JSON"):
+        read_squad(written(json_lines(flat()) + b'{"id": \n' + json_lines(flat(id="q2"))))
+
+
+def test_a_missing_file_names_its_neighbours(written, tmp_path):
+    written([], name="squad-train.json")
+    with pytest.raises(InputError, match=r"no such file; in .* did you mean squad-train\.json\?"):
+        read_squad(tmp_path / "squad-trian.json")
+    with pytest.raises(InputError, match=r"no file there has a similar name"):
+        read_squad(tmp_path / "xyz")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="a folder, not a file"):
+        read_squad(tmp_path)
+
+
+def test_a_missing_folder_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"nor is there a folder .*nowhere; relative paths start at"):
+        read_squad(tmp_path / "nowhere" / "train.json")
+
+
+def test_skipping_keeps_the_usable_records_and_warns_once(written, caplog):
+    broken = [flat(id=str(number), question="") for number in range(5)]
+    path = written(json_lines(flat(), *broken, flat()) + b"{\n" + json_lines(flat(id="q2")))
+    with caplog.at_level(logging.WARNING):
+        records = read_squad(path, skip_invalid=True)
+    assert records == [flat(), flat(id="q2")]
+    (warning,) = caplog.messages
+    assert f"{path}: left out 7 unusable record(s)" in warning
+    assert "line 2, id '0'" in warning
+
+
+def test_skipping_a_broken_paragraph_keeps_the_others(written):
+    content = nested(question())
+    content["data"][0]["paragraphs"].insert(0, {"context": CONTEXT})
+    assert read_squad(written(content), skip_invalid=True) == [flat()]
+
+
+def test_skipping_every_record_is_an_error(written):
+    with pytest.raises(InputError, match=r"none of its 1 record\(s\) can be used, the first because of record 1"):
+        read_squad(written([flat(question="")]), skip_invalid=True)
