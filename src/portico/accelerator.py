@@ -79,7 +79,7 @@ class FacadeAccelerator:
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Differentiate ``loss``: at once where the user's ``training_step`` runs its own, else when Lightning does."""
+        """Differentiate ``loss``: at once for a user's own ``training_step``, else when Lightning does."""
         if self.backward_now is not None:
             self.backward_now(loss)
         elif self._deferred is not None:

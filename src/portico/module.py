@@ -76,7 +76,8 @@ class TrainerModule(pl.LightningModule):
         if not run.plan.ends_window(batch_idx):
             optimizer_closure()
             return
-        self.trainer.strategy.optimizer_step(_ClosureFirst(optimizer.optimizer), optimizer_closure, self)
+        steppable: Any = _ClosureFirst(optimizer.optimizer)
+        self.trainer.strategy.optimizer_step(steppable, optimizer_closure, self)
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:

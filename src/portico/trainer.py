@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import (
     CallbackHandler,
     DefaultFlowCallback,
@@ -23,11 +23,10 @@ from transformers.trainer_utils import (
     TrainOutput,
     align_special_tokens,
     enable_full_determinism,
-    has_length,
     number_of_arguments,
     set_seed,
 )
-from transformers.utils import is_in_notebook
+from transformers.utils.import_utils import is_in_notebook
 
 from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
@@ -35,10 +34,9 @@ from portico.callbacks import EventBridge
 from portico.checkpoint.resume import find_checkpoint, read_state, restore_callbacks
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
-from portico.facade.evaluation import EvaluationMethods
+from portico.facade.checks import check_parts
 from portico.facade.introspection import ModelTraits, label_smoother, refuse_headless
-from portico.facade.optimization import OptimizationMethods
-from portico.facade.saving import SavingMethods
+from portico.facade.training import TrainingMethods
 from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint
@@ -48,7 +46,7 @@ from portico.state import TrainingRun, count_run, fresh_state
 logger = logging.getLogger(__name__)
 
 
-class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
+class Trainer(TrainingMethods):
     """The Hugging Face ``Trainer``, over Lightning.
 
     Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
@@ -86,7 +84,7 @@ class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
     ) -> None:
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         self._seed_everything()
-        self._lightning_parts = {
+        self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),
             "loggers": list(loggers or []),
             "plugins": list(plugins or []),
@@ -105,7 +103,7 @@ class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self._check_arguments()
+        check_parts(self)
         self._start_bookkeeping(callbacks)
         self._memory_tracker.stop_and_update_metrics()
 
@@ -164,40 +162,6 @@ class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         if getattr(self.model, "config", None) is not None:
             self.model.config.use_cache = self.args.use_cache
-
-    def _check_arguments(self) -> None:
-        args = self.args
-        if args.eval_strategy != "no" and self.eval_dataset is None:
-            raise InputError(
-                f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "
-                "give one to the trainer, or set `eval_strategy='no'`."
-            )
-        if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
-            raise InputError(
-                "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
-                "`metric_for_best_model`, for example to 'loss'."
-            )
-        if self.optimizer_cls_and_kwargs is not None and self.optimizer is not None:
-            raise InputError("`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them.")
-        if self.model_init is not None and (self.optimizer is not None or self.lr_scheduler is not None):
-            raise InputError(
-                "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
-                "`create_optimizer_and_scheduler` in a subclass instead."
-            )
-        if not callable(self.data_collator):
-            raise TypeError(
-                f"`data_collator` is a {type(self.data_collator).__name__}, which cannot be called; give a function "
-                "or an object with `__call__` that makes a batch of a list of examples."
-            )
-        if self.train_dataset is not None and not has_length(self.train_dataset) and args.max_steps <= 0:
-            raise InputError(
-                "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
-            )
-        if args.world_size > 1:
-            raise InputError(
-                f"The run is placed on {args.world_size} processes, which this version does not train on; set "
-                "`devices=1` and start one process."
-            )
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """Make a new model, of ``trial``'s hyperparameters where ``model_init`` takes them."""
@@ -297,73 +261,12 @@ class Trainer(EvaluationMethods, OptimizationMethods, SavingMethods):
         assert run.output is not None
         return run.output
 
-    def _backward_now(self, loss: torch.Tensor) -> None:
-        self.lightning_trainer.strategy.backward(loss, None)
-
-    def _finish_training(self, metrics: dict[str, float], trial: Any) -> None:
-        """Log what the run came to and put the best model back."""
-        self._memory_tracker.stop_and_update_metrics(metrics)
-        self.log(metrics)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best_model()
-        self._keep_only_best_and_last(trial)
-
-    def _maybe_log_save_evaluate(
-        self,
-        tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        model: nn.Module,
-        trial: Any,
-        epoch: float,
-        ignore_keys_for_eval: list[str] | None,
-        start_time: float,
-        learning_rate: float | None = None,
-    ) -> None:
-        """Log, evaluate and save, each if the control flags ask for it."""
-        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
-            self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
-        if self.control.should_evaluate:
-            metrics = self._evaluate(trial, ignore_keys_for_eval)
-            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
-            if self.args.save_strategy == "best":
-                self.control.should_save = is_best
-        if self.control.should_save:
-            self._save_checkpoint(model, trial)
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-
-    def _log_progress(
-        self,
-        tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        start_time: float,
-        learning_rate: float | None,
-    ) -> None:
-        loss_sum = self.accelerator.gather(tr_loss).mean().item()
-        tr_loss -= tr_loss
-        logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
-        if grad_norm is not None:
-            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-        self._total_loss_scalar += loss_sum
-        self._globalstep_last_logged = self.state.global_step
-        self.store_flos()
-        self.log(logs, start_time)
-
-    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        if grad_norm is not None:
-            return grad_norm
-        # An infinite limit measures without clipping.
-        return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
-
     # Lightning
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
         """Make the ``lightning.Trainer`` of a run: one that has fitted goes on counting, so each run gets its own."""
         parts = self._lightning_parts
-        bridge = [EventBridge(run)] if run is not None else []
+        bridge: list[Any] = [EventBridge(run)] if run is not None else []
         self.lightning_trainer = build_lightning_trainer(
             self.args,
             plan=run.plan if run is not None else None,

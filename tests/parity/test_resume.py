@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import safetensors.torch
 import torch
 import transformers
+from tests.parity.peers import ToyDataset, assert_same_values, run, untimed
 from transformers import TrainerCallback
 
 import portico
-import pytest
-from tests.parity.peers import ToyDataset, assert_same_values, run, untimed
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {
@@ -36,7 +36,9 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.parametrize("step", range(1, 7))
-@pytest.mark.parametrize(("first", "second"), [("transformers", "portico"), ("portico", "transformers"), ("portico",) * 2])
+@pytest.mark.parametrize(
+    ("first", "second"), [("transformers", "portico"), ("portico", "transformers"), ("portico",) * 2]
+)
 def test_resumed_run_ends_like_the_whole_one(first, second, step, uninterrupted, tmp_path):
     run(LIBRARIES[first], tmp_path, callbacks=[lambda: StopAt(step)], **SAVING)
     resumed = run(LIBRARIES[second], tmp_path, resume=str(tmp_path / f"checkpoint-{step}"), **SAVING)

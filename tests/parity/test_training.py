@@ -1,11 +1,10 @@
 """The same training under both libraries: losses, rates, norms, events, history and weights are equal with ``==``."""
 
+import pytest
 import torch
+from tests.parity.peers import ToyDataset, compare, untimed
 from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback, TrainerCallback
-
-import pytest
-from tests.parity.peers import ToyDataset, compare, untimed
 
 
 class ToyStream(IterableDataset):

@@ -37,8 +37,8 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         last: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
         if last is None:
             raise InputError(
-                f"`resume_from_checkpoint=True`, but {output_dir} holds no `checkpoint-N` folder; set it to the folder "
-                "of a checkpoint, or leave it out to start anew."
+                f"`resume_from_checkpoint=True`, but {output_dir} holds no `checkpoint-N` folder; set it to the "
+                "folder of a checkpoint, or leave it out to start anew."
             )
         return last
     if not Path(resume_from_checkpoint).is_dir():

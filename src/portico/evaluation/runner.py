@@ -36,5 +36,5 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
         # Lightning skips its loop, and with it the hook that finishes, when the loader is empty.
         session.finish()
     assert session.output is not None
-    publish_metrics(trainer, session.output.metrics)
+    publish_metrics(trainer, session.output.metrics or {})
     return session.output

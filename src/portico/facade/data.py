@@ -95,7 +95,8 @@ class DataMethods(FacadeBase):
         if strategy == "random":
             return RandomSampler(dataset)
         raise InputError(
-            f"`train_sampling_strategy={strategy!r}` is not supported; use 'random', 'sequential' or 'group_by_length'."
+            f"`train_sampling_strategy={strategy!r}` is not supported; use 'random', 'sequential' or "
+            "'group_by_length'."
         )
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:

@@ -54,12 +54,11 @@ class EvaluationMethods(StepMethods, ReportingMethods):
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-        self._add_speed(output, metric_key_prefix, start_time)
-        self.log(output.metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, output.metrics)
-        self._memory_tracker.stop_and_update_metrics(output.metrics)
-        evaluated: dict[str, float] = output.metrics
-        return evaluated
+        measured = self._with_speed(output, metric_key_prefix, start_time)
+        self.log(measured)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
+        self._memory_tracker.stop_and_update_metrics(measured)
+        return measured
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
@@ -77,10 +76,10 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         output = self.evaluation_loop(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
-        self._add_speed(output, metric_key_prefix, start_time)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, output.metrics)
-        self._memory_tracker.stop_and_update_metrics(output.metrics)
-        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=output.metrics)
+        measured = self._with_speed(output, metric_key_prefix, start_time)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, measured)
+        self._memory_tracker.stop_and_update_metrics(measured)
+        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
 
     def evaluation_loop(
         self,
@@ -90,7 +89,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the batches of ``dataloader`` through Lightning's evaluation loop; ``evaluate`` and ``predict`` share it.
+        """Run ``dataloader`` through Lightning's evaluation loop, for ``evaluate`` and ``predict`` alike.
 
         Args:
             dataloader: Batches.
@@ -115,9 +114,11 @@ class EvaluationMethods(StepMethods, ReportingMethods):
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)  # type: ignore[arg-type]
 
-    def _add_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> None:
+    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
+        metrics = output.metrics
+        assert metrics is not None, "an evaluation loop returns metrics, if only an empty dict"
         total_batch_size = self.args.eval_batch_size * self.args.world_size
-        output.metrics.update(
+        metrics.update(
             speed_metrics(
                 prefix,
                 start_time,
@@ -125,6 +126,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
                 num_steps=math.ceil(output.num_samples / total_batch_size),
             )
         )
+        return metrics
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

@@ -9,7 +9,7 @@ from torch import nn
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.trainer_pt_utils import LabelSmoother
-from transformers.utils import can_return_loss, find_labels
+from transformers.utils.generic import can_return_loss, find_labels
 
 from portico.errors import InputError
 
@@ -36,7 +36,7 @@ class ModelTraits:
         parameters = inspect.signature(model.forward).parameters.values()
         takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-        causal = LOSS_MAPPING.get(getattr(model, "loss_type", None)) is ForCausalLMLoss
+        causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
         return cls(
             label_names=find_labels(type(model)) if label_names is None else label_names,
             can_return_loss=bool(can_return_loss(type(model))),

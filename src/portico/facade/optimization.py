@@ -46,7 +46,7 @@ class OptimizationMethods(FacadeBase):
         return self.lr_scheduler
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+    def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
         chosen: tuple[Any, dict[str, Any]] = TransformersTrainer.get_optimizer_cls_and_kwargs(args, model)
         return chosen

@@ -1,0 +1,75 @@
+"""What happens between the steps of a run: clipping, logs, evaluations, checkpoints."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from portico.facade.evaluation import EvaluationMethods
+from portico.facade.optimization import OptimizationMethods
+from portico.facade.saving import SavingMethods
+
+
+class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods):
+    """How the facade goes along a run."""
+
+    def _backward_now(self, loss: torch.Tensor) -> None:
+        self.lightning_trainer.strategy.backward(loss, None)
+
+    def _finish_training(self, metrics: dict[str, float], trial: Any) -> None:
+        """Log what the run came to and put the best model back."""
+        self._memory_tracker.stop_and_update_metrics(metrics)
+        self.log(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self._keep_only_best_and_last(trial)
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: torch.Tensor,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Log, evaluate and save, each if the control flags ask for it."""
+        if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+            self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
+        if self.control.should_evaluate:
+            metrics = self._evaluate(trial, ignore_keys_for_eval)
+            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best
+        if self.control.should_save:
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _log_progress(
+        self,
+        tr_loss: torch.Tensor,
+        grad_norm: torch.Tensor | float | None,
+        start_time: float,
+        learning_rate: float | None,
+    ) -> None:
+        loss_sum = self.accelerator.gather(tr_loss).mean().item()
+        tr_loss -= tr_loss
+        logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
+        if grad_norm is not None:
+            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+        self._total_loss_scalar += loss_sum
+        self._globalstep_last_logged = self.state.global_step
+        self.store_flos()
+        self.log(logs, start_time)
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        if grad_norm is not None:
+            return grad_norm
+        # An infinite limit measures without clipping.
+        return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
