@@ -10,7 +10,7 @@ Lightning                                      Hugging Face
 ``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
 ``on_train_epoch_start``                       B ``on_epoch_begin``
-(first batch of the epoch is asked for)        M window of batches, ``num_items_in_batch``, random states of a resumed run
+(first batch of the epoch is asked for)        F batches of the window, counted; random states of a resumed run
 ``on_train_batch_start``                       B ``on_step_begin``, at the first batch of a window
 ``training_step``                              M ``training_step`` -> ``compute_loss``
 ``on_after_backward``                          M loss sum, operations and tokens counted
