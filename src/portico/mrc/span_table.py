@@ -1,0 +1,62 @@
+"""Scored spans, in columns.
+
+Shape suffixes: E examples, N spans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans of a context with their scores.
+
+    Attributes:
+        chars_N2: Characters ``[start, end)``, ``int32 [N, 2]``; ``(0, 0)`` for "no answer".
+        start_logit_N: Start logits.
+        end_logit_N: End logits.
+        score_N: Their sums in the same dtype.
+    """
+
+    chars_N2: Int32s
+    start_logit_N: Floats
+    end_logit_N: Floats
+    score_N: Floats
+
+    def __len__(self) -> int:
+        return len(self.score_N)
+
+    def __getitem__(self, spans: Int64s | Bools | slice) -> "Spans":
+        return Spans(*(column[spans] for column in self.columns()))
+
+    def columns(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays in order of declaration."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Spans]") -> "Spans":
+        """Return the spans of all parts."""
+        return Spans(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class RankedSpans:
+    """The best spans of every example, best first.
+
+    Attributes:
+        spans: The spans of all examples, one example after the other.
+        row_starts: Where those of each example begin and of the last one end, ``int64 [E + 1]``.
+    """
+
+    spans: Spans
+    row_starts: Int64s
+
+    @property
+    def counts_E(self) -> Int64s:
+        """Spans of each example, ``int64 [E]``."""
+        return np.diff(self.row_starts)
