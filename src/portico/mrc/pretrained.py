@@ -1,0 +1,79 @@
+"""Model and tokenizer of a run: from a folder or a hub name, or new ones made for the training texts."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, BertConfig
+
+from portico.errors import InputError
+from portico.mrc.model import build_model, small_bert_config
+from portico.mrc.tokenizer import train_wordpiece_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A question answering model with its tokenizer.
+
+    Args:
+        model: Gives start and end logits.
+        tokenizer: Fast tokenizer.
+    """
+
+    model: Any
+    tokenizer: Any
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        positions = getattr(self.model.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        # RoBERTa-like models keep their first positions for padding.
+        reserved = self.model.config.pad_token_id + 1 if self.model.config.model_type in _OFFSET_POSITIONS else 0
+        return int(min(positions - reserved, self.tokenizer.model_max_length))
+
+
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+
+
+def load_reader(name_or_path: str) -> Reader:
+    """Load a pretrained encoder with a question answering head, which is new where the model has none.
+
+    Raises:
+        InputError: If there is no such model, or it has no question answering head.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        model = AutoModelForQuestionAnswering.from_pretrained(name_or_path, config=config)
+    except (OSError, ValueError) as error:
+        where = "is a folder, but holds" if Path(name_or_path).is_dir() else "is no folder here, nor known to the hub as"
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` {where} no model that answers questions "
+            f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
+            "such as bert-base-uncased, or to null for a small BERT trained from scratch."
+        ) from error
+    return Reader(model, tokenizer)
+
+
+def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model: Mapping[str, Any]) -> Reader:
+    """Make a small BERT with random weights and a tokenizer trained on ``texts``.
+
+    Args:
+        texts: Training texts.
+        vocab_size: Pieces of the tokenizer, at most.
+        max_length: Longest input in tokens, unless ``model`` says otherwise.
+        model: Fields of ``BertConfig`` that differ from the small BERT's.
+    """
+    tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
+    fields = {"max_position_embeddings": max_length, **model}
+    tokenizer.model_max_length = fields["max_position_embeddings"]
+    return Reader(build_model(small_bert_config(tokenizer, **fields)), tokenizer)
+
+
+def bert_fields() -> list[str]:
+    """Return the names that can be set for a small BERT."""
+    return sorted(key for key in BertConfig().to_dict() if not key.startswith("_"))

@@ -1,0 +1,189 @@
+"""A whole reading comprehension run: examples, features, training, evaluation, report."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from transformers import DataCollatorWithPadding, set_seed
+
+from portico.arguments import TrainingArguments
+from portico.errors import InputError
+from portico.mrc.data import DATA_KEYS, Examples, load_examples
+from portico.mrc.features import Featurizer
+from portico.mrc.metrics import squad_metrics
+from portico.mrc.post_processing import AnsweredQuestions, SpanPostProcessing
+from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
+from portico.mrc.question_results import question_results
+from portico.mrc.report import write_report
+from portico.mrc.summary import print_summary
+from portico.mrc.trainer import MRCTrainer
+
+logger = logging.getLogger(__name__)
+
+_PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
+_POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+_STRATEGY_KEYS = ("strategy", "accelerator", "devices", "num_nodes", "precision")
+
+
+def valid_keys() -> dict[str, list[str]]:
+    """Return the keys that :func:`run_mrc` takes, for each group in which they are fixed."""
+    decided = {"output_dir", *_STRATEGY_KEYS}
+    return {
+        "args": [field.name for field in fields(TrainingArguments) if field.init and field.name not in decided],
+        "model": ["name_or_path", *bert_fields()],
+        "data": list(DATA_KEYS),
+        "preprocess": list(_PREPROCESS_KEYS),
+        "postprocess": list(_POSTPROCESS_KEYS),
+        "metric": ["version_2_with_negative"],
+        "strategy": list(_STRATEGY_KEYS),
+    }
+
+
+def run_mrc(
+    *,
+    args: Mapping[str, Any],
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    preprocess: Mapping[str, Any],
+    postprocess: Mapping[str, Any],
+    metric: Mapping[str, Any],
+    strategy: Mapping[str, Any],
+    callbacks: Sequence[Any],
+    logger: Sequence[Any],
+    output_dir: str,
+) -> dict[str, float]:
+    """Train a reader, evaluate its answers and write everything into ``output_dir``.
+
+    Args:
+        args: Fields of :class:`~portico.arguments.TrainingArguments`.
+        model: ``name_or_path``, or fields of ``BertConfig`` for a new small BERT.
+        data: See :func:`~portico.mrc.data.load_examples`.
+        preprocess: ``max_seq_length``, ``doc_stride``, ``max_question_length``; ``vocab_size`` of a new tokenizer.
+        postprocess: ``n_best_size``, ``max_answer_length``, ``null_score_diff_threshold``.
+        metric: ``version_2_with_negative``; ``None`` looks whether a question has no answer.
+        strategy: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
+        callbacks: Callbacks of Hugging Face.
+        logger: Lightning loggers.
+        output_dir: Folder of the run.
+
+    Returns:
+        Metrics of training and of the final evaluation.
+
+    Raises:
+        InputError: If a setting or a file cannot be used; before training.
+    """
+    started = time.time()
+    arguments = _training_arguments(args, strategy, output_dir)
+    set_seed(arguments.seed)
+    examples = load_examples(data)
+    reader = _reader(model, preprocess, examples)
+    _check_lengths(preprocess, reader)
+    featurizer = Featurizer(
+        reader.tokenizer,
+        max_seq_length=preprocess["max_seq_length"],
+        doc_stride=preprocess["doc_stride"],
+        max_question_length=preprocess.get("max_question_length"),
+    )
+    version_2 = metric.get("version_2_with_negative")
+    version_2 = examples.has_unanswerable if version_2 is None else version_2
+    trainer = MRCTrainer(
+        model=reader.model,
+        args=arguments,
+        train_dataset=featurizer.train_features(examples.train),
+        eval_dataset=featurizer.eval_features(examples.validation),
+        eval_examples=examples.validation,
+        processing_class=reader.tokenizer,
+        data_collator=DataCollatorWithPadding(reader.tokenizer),
+        post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **postprocess),
+        compute_metrics=SquadMetrics(version_2),
+        callbacks=list(callbacks),
+        loggers=list(logger),
+    )
+    metrics = _train_and_evaluate(trainer)
+    settings = {
+        "model": {**model, "parameters": trainer.get_num_trainable_parameters()},
+        "data": {**data, "train questions": len(examples.train), "validation questions": len(examples.validation)},
+        "preprocess": dict(preprocess),
+        "postprocess": dict(postprocess),
+        "args": dict(args),
+    }
+    _report(trainer, metrics, settings, seconds=time.time() - started)
+    return metrics
+
+
+class SquadMetrics:
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
+
+    Args:
+        version_2_with_negative: Whether some questions have no answer.
+    """
+
+    def __init__(self, version_2_with_negative: bool) -> None:
+        self.version_2_with_negative = version_2_with_negative
+
+    def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
+        """Return the metrics of all questions, in 0..100."""
+        predictions: Any = answered.predictions
+        references: Any = answered.label_ids
+        return squad_metrics(predictions, references, self.version_2_with_negative)
+
+
+def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str) -> TrainingArguments:
+    try:
+        return TrainingArguments(output_dir=output_dir, **{**args, **strategy})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The training arguments do not go together: {' '.join(str(error).split())}") from error
+
+
+def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
+    fields_ = {key: value for key, value in model.items() if key != "name_or_path"}
+    if model.get("name_or_path") is not None:
+        return load_reader(model["name_or_path"])
+    texts = [text for example in examples.train for text in (example["context"], example["question"])]
+    return new_reader(
+        texts, vocab_size=preprocess["vocab_size"], max_length=preprocess["max_seq_length"], model=fields_
+    )
+
+
+def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:
+    length = preprocess["max_seq_length"]
+    if length > reader.max_length:
+        raise InputError(
+            f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); set it "
+            f"to {reader.max_length} or less."
+        )
+
+
+def _train_and_evaluate(trainer: MRCTrainer) -> dict[str, float]:
+    trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    trainer.save_model()
+    train_metrics = {**trained.metrics, "train_samples": len(trainer.train_dataset)}
+    trainer.save_metrics("train", train_metrics)
+    metrics = {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
+    trainer.save_metrics("eval", metrics)
+    trainer.save_state()
+    return {**train_metrics, **metrics}
+
+
+def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping[str, Any], *, seconds: float) -> None:
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    page = folder / "report.html"
+    write_report(
+        page,
+        question_results(trainer.eval_examples or [], trainer.answered.answers),
+        metrics=metrics,
+        log_history=trainer.state.log_history,
+        settings=settings,
+        title="Machine reading comprehension",
+    )
+    print_summary(
+        metrics,
+        title="Machine reading comprehension",
+        files={"Report": str(page), "Everything else": str(folder)},
+        seconds=seconds,
+    )

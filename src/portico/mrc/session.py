@@ -1,0 +1,106 @@
+"""An evaluation whose outputs become answers."""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from portico.evaluation.arrays import to_arrays
+from portico.evaluation.session import EvaluationSession
+
+if TYPE_CHECKING:
+    from portico.mrc.trainer import MRCTrainer
+
+
+class AnswerSession(EvaluationSession):
+    """Post-processes while the evaluation runs where the post-processing can stream, else when it is over.
+
+    Args:
+        facade: The trainer.
+        loader: Batches of the features, in their order.
+        examples: The examples that the features are windows of.
+        features: The features.
+        **options: Options of :class:`~portico.evaluation.session.EvaluationSession`.
+
+    Attributes:
+        answered: What the post-processing returned.
+    """
+
+    facade: "MRCTrainer"
+
+    def __init__(
+        self,
+        facade: "MRCTrainer",
+        loader: Any,
+        *,
+        examples: Sequence[Mapping[str, Any]],
+        features: Any,
+        **options: Any,
+    ) -> None:
+        # Answers are wanted whether or not there are metrics of them.
+        super().__init__(facade, loader, **{**options, "prediction_loss_only": None})
+        self.examples = examples
+        self.features = features
+        self.answered: Any = None
+        begin = getattr(facade.post_process_function, "begin", None)
+        self._streamed = begin(examples, features) if begin is not None else None
+
+    def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        """Hand the logits of a batch to the post-processing; keep no more than the loss."""
+        if self._streamed is None:
+            super().keep(loss, logits, labels, inputs)
+            return
+        self.keep_loss(loss)
+        rows = to_arrays(logits)
+        last = self.num_observed_examples
+        self._streamed.update(rows, np.arange(last - len(rows[0]), last))
+
+    def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
+        """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
+        stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
+        if self._streamed is not None:
+            self.answered = self._streamed.compute()
+        elif stage == "predict":
+            self.answered = _call_with_stage(self.facade.post_process_function, self.examples, self.features, logits)
+        else:
+            self.answered = self.facade.post_process_function(self.examples, self.features, logits)
+        if self.facade.args.should_save:
+            write_answers(self.answered, self.facade.args.output_dir, stage)
+        self.facade.answered = self.answered
+        has_references = getattr(self.answered, "label_ids", None) is not None
+        if self.facade.compute_metrics is None or not has_references:
+            return {}
+        return self.facade.compute_metrics(self.answered)
+
+
+def write_answers(answered: Any, folder: str, prefix: str) -> None:
+    """Write what a post-processing returned: by its own ``write``, or as PrimeQA's three files.
+
+    Args:
+        answered: Has ``write(folder, prefix)``, or ``predictions``, ``processed_predictions`` and ``label_ids``; of
+            anything else nothing is written.
+        folder: Output folder of the run.
+        prefix: First word of the file names.
+    """
+    if hasattr(answered, "write"):
+        answered.write(folder, prefix)
+    elif hasattr(answered, "processed_predictions"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        contents = {
+            "predictions": answered.predictions,
+            "predictions_processed": answered.processed_predictions,
+            "references": answered.label_ids,
+        }
+        for name, content in contents.items():
+            text = json.dumps(content, indent=4)
+            Path(folder, f"{prefix}_{name}.json").write_text(text, encoding="utf-8")
+
+
+def _call_with_stage(function: Any, examples: Any, features: Any, logits: Any) -> Any:
+    """Call a post-processing for a prediction: Hugging Face's takes a stage, PrimeQA's does not."""
+    parameters = inspect.signature(function).parameters
+    takes_stage = "stage" in parameters or len(parameters) > 3
+    return function(examples, features, logits, "predict") if takes_stage else function(examples, features, logits)
