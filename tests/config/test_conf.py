@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from transformers import TrainingArguments
 
 from fake_runner import OVERRIDES, valid_keys
 from portico.cli import compose
@@ -62,6 +63,13 @@ def test_takes_effect(file):
 def test_every_file_says_what_it_is_for(file):
     lines = (CONF / file).read_text().splitlines()
     assert any("#" in line and "@package" not in line for line in lines)
+
+
+@pytest.mark.parametrize("file", [file for file in GROUP_FILES if file.parts[0] in ("args", "debug")], ids=str)
+def test_args_fit_together(file, tmp_path):
+    """TrainingArguments refuses combinations, such as keeping the best model without evaluating."""
+    args = TrainingArguments(output_dir=str(tmp_path), **compose_file(file, *OVERRIDES)["args"])
+    assert args.learning_rate > 0
 
 
 @pytest.mark.parametrize("group", ["callbacks", "logger"])
