@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from tests.parity.peers import ToyDataset, assert_same_values, run, untimed
+from parity.peers import ToyDataset, assert_same_values, run, untimed
 from transformers import TrainerCallback
 
 import portico

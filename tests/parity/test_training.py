@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.parity.peers import ToyDataset, compare, untimed
+from parity.peers import ToyDataset, compare, untimed
 from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback, TrainerCallback
 

@@ -1,0 +1,78 @@
+"""From the shell command to the exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import env_override
+from omegaconf import DictConfig, OmegaConf
+
+from portico.cli.composition import CONFIG_NAME, HYDRA_VERSION_BASE, register_open_sections, to_plain
+from portico.cli.explain import CONFIG_ERRORS, explain
+from portico.cli.location import config_dir
+from portico.cli.objective import objective_value
+from portico.cli.run_folder import claim, recorded_config, removed_if_refused
+from portico.cli.runner import call_runner, check_settings
+from portico.errors import InputError
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+Task = Callable[[DictConfig], float | None]
+
+
+def main() -> None:
+    """Compose the configuration that the command line asks for and run it, once or as a sweep.
+
+    Exits with code 1 and one paragraph on stderr if the user's input cannot be used. Other errors keep their
+    traceback, and with `HYDRA_FULL_ERROR=1` all do.
+    """
+    register_open_sections()
+    launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
+    if os.environ.get(FULL_ERROR) == "1":
+        launch(run)()
+        return
+    # Hydra prints its errors in its own way and exits, unless told to raise them.
+    with env_override({FULL_ERROR: "1"}):
+        try:
+            launch(_exiting(run))()
+        except CONFIG_ERRORS as error:
+            _exit(explain(error))
+
+
+def run(config: DictConfig) -> float | None:
+    """Run one composed configuration and return the objective of a sweep.
+
+    Raises:
+        InputError: If the configuration, or what it points to, cannot be used.
+    """
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with removed_if_refused(folder):
+        # In a sweep the folder is one of many; what is recorded is the one in use.
+        config.paths.output_dir = str(folder)
+        settings = to_plain(config)
+        check_settings(settings)
+        claim(folder, settings)
+        with recorded_config(folder, OmegaConf.to_yaml(config, resolve=True)):
+            metrics = call_runner(settings, str(folder))
+    return objective_value(metrics, settings["objective"])
+
+
+def _exiting(task: Task) -> Task:
+    """Make bad input end the process at once: as an exception Hydra would first run the rest of the sweep."""
+
+    def exiting_task(config: DictConfig) -> float | None:
+        with env_override({FULL_ERROR: "0"}):
+            try:
+                return task(config)
+            except InputError as error:
+                _exit(str(error))
+
+    return exiting_task
+
+
+def _exit(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(1)

@@ -1,0 +1,78 @@
+"""The folder of a run: taken only when free, left as it was when the run is refused."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from portico.errors import InputError
+
+CONFIG_FILE = "config.yaml"
+# What only a run leaves behind. A folder that holds one of these is taken.
+SIGNS_OF_A_RUN = (CONFIG_FILE, "all_results.json", "trainer_state.json", "checkpoint-*")
+
+
+def claim(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Make sure that a run may write into the folder.
+
+    With `overwrite=true` the signs of the earlier run move to a subfolder `replaced-<n>`: the new run can neither
+    resume from nor rotate away the old checkpoints, and nothing is deleted.
+
+    Raises:
+        InputError: If the folder holds a run that is neither resumed nor replaced.
+    """
+    signs = _signs(folder)
+    if not signs or _resumes_inside(folder, settings["args"].get("resume_from_checkpoint")):
+        return
+    if not settings["overwrite"]:
+        raise InputError(
+            f"The folder '{folder}' already holds a run ({signs[0].name}). Choose another one with "
+            "paths.output_dir=<folder>, continue that run with args.resume_from_checkpoint=true, or replace it with "
+            "overwrite=true, which keeps its configuration, results and checkpoints in a subfolder."
+        )
+    aside = next(path for n in count(1) if not (path := folder / f"replaced-{n}").exists())
+    aside.mkdir()
+    for path in signs:
+        path.rename(aside / path.name)
+
+
+@contextmanager
+def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
+    """Keep the configuration beside the results; take it back if the run is refused before it wrote anything.
+
+    The file alone makes a folder count as taken, and the corrected command shall run in the same one.
+    """
+    path = folder / CONFIG_FILE
+    path.write_text(yaml, encoding="utf-8")
+    try:
+        yield
+    except InputError:
+        if _signs(folder) == [path]:
+            path.unlink()
+        raise
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove the folder made for a run that is refused, and its parents below the working folder, while empty."""
+    try:
+        yield
+    except InputError:
+        working = Path.cwd()
+        for path in (folder, *folder.parents):
+            if working not in path.parents or any(path.iterdir()):
+                break
+            path.rmdir()
+        raise
+
+
+def _signs(folder: Path) -> list[Path]:
+    return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern))
+
+
+def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
+    """Tell whether the run continues the one in the folder: from its last checkpoint, or from one given by path."""
+    if isinstance(checkpoint, str):
+        return folder.resolve() in Path(checkpoint).resolve().parents
+    return checkpoint is True

@@ -1,0 +1,53 @@
+"""The border: plain values go to the one function that the configuration names, a dict of metrics comes back."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hydra.utils import get_method, instantiate
+
+from portico.cli.explain import explained
+from portico.cli.keys import check_groups, check_keys, runner_groups
+from portico.cli.location import experiment_names
+from portico.errors import InputError
+
+# Groups of `name: {_target_: ...}` entries; the runner gets the objects.
+OBJECT_GROUPS = ("callbacks", "logger")
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse a configuration that names no runner, or holds something that nothing reads.
+
+    Raises:
+        InputError: If `trainer.run` is missing, or a group or a key is unknown.
+    """
+    trainer = settings["trainer"]
+    if not trainer.get("run"):
+        names = experiment_names()
+        raise InputError(
+            f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
+            f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
+        )
+    with explained():
+        parameters = inspect.signature(get_method(trainer["run"])).parameters
+        valid_keys = get_method(trainer["valid_keys"])()
+    check_groups(settings, parameters)
+    check_keys(settings, valid_keys)
+
+
+def call_runner(settings: Mapping[str, Any], output_dir: str) -> Mapping[str, float]:
+    """Call the function named by `trainer.run` with the groups as keywords, and return its metrics.
+
+    Raises:
+        InputError: If a callback or logger cannot be built, or the runner refuses what it got.
+    """
+    run: Callable[..., Mapping[str, float]] = get_method(settings["trainer"]["run"])
+    groups = runner_groups(settings)
+    objects = {name: _build(groups.pop(name)) for name in OBJECT_GROUPS}
+    return run(**groups, **objects, output_dir=output_dir)
+
+
+def _build(entries: Mapping[str, Any]) -> list[Any]:
+    """Build the objects of a group; an entry set to null is left out."""
+    with explained():
+        return [instantiate(entry, _convert_="all") for entry in entries.values() if entry is not None]

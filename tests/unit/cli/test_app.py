@@ -1,0 +1,166 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import fake_runner
+from portico.errors import InputError
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def assert_refused(capsys, code, *parts):
+    shown = capsys.readouterr().err
+    assert code == 1
+    assert shown.startswith("error: ")
+    assert shown.count("\n") == 1, "not one paragraph"
+    for part in parts:
+        assert part in shown
+
+
+def test_run_gets_plain_values_and_its_folder(train, tmp_path):
+    assert train("args.learning_rate=0.5", "paths.output_dir=here", "strategy=cpu") == 0
+    received = json.loads((tmp_path / "here/all_results.json").read_text())
+    assert received["args"]["learning_rate"] == 0.5
+    assert received["strategy"] == {"accelerator": "cpu", "devices": 1}
+    assert received["output_dir"] == str(tmp_path / "here")
+
+
+def test_callbacks_and_loggers_arrive_as_objects(train, tmp_path):
+    assert train("paths.output_dir=here", "callbacks=early_stopping", "logger=csv") == 0
+    received = json.loads((tmp_path / "here/all_results.json").read_text())
+    assert received["callbacks"] == ["EarlyStoppingCallback"]
+    assert received["logger"] == ["CSVLogger"]
+
+
+def test_an_entry_set_to_null_is_left_out(train, tmp_path):
+    assert train("paths.output_dir=here", "callbacks=early_stopping", "callbacks.early_stopping=null") == 0
+    assert json.loads((tmp_path / "here/all_results.json").read_text())["callbacks"] == []
+
+
+def test_resolved_configuration_lies_beside_the_results(train, tmp_path):
+    assert train("paths.output_dir=here", "logger=csv", "args.seed=3") == 0
+    recorded = OmegaConf.load(tmp_path / "here/config.yaml")
+    assert recorded.args.seed == 3
+    assert "${" not in (tmp_path / "here/config.yaml").read_text()
+    assert recorded.logger.csv.save_dir == str(tmp_path / "here")
+
+
+def test_default_folder_is_named_after_the_experiment_and_the_time(train, tmp_path):
+    assert train() == 0
+    (run,) = (tmp_path / "outputs/mrc").iterdir()
+    assert files_below(run) == ["all_results.json", "config.yaml"]
+
+
+def test_sweep_writes_one_folder_a_run(train, tmp_path):
+    assert train("args.learning_rate=1e-4,3e-4", "-m") == 0
+    (sweep,) = (tmp_path / "multirun").glob("*/*")
+    rates = [json.loads((sweep / n / "all_results.json").read_text())["args"]["learning_rate"] for n in "01"]
+    assert rates == [1e-4, 3e-4]
+    assert [OmegaConf.load(sweep / n / "config.yaml").paths.output_dir for n in "01"] == [
+        str(sweep / "0"),
+        str(sweep / "1"),
+    ]
+
+
+def test_sweep_group_needs_no_flag(train, tmp_path):
+    assert train("sweep=grid", "paths.sweep_dir=grid") == 0
+    assert len(list((tmp_path / "grid").glob("*/all_results.json"))) == 6
+
+
+def test_no_experiment_lists_them(train, capsys, tmp_path):
+    code = train(argv=["train.py"])
+    assert_refused(capsys, code, "No experiment was chosen", "there are: mrc.", "+experiment=mrc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_key_is_refused_before_any_work(train, capsys, tmp_path):
+    code = train("args.learning_rat=1")
+    assert_refused(capsys, code, "'args.learning_rat' is not a setting", "args.learning_rate")
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_key_ends_a_sweep_at_its_first_run(train, capsys, tmp_path):
+    assert train("args.learning_rat=1,2", "paths.sweep_dir=grid", "-m") == 1
+    assert capsys.readouterr().err.count("is not a setting") == 1
+    assert files_below(tmp_path) == ["grid/multirun.yaml"]
+
+
+def test_experiment_without_its_plus_sign(train, capsys):
+    code = train(argv=["train.py", "experiment=mrc"])
+    assert_refused(capsys, code, "Could not override 'experiment'", "use +experiment=mrc")
+
+
+def test_error_of_hydra_is_one_paragraph(train, capsys):
+    assert_refused(capsys, train("model=small"), "'model=small' names no file", "small_bert")
+
+
+def test_bad_input_leaves_the_folder_free_for_the_corrected_command(train, capsys, tmp_path):
+    code = train("paths.output_dir=here", "data.train_file=a.json")
+    assert_refused(capsys, code, "a.json is missing")
+    assert not list(tmp_path.iterdir())
+    assert train("paths.output_dir=here") == 0
+
+
+def test_folder_with_a_run_is_refused_unharmed(train, capsys, tmp_path):
+    assert train("paths.output_dir=here") == 0
+    before = (tmp_path / "here/config.yaml").read_text()
+    code = train("paths.output_dir=here", "args.seed=3")
+    assert_refused(
+        capsys, code, "already holds a run", "paths.output_dir=", "resume_from_checkpoint", "overwrite=true"
+    )
+    assert (tmp_path / "here/config.yaml").read_text() == before
+
+
+def test_callback_that_cannot_be_built_is_refused(train, capsys):
+    code = train("callbacks=early_stopping", "callbacks.early_stopping.patience=1")
+    assert_refused(capsys, code, "unexpected keyword argument 'patience'")
+
+
+def test_full_error_shows_the_traceback(train, monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(InputError, match=r"a\.json is missing"):
+        train("data.train_file=a.json")
+
+
+def test_defect_keeps_its_traceback_and_its_traces(train, tmp_path):
+    with pytest.raises(RuntimeError, match="a defect"):
+        train("paths.output_dir=here", f"args.seed={fake_runner.BREAKS}")
+    assert files_below(tmp_path) == ["here/config.yaml"]
+
+
+def test_environment_is_left_alone(train, monkeypatch):
+    monkeypatch.setattr(fake_runner, "FULL_ERROR_SEEN", None, raising=False)
+
+    def spy(*, args, model, data, preprocess, postprocess, metric, strategy, callbacks, logger, output_dir):
+        fake_runner.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
+        return {"eval_f1": 1.0}
+
+    monkeypatch.setattr(fake_runner, "run", spy)
+    assert train() == 0
+    assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks that nobody asked for"
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_help_shows_commands_groups_and_settings(train, capsys):
+    assert train("--help") == 0
+    shown = capsys.readouterr().out
+    assert "python train.py -m +experiment=mrc" in shown
+    assert "debug: default, limit, overfit" in shown
+    assert "n_best_size: 20" in shown
+
+
+def test_train_script_is_the_same_command(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT / "tests")])}
+    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_runner.OVERRIDES, "args.sed=1"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")
