@@ -5,17 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
+    from portico.cli import compose as compose
     from portico.datamodule import TrainerDataModule as TrainerDataModule
     from portico.errors import InputError as InputError
     from portico.module import TrainerModule as TrainerModule
+    from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
     "InputError": "portico.errors",
+    "MRCTrainer": "portico.mrc.trainer",
     "Trainer": "portico.trainer",
     "TrainerDataModule": "portico.datamodule",
     "TrainerModule": "portico.module",
     "TrainingArguments": "portico.arguments",
+    "compose": "portico.cli",
 }
 
 __all__ = sorted(_HOMES)

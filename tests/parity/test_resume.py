@@ -7,10 +7,10 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from parity.peers import ToyDataset, assert_same_values, run, untimed
 from transformers import TrainerCallback
 
 import portico
+from parity.peers import ToyDataset, assert_same_values, run, untimed
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from parity.peers import ToyDataset, compare, untimed
 from torch.utils.data import IterableDataset
 from transformers import EarlyStoppingCallback, TrainerCallback
+
+from parity.peers import ToyDataset, compare, untimed
 
 
 class ToyStream(IterableDataset):

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from architecture_rules import violations
 
 import portico
+from architecture_rules import violations
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:

@@ -1,0 +1,44 @@
+"""Machine reading comprehension: examples, features, answers, metrics, report."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from portico.mrc.answers import Answers as Answers
+    from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
+    from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
+    from portico.mrc.features import FeatureSet as FeatureSet
+    from portico.mrc.features import Featurizer as Featurizer
+    from portico.mrc.metrics import SquadV2 as SquadV2
+    from portico.mrc.metrics import squad_metrics as squad_metrics
+    from portico.mrc.post_processing import SpanPostProcessing as SpanPostProcessing
+    from portico.mrc.post_processing import SquadMetrics as SquadMetrics
+    from portico.mrc.squad import read_squad as read_squad
+    from portico.mrc.trainer import MRCTrainer as MRCTrainer
+
+_HOMES = {
+    "Answers": "portico.mrc.answers",
+    "FeatureSet": "portico.mrc.features",
+    "Featurizer": "portico.mrc.features",
+    "MRCTrainer": "portico.mrc.trainer",
+    "SpanPostProcessing": "portico.mrc.post_processing",
+    "SpanPostProcessor": "portico.mrc.answers",
+    "SquadMetrics": "portico.mrc.post_processing",
+    "SquadV2": "portico.mrc.metrics",
+    "postprocess_qa_predictions": "portico.mrc.answers",
+    "read_squad": "portico.mrc.squad",
+    "squad_metrics": "portico.mrc.metrics",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    # Importing a part that needs numpy only must not load torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'portico.mrc' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

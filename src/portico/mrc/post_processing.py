@@ -10,6 +10,7 @@ import numpy.typing as npt
 from transformers.trainer_utils import EvalPrediction
 
 from portico.mrc.answers import Answers, SpanPostProcessor
+from portico.mrc.metrics import squad_metrics
 from portico.mrc.top_tokens import Ties
 
 
@@ -95,6 +96,23 @@ class SpanPostProcessing:
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
         return streamed.compute()
+
+
+class SquadMetrics:
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
+
+    Args:
+        version_2_with_negative: Whether some questions have no answer.
+    """
+
+    def __init__(self, version_2_with_negative: bool) -> None:
+        self.version_2_with_negative = version_2_with_negative
+
+    def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
+        """Return the metrics of all questions, in 0..100."""
+        predictions: Any = answered.predictions
+        references: Any = answered.label_ids
+        return squad_metrics(predictions, references, self.version_2_with_negative)
 
 
 def _formatted(answers: Answers) -> list[dict[str, Any]]:

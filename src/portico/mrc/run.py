@@ -13,8 +13,7 @@ from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.features import Featurizer
-from portico.mrc.metrics import squad_metrics
-from portico.mrc.post_processing import AnsweredQuestions, SpanPostProcessing
+from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
@@ -112,23 +111,6 @@ def run_mrc(
     }
     _report(trainer, metrics, settings, seconds=time.time() - started)
     return metrics
-
-
-class SquadMetrics:
-    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
-
-    Args:
-        version_2_with_negative: Whether some questions have no answer.
-    """
-
-    def __init__(self, version_2_with_negative: bool) -> None:
-        self.version_2_with_negative = version_2_with_negative
-
-    def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
-        """Return the metrics of all questions, in 0..100."""
-        predictions: Any = answered.predictions
-        references: Any = answered.label_ids
-        return squad_metrics(predictions, references, self.version_2_with_negative)
 
 
 def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str) -> TrainingArguments:

@@ -49,7 +49,9 @@ class MRCTrainer(Trainer):
     ) -> None:
         if tokenizer is not None:
             warnings.warn(
-                "`tokenizer` is called `processing_class` now; the older name still works.", FutureWarning, stacklevel=2
+                "`tokenizer` is called `processing_class` now; the older name still works.",
+                FutureWarning,
+                stacklevel=2,
             )
             kwargs.setdefault("processing_class", tokenizer)
         self.eval_examples = eval_examples
