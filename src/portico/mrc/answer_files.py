@@ -7,9 +7,11 @@ from typing import Any, TypeAlias
 
 NBestRecord: TypeAlias = Mapping[str, str | float]
 
-# The C encoder does not indent, and the Python one that does is several times slower. The lines of a record are
-# therefore put into the separator between its fields.
-_encode_record = json.JSONEncoder(separators=(",\n" + 12 * " ", ": ")).encode
+# The C encoder does not indent, and the Python one that does is several times slower. Line breaks therefore come in
+# with the separator, and those between records are then widened; no text can hold one, because JSON escapes it.
+_SEPARATOR = ",\n" + 12 * " "
+_encode_list = json.JSONEncoder(separators=(_SEPARATOR, ": ")).encode
+_NEXT_RECORD = "\n        },\n        {\n            "
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -35,5 +37,5 @@ def write_nbest(path: Path, lists: Iterable[tuple[str, list[NBestRecord]]]) -> N
 def _list_json(records: list[NBestRecord]) -> str:
     if not records:
         return "[]"
-    lines = ",\n".join(f"        {{\n            {_encode_record(record)[1:-1]}\n        }}" for record in records)
-    return f"[\n{lines}\n    ]"
+    fields = _encode_list(records).removeprefix("[{").removesuffix("}]").replace(f"}}{_SEPARATOR}{{", _NEXT_RECORD)
+    return f"[\n        {{\n            {fields}\n        }}\n    ]"

@@ -7,6 +7,7 @@ import pytest
 
 import portico.mrc.ranking
 from portico.errors import InputError
+from portico.mrc.answer_files import write_nbest
 from portico.mrc.answers import SpanPostProcessor, postprocess_qa_predictions
 from portico.mrc.feature_set import FeatureSet
 from portico.mrc.windows import Windows
@@ -192,6 +193,14 @@ def test_an_example_without_any_span_has_an_empty_list(tmp_path):
     answers.write(tmp_path)
     nbest = {example["id"]: [] for example in EXAMPLES}
     assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(nbest, indent=4) + "\n"
+
+
+def test_texts_that_look_like_json_are_written_as_json_does(tmp_path):
+    texts = ["},\n            {", '"}, {"', "Zürich\\n\u2028"]
+    records = [{"start_logit": 1e-9, "end_logit": -1e20, "text": text, "probability": 0.1} for text in texts]
+    lists = dict.fromkeys(texts, records)
+    write_nbest(tmp_path / "nbest.json", lists.items())
+    assert (tmp_path / "nbest.json").read_text() == json.dumps(lists, indent=4) + "\n"
 
 
 def test_spans_name_the_characters_of_the_answer():
