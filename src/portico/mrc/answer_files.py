@@ -1,16 +1,17 @@
-"""JSON as ``json.dumps(..., indent=4)`` writes it, byte for byte, with the n-best lists streamed.
-
-Python indents JSON several times slower than it writes plain JSON, and n-best lists are the bulk of what there is to
-write; they are therefore put together here.
-"""
+"""JSON as ``json.dumps(..., indent=4)`` writes it, byte for byte, with the n-best lists streamed."""
 
 import json
 from collections.abc import Iterable, Mapping
-from json.encoder import encode_basestring_ascii as quote
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-NBestRecord = Mapping[str, str | float]
+NBestRecord: TypeAlias = Mapping[str, str | float]
+
+# The C encoder does not indent, and the Python one that does is several times slower. Line breaks therefore come in
+# with the separator, and those between records are then widened; no text can hold one, because JSON escapes it.
+_SEPARATOR = ",\n" + 12 * " "
+_encode_list = json.JSONEncoder(separators=(_SEPARATOR, ": ")).encode
+_NEXT_RECORD = "\n        },\n        {\n            "
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -19,16 +20,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_nbest(path: Path, lists: Iterable[tuple[str, list[NBestRecord]]]) -> None:
-    """Write n-best lists as ``{id: [record, ...]}`` without holding more than one.
+    """Write n-best lists as ``{id: [record, ...]}`` and hold one at a time.
 
     Args:
         path: The file.
-        lists: Identifier and records of every example; the values of records are texts and finite floats.
+        lists: Identifier and records of every example, at least one example.
     """
     separator = "{\n"
     with path.open("w", encoding="ascii") as file:
         for example_id, records in lists:
-            file.write(f"{separator}    {quote(example_id)}: {_list_json(records)}")
+            file.write(f"{separator}    {json.dumps(example_id)}: {_list_json(records)}")
             separator = ",\n"
         file.write("\n}\n")
 
@@ -36,12 +37,5 @@ def write_nbest(path: Path, lists: Iterable[tuple[str, list[NBestRecord]]]) -> N
 def _list_json(records: list[NBestRecord]) -> str:
     if not records:
         return "[]"
-    return "[\n" + ",\n".join(map(_record_json, records)) + "\n    ]"
-
-
-def _record_json(record: NBestRecord) -> str:
-    fields = (
-        f"            {quote(name)}: {quote(value) if isinstance(value, str) else float.__repr__(value)}"
-        for name, value in record.items()
-    )
-    return "        {\n" + ",\n".join(fields) + "\n        }"
+    fields = _encode_list(records).removeprefix("[{").removesuffix("}]").replace(f"}}{_SEPARATOR}{{", _NEXT_RECORD)
+    return f"[\n        {{\n            {fields}\n        }}\n    ]"

@@ -126,7 +126,7 @@ class Featurizer:
         if self._size.doc_stride >= room:
             raise InputError(
                 f"doc_stride={self._size.doc_stride} does not fit: with max_seq_length={self._size.max_seq_length} "
-                f"the longest question ({lengths_E[longest]} tokens: {questions[longest]!r}) leaves "
+                f"the longest question ({lengths_E[longest]} tokens: {questions[longest][:80]!r}) leaves "
                 f"{max(room, 0)} tokens for the context, and doc_stride must be smaller than that; set a smaller "
                 f"doc_stride, a larger max_seq_length, or max_question_length."
             )
