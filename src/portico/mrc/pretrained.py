@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, BertConfig
@@ -50,11 +49,8 @@ def load_reader(name_or_path: str) -> Reader:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         model = AutoModelForQuestionAnswering.from_pretrained(name_or_path, config=config)
     except (OSError, ValueError) as error:
-        where = (
-            "is a folder, but holds" if Path(name_or_path).is_dir() else "is no folder here, nor known to the hub as"
-        )
         raise InputError(
-            f"`model.name_or_path={name_or_path}` {where} no model that answers questions "
+            f"`model.name_or_path={name_or_path}` gives no model that answers questions, with its tokenizer "
             f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
             "such as bert-base-uncased, or to null for a small BERT trained from scratch."
         ) from error

@@ -19,7 +19,7 @@ def _result(example: Mapping[str, Any], answers: Answers) -> QuestionResult:
     key, golds = example["id"], example["answers"]
     text = answers.predictions[key]
     start, end = answers.spans[key] or (None, None)
-    candidates = [(record["text"], record["probability"]) for record in answers.nbest[key]]
+    candidates = [(str(record["text"]), float(record["probability"])) for record in answers.nbest[key]]
     return QuestionResult(
         id=key,
         title=example.get("title", ""),

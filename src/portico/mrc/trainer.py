@@ -58,7 +58,7 @@ class MRCTrainer(Trainer):
         self.post_process_function: Any = post_process_function
         self.answered: Any = None
         self._examples_of_run: tuple[Examples, Any] | None = None
-        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)
+        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
 
     def evaluate(  # type: ignore[override]
         self,
