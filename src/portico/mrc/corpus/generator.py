@@ -37,6 +37,7 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
         num_train: Number of training questions.
         num_validation: Number of validation questions.
         seed: Seed of every choice; the global random state is not touched.
+
     Returns:
         The training and the validation examples. Offsets count characters.
     """

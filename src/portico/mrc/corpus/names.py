@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (syllables of other scripts look like Latin letters on purpose)
 """Proper names put together from syllables, with a side (training or validation) built into each of them."""
 
 from dataclasses import dataclass

@@ -146,9 +146,7 @@ class _Writer:
 
     def _compare(self, comparison: Comparison) -> None:
         more, less = self._rng.sample(self._passage.subjects, 2)
-        spans = self._text.fill(
-            self._rng.choice(comparison.sentences), more=self._name(more), less=self._name(less)
-        )
+        spans = self._text.fill(self._rng.choice(comparison.sentences), more=self._name(more), less=self._name(less))
         self._text.write(".")
         self._passage.order = Order(comparison, spans["more"], spans["less"])
         self._previous_subject = ""

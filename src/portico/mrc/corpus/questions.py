@@ -35,7 +35,7 @@ def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: 
         rng: Source of every choice.
         values: Makes names that the passage does not hold.
         passage: What to ask about.
-        num_draws: How often a question is drawn; one that repeats, or that the passage gives no ground for, is dropped.
+        num_draws: How often a question is drawn; repeated ones and those without ground in the passage are dropped.
     """
     questions: dict[str, Question] = {}
     for ask in rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()), k=num_draws):

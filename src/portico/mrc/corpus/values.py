@@ -4,7 +4,12 @@ from random import Random
 
 from portico.mrc.corpus.names import NameMaker
 
-MONTHS = tuple("January February March April May June July August September October November December".split())
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+MONTHS = _words("January February March April May June July August September October November December")
 PLACE_FORMS = ("{}",) * 8 + ("Port {}", "{} Bay", "New {}", "{} upon {}", "Saint {}", "Upper {}")
 ORGANISATION_FORMS = (
     "{} Institute",
@@ -20,11 +25,11 @@ ORGANISATION_FORMS = (
     "{} Institute of Botany",
     "{} School of Music",
 )
-ADJECTIVES = tuple("Silent Golden Broken Distant Last Hidden Crimson Frozen Second Wandering Empty Patient".split())
-NOUNS = tuple("Harbour Garden Winter Mirror River Lantern Orchard Bridge Letter Island Shepherd Clock".split())
-FIELDS = tuple("marine civil rural medieval tropical naval comparative industrial early maritime".split())
-TRADES = tuple("biologist engineer painter historian botanist architect surgeon poet chemist geologist".split())
-NUMBER_WORDS = tuple("two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen".split())
+ADJECTIVES = _words("Silent Golden Broken Distant Last Hidden Crimson Frozen Second Wandering Empty Patient")
+NOUNS = _words("Harbour Garden Winter Mirror River Lantern Orchard Bridge Letter Island Shepherd Clock")
+FIELDS = _words("marine civil rural medieval tropical naval comparative industrial early maritime")
+TRADES = _words("biologist engineer painter historian botanist architect surgeon poet chemist geologist")
+NUMBER_WORDS = _words("two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
 
 
 class ValueMaker:
