@@ -1,6 +1,8 @@
 """A model's weights, written as ``from_pretrained`` reads them and read back."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
+from transformers.utils import logging as transformers_logging
 
 from portico.errors import InputError
 
@@ -31,7 +34,9 @@ def save_weights(
     if isinstance(unwrapped, PreTrainedModel):
         if state_dict is None and model is not unwrapped:
             state_dict = model.state_dict()
-        unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
+        # A bar over one file would only break the bar of the training.
+        with _without_progress_bars():
+            unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(weights, Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -69,3 +74,14 @@ def _announce_mismatch(model: nn.Module, result: Any) -> None:
         logger.warning("The checkpoint has no weights for %s; they stay as they are.", sorted(missing))
     if unexpected:
         logger.warning("The checkpoint has weights the model does not know: %s.", sorted(unexpected))
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            transformers_logging.enable_progress_bar()

@@ -59,9 +59,9 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         facade = self.facade
-        logger.info("***** Running %s *****", self.description)
-        logger.info("  Num examples = %s", facade.num_examples(self.loader) if has_length(self.loader) else "unknown")
-        logger.info("  Batch size = %s", self.batch_size)
+        logger.debug("***** Running %s *****", self.description)
+        logger.debug("  Num examples = %s", facade.num_examples(self.loader) if has_length(self.loader) else "unknown")
+        logger.debug("  Batch size = %s", self.batch_size)
         facade.model.eval()
         if hasattr(facade.optimizer, "eval") and callable(facade.optimizer.eval):
             facade.optimizer.eval()

@@ -37,7 +37,7 @@ class SavingMethods(ReportingMethods):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.info("Saving the model to %s", folder)
+        logger.debug("Saving the model to %s", folder)
         save_weights(
             self.model,
             self.accelerator.unwrap_model(self.model),

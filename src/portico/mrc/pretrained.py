@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, BertConfig
 
 from portico.errors import InputError
-from portico.mrc.model import build_model, small_bert_config
+from portico.mrc.model import build_small_bert, small_bert_config
 from portico.mrc.tokenizer import train_wordpiece_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model:
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
-    return Reader(build_model(small_bert_config(tokenizer, **fields)), tokenizer)
+    return Reader(build_small_bert(small_bert_config(tokenizer, **fields)), tokenizer)
 
 
 def bert_fields() -> list[str]:
