@@ -1,0 +1,124 @@
+import json
+
+import pytest
+from transformers import BertForQuestionAnswering
+
+from portico import InputError
+from portico.mrc.corpus import generate, to_squad
+from portico.mrc.run import run_mrc, valid_keys
+
+SETTINGS = {
+    "args": {
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "use_cpu": True,
+        "save_strategy": "no",
+    },
+    "model": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
+    "data": {"num_train": 32, "num_validation": 24, "seed": 0},
+    "preprocess": {"max_seq_length": 128, "doc_stride": 32, "vocab_size": 400},
+    "postprocess": {},
+    "metric": {},
+    "strategy": {},
+    "callbacks": [],
+    "logger": [],
+}
+
+
+def settings(tmp_path, **changes):
+    merged = {group: {**SETTINGS[group], **changes.get(group, {})} for group in SETTINGS if group in ("args", "model")}
+    merged |= {group: changes.get(group, SETTINGS[group]) for group in ("callbacks", "logger")}
+    rest = [group for group in SETTINGS if group not in merged]
+    merged |= {group: {**SETTINGS[group], **changes.get(group, {})} for group in rest}
+    return {**merged, "output_dir": str(tmp_path / "run")}
+
+
+@pytest.fixture(scope="module")
+def squad_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    for name, part in zip(("train", "dev"), generate(num_train=24, num_validation=16, seed=3), strict=True):
+        (folder / f"{name}.json").write_text(json.dumps(to_squad(part)), encoding="utf-8")
+    return {"train_file": str(folder / "train.json"), "validation_file": str(folder / "dev.json")}
+
+
+def test_run_writes_everything_and_returns_the_metrics(tmp_path, capsys):
+    metrics = run_mrc(**settings(tmp_path))
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written >= {
+        "all_results.json",
+        "train_results.json",
+        "eval_results.json",
+        "trainer_state.json",
+        "eval_predictions.json",
+        "eval_nbest_predictions.json",
+        "eval_null_odds.json",
+        "report.html",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    assert metrics["eval_total"] == 24
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert results["eval_f1"] == metrics["eval_f1"]
+    assert results["train_loss"] == metrics["train_loss"]
+    assert "Exact match" in capsys.readouterr().out
+
+
+def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files):
+    run_mrc(**settings(tmp_path / "first"))
+    model = str(tmp_path / "first" / "run")
+    metrics = run_mrc(**settings(tmp_path / "second", data=squad_files, model={"name_or_path": model}))
+    assert metrics["eval_total"] == 16
+    saved = BertForQuestionAnswering.from_pretrained(tmp_path / "second" / "run")
+    assert saved.config.hidden_size == 32
+
+
+def test_answerable_data_is_scored_by_squad_1(tmp_path):
+    train, dev = ([e for e in part if e["answers"]["text"]] for part in generate(num_train=40, num_validation=40, seed=3))
+    files = {}
+    for name, part in (("train_file", train), ("validation_file", dev)):
+        files[name] = str(tmp_path / f"{name}.json")
+        (tmp_path / f"{name}.json").write_text(json.dumps(to_squad(part)), encoding="utf-8")
+    metrics = run_mrc(**settings(tmp_path, data=files))
+    assert {"eval_exact_match", "eval_f1"} <= set(metrics)
+    assert "eval_NoAns_f1" not in metrics
+
+
+def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
+    arguments = {"save_strategy": "steps", "save_steps": 1}
+    run_mrc(**settings(tmp_path, args=arguments))
+    again = settings(tmp_path, args={**arguments, "max_steps": 4, "resume_from_checkpoint": True})
+    metrics = run_mrc(**again)
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    assert state["global_step"] == 4
+    assert metrics["epoch"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"train_file": "a.json"}}, r"`data.train_file=a.json` came without `data.validation_file`"),
+        ({"data": {"train_file": "no.json", "validation_file": "no.json"}}, r"no\.json"),
+        ({"data": {"max_train_samples": 0}}, r"`data.max_train_samples=0` leaves no example"),
+        ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model"),
+        ({"args": {"eval_strategy": "sometimes"}}, r"The training arguments do not go together: .*sometimes"),
+        ({"preprocess": {"doc_stride": 128}}, r"doc_stride=128 must be .* below max_seq_length=128"),
+        (
+            {"preprocess": {"max_seq_length": 256}, "model": {"max_position_embeddings": 64}},
+            r"`preprocess.max_seq_length=256` is more than the model takes \(64 tokens\)",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_before_training(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        run_mrc(**settings(tmp_path, **changes))
+
+
+def test_valid_keys_name_every_group_with_fixed_keys():
+    keys = valid_keys()
+    assert {"learning_rate", "seed"} <= set(keys["args"])
+    assert not {"output_dir", "strategy"} & set(keys["args"])
+    assert {"name_or_path", "hidden_size"} <= set(keys["model"])
+    assert "train_file" in keys["data"]
