@@ -1,7 +1,9 @@
+from difflib import get_close_matches
 from typing import Any
 
 from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerBase
 
+from portico.errors import InputError
 from portico.mrc.head_roles import give_heads_roles
 
 SMALL_BERT = {
@@ -23,7 +25,15 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
     Args:
         tokenizer: Gives the size of the vocabulary and the padding token.
         overrides: Fields of ``BertConfig`` to set differently.
+
+    Raises:
+        InputError: If ``BertConfig`` has no such field.
     """
+    known = BertConfig().to_dict()
+    for name in overrides:
+        if name not in known:
+            nearest = get_close_matches(name, known, cutoff=0)
+            raise InputError(f"`{name}` is not a field of BertConfig; the nearest are {', '.join(nearest)}.")
     fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **SMALL_BERT, **overrides}
     return BertConfig(**fields)
 

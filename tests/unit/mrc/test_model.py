@@ -2,6 +2,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering, BertTokenizer
 
+from portico.errors import InputError
 from portico.mrc.head_roles import give_heads_roles
 from portico.mrc.model import build_small_bert, small_bert_config
 
@@ -32,6 +33,11 @@ def test_config_follows_the_tokenizer_and_the_overrides(tokenizer):
     config = small_bert_config(tokenizer, hidden_size=64, num_hidden_layers=2)
     assert (config.vocab_size, config.pad_token_id) == (45, 0)
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 2, 4)
+
+
+def test_unknown_field_is_refused_with_the_nearest(tokenizer):
+    with pytest.raises(InputError, match=r"`hiden_size` is not a field of BertConfig; the nearest are hidden_size"):
+        small_bert_config(tokenizer, hiden_size=64)
 
 
 def test_model_is_a_plain_bert_for_question_answering(tokenizer, tmp_path):
