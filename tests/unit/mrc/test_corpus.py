@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from portico.errors import InputError
 from portico.mrc.corpus import generate, to_squad
 from portico.mrc.corpus.names import NameMaker, is_validation_name
 from portico.mrc.corpus.topics import TOPICS
@@ -39,6 +40,13 @@ def proper_words(examples):
 
 def test_sizes_are_those_asked_for(train, validation):
     assert (len(train), len(validation)) == (3000, 800)
+
+
+@pytest.mark.parametrize("name", ["num_train", "num_validation"])
+def test_negative_sizes_are_refused(name):
+    sizes = {"num_train": 1, "num_validation": 1} | {name: -3}
+    with pytest.raises(InputError, match=f"`{name}=-3` is negative; set it to the number of questions"):
+        generate(**sizes, seed=0)
 
 
 def test_every_answer_stands_at_its_offset(train, validation):

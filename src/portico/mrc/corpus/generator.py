@@ -1,6 +1,7 @@
 from random import Random
 from typing import TypedDict
 
+from portico.errors import InputError
 from portico.mrc.corpus.passage import Passage, write_passage
 from portico.mrc.corpus.questions import Question, ask_questions
 from portico.mrc.corpus.topics import TOPICS
@@ -40,7 +41,13 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
 
     Returns:
         The training and the validation examples. Offsets count characters.
+
+    Raises:
+        InputError: If a number is negative.
     """
+    for name, number in (("num_train", num_train), ("num_validation", num_validation)):
+        if number < 0:
+            raise InputError(f"`{name}={number}` is negative; set it to the number of questions wanted, 0 or more.")
     return (
         _generate_side("train", num_train, seed),
         _generate_side("validation", num_validation, seed),

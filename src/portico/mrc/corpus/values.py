@@ -27,8 +27,8 @@ ORGANISATION_FORMS = (
 )
 ADJECTIVES = _words("Silent Golden Broken Distant Last Hidden Crimson Frozen Second Wandering Empty Patient")
 NOUNS = _words("Harbour Garden Winter Mirror River Lantern Orchard Bridge Letter Island Shepherd Clock")
-FIELDS = _words("marine civil rural medieval tropical naval comparative industrial early maritime")
-TRADES = _words("biologist engineer painter historian botanist architect surgeon poet chemist geologist")
+FIELDS = _words("marine civil rural medieval tropical naval comparative colonial forest maritime")
+TRADES = _words("biologist lawyer painter historian botanist builder surgeon poet chemist geologist")
 NUMBER_WORDS = _words("two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
 
 

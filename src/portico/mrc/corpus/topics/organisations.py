@@ -94,7 +94,7 @@ RICHER = Comparison(
     ("Which is richer, the {first} or the {second}?", "Which of the two is richer, the {first} or the {second}?"),
     ("Which is poorer, the {first} or the {second}?", "Which of the two is poorer, the {first} or the {second}?"),
 )
-OLDER = Comparison(
+GIFTS = Comparison(
     ("The {more} received more gifts than the {less}", "The {less} received fewer gifts than the {more}"),
     ("Which received more gifts, the {first} or the {second}?",),
     ("Which received fewer gifts, the {first} or the {second}?",),
@@ -106,7 +106,7 @@ ORGANISATIONS = Topic(
     shorten=lambda name: name,
     pronouns=("It", "The organisation"),
     relations=(FOUNDED, FOUNDER, DIRECTOR, SEAT, STAFF, BRANCHES, PARTNER, JOURNAL),
-    comparisons=(RICHER, OLDER),
+    comparisons=(RICHER, GIFTS),
     asides=(
         "Both have had hard years.",
         "The records were lost in a fire.",
