@@ -49,7 +49,7 @@ def test_a_sweep_writes_one_folder_a_run(tmp_path):
     reports = sorted((tmp_path / "sweep").glob("*/report.html"))
     assert len(reports) == 2
     rates = {
-        json.loads((report.parent / "trainer_state.json").read_text())["log_history"][0]["learning_rate"]
+        json.loads((report.parent / "trainer_state.json").read_text())["log_history"][1]["learning_rate"]
         for report in reports
     }
     assert len(rates) == 2

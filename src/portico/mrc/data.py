@@ -51,15 +51,15 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
         InputError: If only one file is given, or a file cannot be used.
     """
     train_file, validation_file = data.get("train_file"), data.get("validation_file")
-    if (train_file is None) != (validation_file is None):
+    if train_file is None and validation_file is None:
+        made = generate(num_train=data["num_train"], num_validation=data["num_validation"], seed=data["seed"])
+        train, validation = ([dict(example) for example in part] for part in made)
+    elif train_file is None or validation_file is None:
         given, missing = ("train_file", "validation_file") if train_file else ("validation_file", "train_file")
         raise InputError(
             f"`data.{given}={data[given]}` came without `data.{missing}`; set both to SQuAD files, or neither to use "
             "the embedded corpus."
         )
-    if train_file is None:
-        made = generate(num_train=data["num_train"], num_validation=data["num_validation"], seed=data["seed"])
-        train, validation = ([dict(example) for example in part] for part in made)
     else:
         train, validation = read_squad(train_file), read_squad(validation_file)
     return Examples(

@@ -76,7 +76,9 @@ def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files)
 
 
 def test_answerable_data_is_scored_by_squad_1(tmp_path):
-    train, dev = ([e for e in part if e["answers"]["text"]] for part in generate(num_train=40, num_validation=40, seed=3))
+    train, dev = (
+        [e for e in part if e["answers"]["text"]] for part in generate(num_train=40, num_validation=40, seed=3)
+    )
     files = {}
     for name, part in (("train_file", train), ("validation_file", dev)):
         files[name] = str(tmp_path / f"{name}.json")
