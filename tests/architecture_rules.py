@@ -10,7 +10,7 @@ CONFIG_PACKAGES = ("hydra", "omegaconf")
 FRAMEWORKS = ("torch", "lightning", "pytorch_lightning", "torchmetrics")
 VENDOR_PACKAGES = ("poptorch", "popart", "onnxruntime", "torch_ort")
 SPECIAL_ROOMS = ("mrc", "ipu", "ort", "gradient_descent")
-NUMPY_ONLY = ("mrc.spans", "mrc.answers")
+NUMPY_ONLY = ("mrc.answers",)
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers"}
 
 

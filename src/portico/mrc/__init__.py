@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from portico.mrc.answers import Answers as Answers
     from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
     from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
-    from portico.mrc.features import FeatureSet as FeatureSet
-    from portico.mrc.features import Featurizer as Featurizer
+    from portico.mrc.features.feature_set import FeatureSet as FeatureSet
+    from portico.mrc.features.featurizer import Featurizer as Featurizer
     from portico.mrc.metrics import SquadV2 as SquadV2
     from portico.mrc.metrics import squad_metrics as squad_metrics
     from portico.mrc.post_processing import SpanPostProcessing as SpanPostProcessing
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Answers": "portico.mrc.answers",
-    "FeatureSet": "portico.mrc.features",
-    "Featurizer": "portico.mrc.features",
+    "FeatureSet": "portico.mrc.features.feature_set",
+    "Featurizer": "portico.mrc.features.featurizer",
     "MRCTrainer": "portico.mrc.trainer",
     "SpanPostProcessing": "portico.mrc.post_processing",
     "SpanPostProcessor": "portico.mrc.answers",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from transformers.trainer_utils import EvalPrediction
 
 from portico.mrc.answers import Answers, SpanPostProcessor
+from portico.mrc.answers.top_tokens import Ties
 from portico.mrc.metrics import squad_metrics
-from portico.mrc.top_tokens import Ties
 
 
 class AnsweredQuestions(EvalPrediction):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from portico.mrc.answers import Answers
+from portico.mrc.metrics.scores import exact_match, token_f1
 from portico.mrc.report import QuestionResult
-from portico.mrc.scores import exact_match, token_f1
 
 _NUM_CANDIDATES = 5
 

@@ -12,7 +12,7 @@ from transformers import DataCollatorWithPadding, set_seed
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
-from portico.mrc.features import Featurizer
+from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results

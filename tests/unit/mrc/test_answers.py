@@ -5,12 +5,12 @@ import datasets
 import numpy as np
 import pytest
 
-import portico.mrc.ranking
+import portico.mrc.answers.ranking
 from portico.errors import InputError
-from portico.mrc.answer_files import write_nbest
 from portico.mrc.answers import SpanPostProcessor, postprocess_qa_predictions
-from portico.mrc.feature_set import FeatureSet
-from portico.mrc.windows import Windows
+from portico.mrc.answers.answer_files import write_nbest
+from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.features.windows import Windows
 
 LENGTH = 40
 
@@ -214,7 +214,7 @@ def test_spans_name_the_characters_of_the_answer():
 def test_answers_do_not_depend_on_batches_or_blocks(monkeypatch):
     logits = LOGITS["integers"](np.random.default_rng(2))
     whole = post_process(logits, version_2_with_negative=True, batch_size=1000)
-    monkeypatch.setattr(portico.mrc.ranking, "_FEATURES_PER_BLOCK", 3)
+    monkeypatch.setattr(portico.mrc.answers.ranking, "_FEATURES_PER_BLOCK", 3)
     parts = post_process(logits, version_2_with_negative=True, batch_size=1)
     assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
 

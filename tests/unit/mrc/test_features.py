@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 import portico.mrc.features
 from portico.errors import InputError
-from portico.mrc.features import Featurizer
+from portico.mrc.features.featurizer import Featurizer
 
 TEXT = "the river Zürich runs under an old bridge of 1898 stones and 42 lamps; Łódź, Jose's mill was far away"
 WORDS = TEXT.split(" ")
@@ -188,8 +188,8 @@ def test_each_text_is_encoded_once_and_other_tokenizers_fall_back(monkeypatch):
         num_encoded.append(len(questions))
         return original(tokenizer, questions, *rest)
 
-    original = portico.mrc.features.encode_pairs
-    monkeypatch.setattr(portico.mrc.features, "encode_pairs", encode_pairs)
+    original = portico.mrc.features.featurizer.encode_pairs
+    monkeypatch.setattr(portico.mrc.features.featurizer, "encode_pairs", encode_pairs)
     Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
     assert sum(num_encoded) < len(EXAMPLES)
     num_encoded.clear()

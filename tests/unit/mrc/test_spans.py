@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from portico.errors import InputError
-from portico.mrc.spans import SpanCollector
-from portico.mrc.top_tokens import top_tokens
+from portico.mrc.answers.spans import SpanCollector
+from portico.mrc.answers.top_tokens import top_tokens
 
 logits = hnp.arrays(
     st.sampled_from([np.float16, np.float32, np.float64]),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from portico.mrc.arrays import Int32s, Int64s
-from portico.mrc.windows import Windows
+from portico.mrc.features.windows import Windows
 
 
 class FeatureSet:

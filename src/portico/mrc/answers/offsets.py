@@ -11,7 +11,7 @@ import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int32s, Int64s
-from portico.mrc.feature_set import FeatureSet
+from portico.mrc.features.feature_set import FeatureSet
 
 _OUTSIDE = (-1, -1)
 

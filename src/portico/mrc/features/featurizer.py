@@ -7,13 +7,13 @@ from transformers import PreTrainedTokenizerBase
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
-from portico.mrc.assembly import assemble, token_pool
 from portico.mrc.columns import Examples, column
-from portico.mrc.feature_set import FeatureSet
-from portico.mrc.labels import answer_chars, answer_positions, cls_positions
-from portico.mrc.pair_encoding import context_is_second, encode_pairs
-from portico.mrc.shared_encoding import EncodedTexts, encode_texts, pair_template
-from portico.mrc.windows import Windows, WindowSize
+from portico.mrc.features.assembly import assemble, token_pool
+from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.features.labels import answer_chars, answer_positions, cls_positions
+from portico.mrc.features.pair_encoding import context_is_second, encode_pairs
+from portico.mrc.features.shared_encoding import EncodedTexts, encode_texts, pair_template
+from portico.mrc.features.windows import Windows, WindowSize
 
 __all__ = ["FeatureSet", "Featurizer"]
 

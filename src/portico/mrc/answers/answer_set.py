@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from portico.mrc.answer_files import NBestRecord, write_json, write_nbest
+from portico.mrc.answers.answer_files import NBestRecord, write_json, write_nbest
+from portico.mrc.answers.choice import LITERAL_EMPTY
+from portico.mrc.answers.span_table import RankedSpans
 from portico.mrc.arrays import Int64s
-from portico.mrc.choice import LITERAL_EMPTY
-from portico.mrc.span_table import RankedSpans
 
 
 class Answers:

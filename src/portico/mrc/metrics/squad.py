@@ -12,7 +12,7 @@ from torchmetrics.text import SQuAD
 from torchmetrics.utilities import dim_zero_cat
 
 from portico.errors import InputError
-from portico.mrc.scores import exact_match, normalize_answer, token_f1
+from portico.mrc.metrics.scores import exact_match, normalize_answer, token_f1
 
 __all__ = ["SquadV2", "exact_match", "normalize_answer", "squad_metrics", "token_f1"]
 

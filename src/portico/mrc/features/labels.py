@@ -10,7 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from portico.mrc.arrays import Int64s
-from portico.mrc.windows import Windows
+from portico.mrc.features.windows import Windows
 
 
 def answer_chars(answers: Sequence[Mapping[str, Any]]) -> Int64s:

@@ -9,9 +9,9 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
-from portico.mrc.pair_encoding import context_is_second
-from portico.mrc.shared_encoding import EncodedTexts, PairTemplate
-from portico.mrc.windows import Windows, WindowSize
+from portico.mrc.features.pair_encoding import context_is_second
+from portico.mrc.features.shared_encoding import EncodedTexts, PairTemplate
+from portico.mrc.features.windows import Windows, WindowSize
 
 _BEFORE, _BETWEEN, _AFTER, _PAD, _QUESTION, _CONTEXT = range(6)
 _QUESTION_FIRST = [_BEFORE, _QUESTION, _BETWEEN, _CONTEXT, _AFTER, _PAD]

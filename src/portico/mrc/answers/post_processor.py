@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
-from portico.mrc.answer_set import Answers
-from portico.mrc.choice import best_spans, best_spans_or_null, with_literal_empty
+from portico.mrc.answers.answer_set import Answers
+from portico.mrc.answers.choice import best_spans, best_spans_or_null, with_literal_empty
+from portico.mrc.answers.offsets import token_offsets
+from portico.mrc.answers.probabilities import span_probabilities
+from portico.mrc.answers.ranking import null_spans, rank_spans
+from portico.mrc.answers.spans import Candidates, SpanCollector
+from portico.mrc.answers.top_tokens import Ties
 from portico.mrc.columns import Examples, column
-from portico.mrc.feature_set import FeatureSet
-from portico.mrc.offsets import token_offsets
-from portico.mrc.probabilities import span_probabilities
-from portico.mrc.ranking import null_spans, rank_spans
-from portico.mrc.spans import Candidates, SpanCollector
-from portico.mrc.top_tokens import Ties
+from portico.mrc.features.feature_set import FeatureSet
 
 __all__ = ["Answers", "SpanPostProcessor", "postprocess_qa_predictions"]
 

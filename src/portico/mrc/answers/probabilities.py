@@ -1,8 +1,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from portico.mrc.answers.span_table import RankedSpans
 from portico.mrc.arrays import Bools
-from portico.mrc.span_table import RankedSpans
 
 
 def span_probabilities(ranked: RankedSpans, wide_E: Bools) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from portico.mrc.windows import Windows, WindowSize
+from portico.mrc.features.windows import Windows, WindowSize
 
 _PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from portico.errors import InputError
+from portico.mrc.answers.top_tokens import Ties, top_tokens
 from portico.mrc.arrays import Bools, Floats, Int64s, Tokens
-from portico.mrc.top_tokens import Ties, top_tokens
 
 _HF_PADDING = -100  # what transformers pads collected logits with
 

@@ -6,8 +6,8 @@ Shape suffixes: E examples, N ranked spans.
 import numpy as np
 import numpy.typing as npt
 
+from portico.mrc.answers.span_table import RankedSpans, Spans
 from portico.mrc.arrays import Bools, Int64s
-from portico.mrc.span_table import RankedSpans, Spans
 
 LITERAL_EMPTY = -1
 """Both characters of the span that stands for the text "empty"."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from portico.mrc.answers.offsets import TokenOffsets
+from portico.mrc.answers.span_table import RankedSpans, Spans
+from portico.mrc.answers.spans import Candidates
 from portico.mrc.arrays import Int32s, Int64s, Tokens
-from portico.mrc.offsets import TokenOffsets
-from portico.mrc.span_table import RankedSpans, Spans
-from portico.mrc.spans import Candidates
 
 _FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
 

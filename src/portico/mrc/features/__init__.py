@@ -1,0 +1,1 @@
+"""Examples to features: the tokenised windows that a model reads."""

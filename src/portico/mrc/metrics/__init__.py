@@ -1,0 +1,6 @@
+"""Answers to scores, by the rules of SQuAD."""
+
+from portico.mrc.metrics.scores import exact_match, normalize_answer, token_f1
+from portico.mrc.metrics.squad import SquadV2, squad_metrics
+
+__all__ = ["SquadV2", "exact_match", "normalize_answer", "squad_metrics", "token_f1"]
