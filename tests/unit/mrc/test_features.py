@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
-import portico.mrc.features
+import portico.mrc.features.featurizer
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 
