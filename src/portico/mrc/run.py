@@ -92,7 +92,7 @@ def run_mrc(
         model=reader.model,
         args=arguments,
         train_dataset=featurizer.train_features(examples.train),
-        eval_dataset=featurizer.eval_features(examples.validation),
+        eval_dataset=featurizer.eval_features(examples.validation, labels=True),
         eval_examples=examples.validation,
         processing_class=reader.tokenizer,
         data_collator=DataCollatorWithPadding(reader.tokenizer),

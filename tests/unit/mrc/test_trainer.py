@@ -61,6 +61,14 @@ def test_evaluation_returns_scores_and_speed_and_writes_the_answers(parts, tmp_p
     assert trainer.state.log_history[-1]["eval_f1"] == metrics["eval_f1"]
 
 
+def test_labelled_features_give_a_loss(parts, tmp_path):
+    featurizer = Featurizer(parts.tokenizer, max_seq_length=96, doc_stride=24)
+    labelled = featurizer.eval_features(parts.examples, labels=True)
+    metrics = make_trainer(parts, tmp_path, eval_dataset=labelled).evaluate()
+    assert metrics["eval_loss"] > 0
+    assert metrics["eval_f1"] == make_trainer(parts, tmp_path).evaluate()["eval_f1"]
+
+
 def test_streamed_answers_are_those_of_the_whole_arrays(parts, tmp_path):
     streamed = make_trainer(parts, tmp_path / "streamed")
     streamed.evaluate()

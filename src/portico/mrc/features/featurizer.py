@@ -75,22 +75,34 @@ class Featurizer:
             InputError: If there are no examples, or a question leaves no room for the windows to advance.
         """
         windows = self._windows(examples)
-        positions_F2 = answer_positions(
-            windows,
-            answer_chars(column(examples, "answers")),
-            cls_positions(windows, self._tokenizer),
-            compat_label_bug=self._compat_label_bug,
-        )
+        positions_F2 = self._positions(windows, examples)
         return FeatureSet(windows, token_type_ids=self._uses_token_types, positions_F2=positions_F2)
 
-    def eval_features(self, examples: Examples) -> FeatureSet:
+    def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
+
+        Args:
+            examples: The examples.
+            labels: Label the windows as for training, so that an evaluation has a loss.
 
         Raises:
             InputError: As in `train_features`.
         """
         windows = self._windows(examples)
-        return FeatureSet(windows, token_type_ids=self._uses_token_types, example_ids=column(examples, "id"))
+        return FeatureSet(
+            windows,
+            token_type_ids=self._uses_token_types,
+            positions_F2=self._positions(windows, examples) if labels else None,
+            example_ids=column(examples, "id"),
+        )
+
+    def _positions(self, windows: Windows, examples: Examples) -> Int64s:
+        return answer_positions(
+            windows,
+            answer_chars(column(examples, "answers")),
+            cls_positions(windows, self._tokenizer),
+            compat_label_bug=self._compat_label_bug,
+        )
 
     @property
     def _uses_token_types(self) -> bool:
