@@ -32,6 +32,13 @@ class TrainerDataModule(pl.LightningDataModule):
         self.run: TrainingRun | None = None
         self._announced: set[str] = set()
 
+    def __str__(self) -> str:
+        # Lightning's own text iterates the loaders, which would draw random numbers.
+        sets = (("train", self.facade.train_dataset), ("eval", self.facade.eval_dataset))
+        return f"TrainerDataModule({', '.join(f'{name}={type(data).__name__}' for name, data in sets)})"
+
+    __repr__ = __str__
+
     def train_dataloader(self) -> TrainFeed:
         """Return the batches of the present training run."""
         assert self.run is not None, "the facade sets the run before fitting"

@@ -16,9 +16,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_python_block_runs(block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    tokenizer = BertTokenizerFast(
-        vocab={token: index for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])}
-    )
+    tokenizer = BertTokenizerFast(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3})
     names = {"model": tiny_bert(), "train": ToyDataset(8), "dev": ToyDataset(4), "tokenizer": tokenizer}
     exec(compile(block, "README.md", "exec"), names)
 
