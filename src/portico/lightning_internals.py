@@ -92,7 +92,7 @@ def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
 
 
 def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Let Lightning callbacks that monitor a metric (``EarlyStopping``, ``ModelCheckpoint``) see ``metrics``."""
+    """Show the numbers of ``metrics`` to Lightning callbacks that monitor (``EarlyStopping``, ``ModelCheckpoint``)."""
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
     trainer._logger_connector._callback_metrics.update(numbers)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from transformers.trainer_utils import EvalLoopOutput
 
 from portico.feeds import EvaluationFeed
-from portico.lightning_internals import evaluate_inside_fit, publish_metrics
+from portico.lightning_internals import evaluate_inside_fit
 from portico.quiet import quiet_lightning
 
 if TYPE_CHECKING:
@@ -36,5 +36,4 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
         # Lightning skips its loop, and with it the hook that finishes, when the loader is empty.
         session.finish()
     assert session.output is not None
-    publish_metrics(trainer, session.output.metrics or {})
     return session.output

@@ -52,14 +52,15 @@ def enable_activation_checkpointing(model: nn.Module, options: Mapping[str, Any]
     Raises:
         InputError: If the model has no such method.
     """
-    if not hasattr(model, "activation_checkpointing_enable"):
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    if enable is None:
         raise InputError(
             f"`activation_checkpointing=True`, but {type(model).__name__} has no `activation_checkpointing_enable`; "
             "define it, or set `activation_checkpointing=False`."
         )
     placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
     rest = {name: value for name, value in options.items() if name not in placement}
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest or None, **placement)
+    enable(activation_checkpointing_kwargs=rest or None, **placement)
 
 
 def apply_log_level(args: Any) -> None:
