@@ -36,7 +36,7 @@ from portico.checkpoint.resume import find_checkpoint, read_state, restore_callb
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
 from portico.facade.checks import check_parts
-from portico.facade.introspection import ModelTraits, label_smoother, refuse_headless
+from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.preparation import apply_log_level, prepared_for_training
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
@@ -127,7 +127,6 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        refuse_headless(self.model)
         self.model.to(self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)

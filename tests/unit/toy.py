@@ -54,7 +54,9 @@ def toy_arguments(output_dir: Any, arguments_class: Any = None, **changes: Any) 
     return (arguments_class or portico.TrainingArguments)(output_dir=str(output_dir), **{**options, **changes})
 
 
-def toy_trainer(output_dir: Any, trainer_class: Any = None, parts: dict[str, Any] | None = None, **changes: Any) -> Any:
+def toy_trainer(
+    output_dir: Any, trainer_class: Any = None, parts: dict[str, Any] | None = None, **changes: Any
+) -> Any:
     """Return a trainer of ``Line`` on ``Points``; ``parts`` go to its constructor, ``changes`` to its arguments."""
     options = {
         "model": Line(),

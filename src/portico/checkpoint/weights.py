@@ -34,7 +34,7 @@ def save_weights(
         unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
         weights = model.state_dict() if state_dict is None else state_dict
-        safetensors.torch.save_file(weights, Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
 def load_weights(model: nn.Module, folder: str) -> None:
@@ -57,6 +57,18 @@ def load_weights(model: nn.Module, folder: str) -> None:
             "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
         )
     _announce_mismatch(model, result)
+
+
+def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return ``weights`` as safetensors takes them: contiguous, and none in the memory of another."""
+    stored: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in weights.items():
+        storage = tensor.untyped_storage().data_ptr()
+        is_shared = storage in storages
+        stored[name] = tensor.clone(memory_format=torch.contiguous_format) if is_shared else tensor.contiguous()
+        storages.add(storage)
+    return stored
 
 
 def _announce_mismatch(model: nn.Module, result: Any) -> None:

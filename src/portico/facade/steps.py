@@ -169,7 +169,8 @@ def _loss_of(outputs: Any, inputs: Mapping[str, Any]) -> Any:
         if "loss" not in outputs:
             raise ValueError(
                 f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it "
-                "labels under the name it takes, or override `compute_loss`."
+                "labels under the name it takes, load one of the `AutoModelFor...` classes if it has no head for a "
+                "task, or override `compute_loss`."
             )
         return outputs["loss"]
     return outputs[0]
