@@ -108,7 +108,8 @@ def adopt_arguments(args: Any) -> Any:
         raise TypeError(
             f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    args.__class__ = _adopting_class(type(args))
+    # mypy takes the missing `__hash__` of the instances for that of the class.
+    args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     return args
 
 

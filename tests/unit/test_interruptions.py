@@ -102,7 +102,7 @@ def test_an_interrupted_save_leaves_no_checkpoint(method, error, tmp_path):
     trainer = toy_trainer(tmp_path, trainer_class, **SAVING)
     with pytest.raises(type(error)):
         trainer.train()
-    assert [name for name in _entries(tmp_path) if not name.startswith(".")] == ["checkpoint-2"]
+    assert _entries(tmp_path) == ["checkpoint-2"]
     resumed = toy_trainer(tmp_path, **SAVING)
     resumed.train(resume_from_checkpoint=True)
     whole = toy_trainer(tmp_path / "whole")

@@ -72,12 +72,11 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _announce_mismatch(model: nn.Module, result: Any) -> None:
-    missing, unexpected = set(result.missing_keys), set(result.unexpected_keys)
-    left_out_on_save = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    if missing and missing == left_out_on_save and isinstance(model, PreTrainedModel):
-        model.tie_weights()
-        missing = set()
+    weights, missing = model.state_dict(), set(result.missing_keys)
+    loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
+    tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
+    missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
         logger.warning("The checkpoint has no weights for %s; they stay as they are.", sorted(missing))
-    if unexpected:
-        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(unexpected))
+    if result.unexpected_keys:
+        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(result.unexpected_keys))
