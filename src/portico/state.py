@@ -58,13 +58,11 @@ class TrainingRun:
         self.num_items_in_batch: torch.Tensor | int | None = None
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
-        self.has_begun = False
         self.output: TrainOutput | None = None
 
     def begin(self) -> None:
         """Start the clock and the sums, then tell the callbacks that training begins."""
         facade = self.facade
-        self.has_begun = True
         self.start_time = time.time()
         facade._initial_num_input_tokens_seen = facade.state.num_input_tokens_seen
         facade._initial_global_step = facade.state.global_step
