@@ -1,6 +1,7 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,8 +108,26 @@ def adopt_arguments(args: Any) -> Any:
         raise TypeError(
             f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    args.__class__ = type(type(args).__name__, (LightningPlacement, type(args)), {})
+    # mypy takes the missing `__hash__` of the instances for that of the class.
+    args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     return args
+
+
+class _AdoptedPlacement(LightningPlacement):
+    """The placement of adopted arguments, whose class no module holds: copies and pickles make it again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own_class = type(self).__bases__[1]
+        return _new_adopted, (own_class,), self.__getstate__()
+
+
+@cache
+def _adopting_class(own_class: type) -> type:
+    return type(own_class.__name__, (_AdoptedPlacement, own_class), {"__module__": own_class.__module__})
+
+
+def _new_adopted(own_class: type) -> Any:
+    return object.__new__(_adopting_class(own_class))
 
 
 def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:

@@ -75,6 +75,11 @@ def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
     return bool(trainer.fit_loop.restarted_mid_epoch)
 
 
+def has_data(trainer: pl.Trainer) -> bool:
+    """Tell whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
+    return trainer.fit_loop._data_fetcher is not None
+
+
 def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
     """Run the fit loop's own validation loop over ``feed``, at any point of a fit.
 
@@ -92,7 +97,7 @@ def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
 
 
 def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Let Lightning callbacks that monitor a metric (``EarlyStopping``, ``ModelCheckpoint``) see ``metrics``."""
+    """Show the numbers of ``metrics`` to Lightning callbacks that monitor (``EarlyStopping``, ``ModelCheckpoint``)."""
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
     trainer._logger_connector._callback_metrics.update(numbers)
 

@@ -130,9 +130,13 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
     else:
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader, LookAheadLoader):
-        skip = 0 if by_index else num_batches
         return LookAheadLoader(
-            loader.dataset, device=loader.device, num_batches_to_skip=skip, epoch=loader.epoch, **options
+            loader.dataset,
+            device=loader.device,
+            num_batches_to_skip=0 if by_index else num_batches,
+            keeps_remainder=loader.keeps_remainder,
+            epoch=loader.epoch,
+            **options,
         )
     rest: DataLoader[Any] = DataLoader(loader.dataset, **options)
     return rest if by_index else _SkippedIterable(rest, num_batches)

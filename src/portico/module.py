@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from portico.lightning_internals import skip_lightning_backward
+from portico.lightning_internals import publish_metrics, skip_lightning_backward
 from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ class TrainerModule(pl.LightningModule):
         self.validation_step(batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
-        """Compute the metrics while the loop is open, so that Lightning callbacks that monitor them see them."""
+        """Compute the metrics while the loop is open: Lightning's ``EarlyStopping`` looks at them when it closes."""
         assert self.evaluation is not None
-        self.evaluation.finish()
+        publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def on_test_epoch_end(self) -> None:
         """Compute the metrics of a prediction."""

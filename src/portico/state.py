@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_callback import ExportableState, TrainerState
-from transformers.trainer_utils import TrainOutput, has_length, speed_metrics
+from transformers.trainer_utils import TrainOutput, has_length
 
 from portico.checkpoint.rng import load_rng_state
 from portico.loaders import skip_first_batches
@@ -58,13 +58,11 @@ class TrainingRun:
         self.num_items_in_batch: torch.Tensor | int | None = None
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
-        self.has_begun = False
         self.output: TrainOutput | None = None
 
     def begin(self) -> None:
         """Start the clock and the sums, then tell the callbacks that training begins."""
         facade = self.facade
-        self.has_begun = True
         self.start_time = time.time()
         facade._initial_num_input_tokens_seen = facade.state.num_input_tokens_seen
         facade._initial_global_step = facade.state.global_step
@@ -174,22 +172,7 @@ class TrainingRun:
 
     def finish(self) -> None:
         """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""
-        facade = self.facade
-        facade._total_loss_scalar += facade._tr_loss.item()
-        num_steps = facade.state.global_step - facade._initial_global_step
-        train_loss = facade._total_loss_scalar / max(num_steps, 0.001)
-        metrics = speed_metrics(
-            "train",
-            self.start_time,
-            num_samples=self.plan.num_train_samples * num_steps / max(facade.state.max_steps, 1),
-            num_steps=num_steps,
-        )
-        facade.store_flos()
-        metrics["total_flos"] = facade.state.total_flos
-        metrics["train_loss"] = train_loss
-        facade._finish_training(metrics, self.trial)
-        self._fire("on_train_end")
-        self.output = TrainOutput(facade.state.global_step, train_loss, metrics)
+        self.output = self.facade._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self) -> None:
         facade = self.facade

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,8 +36,10 @@ from portico.checkpoint.resume import find_checkpoint, read_state, restore_callb
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
 from portico.facade.checks import check_parts
-from portico.facade.introspection import ModelTraits, label_smoother, refuse_headless
+from portico.facade.introspection import ModelTraits, label_smoother
+from portico.facade.preparation import apply_log_level, prepared_for_training
 from portico.facade.training import TrainingMethods
+from portico.facade.unsupported import refuse_unsupported
 from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint
@@ -83,6 +86,8 @@ class Trainer(TrainingMethods):
         plugins: list[Any] | None = None,
     ) -> None:
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
+        refuse_unsupported(self.args)
+        apply_log_level(self.args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),
@@ -104,6 +109,8 @@ class Trainer(TrainingMethods):
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         check_parts(self)
+        if self.args.should_save:
+            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
         self._start_bookkeeping(callbacks)
         self._memory_tracker.stop_and_update_metrics()
 
@@ -120,7 +127,6 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        refuse_headless(self.model)
         self.model.to(self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
@@ -198,9 +204,10 @@ class Trainer(TrainingMethods):
         self.is_in_train = True
         try:
             self._renew_model(trial)
-            if checkpoint is not None:
-                self._load_from_checkpoint(checkpoint)
-            return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
+            with prepared_for_training(self.model, self.args):
+                if checkpoint is not None:
+                    self._load_from_checkpoint(checkpoint)
+                return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
         finally:
             self.is_in_train = False
 

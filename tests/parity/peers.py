@@ -110,10 +110,13 @@ def run(
     callbacks: Any = (),
     after: Any = None,
     make_model: Any = tiny_bert,
-    trainer_options: dict[str, Any] | None = None,
+    trainer_options: Any = None,
     **arguments: Any,
 ) -> Outcome:
-    """Train with ``library`` (``transformers`` or ``portico``) and return the outcome."""
+    """Train with ``library`` (``transformers`` or ``portico``) and return the outcome.
+
+    ``trainer_options`` is a dict, or a function that makes one after the model was made.
+    """
     options = {
         "num_train_epochs": 2,
         "per_device_train_batch_size": 4,
@@ -129,13 +132,14 @@ def run(
     args = library.TrainingArguments(output_dir=str(output_dir), **{**options, **arguments})
     recorder = Recorder()
     trainer_class = library.Trainer if base is None else base(library.Trainer)
+    model = make_model()
     trainer = trainer_class(
-        model=make_model(),
+        model=model,
         args=args,
         train_dataset=ToyDataset() if train_dataset is None else train_dataset(),
         eval_dataset=ToyDataset(11, seed=1) if eval_dataset is None else eval_dataset(),
         callbacks=[recorder, *(callback() for callback in callbacks)],
-        **(trainer_options or {}),
+        **(trainer_options() if callable(trainer_options) else trainer_options or {}),
     )
     trainer.remove_callback(transformers.PrinterCallback)
     output = trainer.train(resume_from_checkpoint=resume)

@@ -39,7 +39,7 @@ def save_weights(
             unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
         weights = model.state_dict() if state_dict is None else state_dict
-        safetensors.torch.save_file(weights, Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+        safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
 def load_weights(model: nn.Module, folder: str) -> None:
@@ -64,16 +64,27 @@ def load_weights(model: nn.Module, folder: str) -> None:
     _announce_mismatch(model, result)
 
 
+def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return ``weights`` as safetensors takes them: contiguous, and none in the memory of another."""
+    stored: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in weights.items():
+        storage = tensor.untyped_storage().data_ptr()
+        is_shared = storage in storages
+        stored[name] = tensor.clone(memory_format=torch.contiguous_format) if is_shared else tensor.contiguous()
+        storages.add(storage)
+    return stored
+
+
 def _announce_mismatch(model: nn.Module, result: Any) -> None:
-    missing, unexpected = set(result.missing_keys), set(result.unexpected_keys)
-    left_out_on_save = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    if missing and missing == left_out_on_save and isinstance(model, PreTrainedModel):
-        model.tie_weights()
-        missing = set()
+    weights, missing = model.state_dict(), set(result.missing_keys)
+    loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
+    tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
+    missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
         logger.warning("The checkpoint has no weights for %s; they stay as they are.", sorted(missing))
-    if unexpected:
-        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(unexpected))
+    if result.unexpected_keys:
+        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(result.unexpected_keys))
 
 
 @contextmanager

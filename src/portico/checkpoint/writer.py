@@ -74,7 +74,11 @@ def _staged(final: Path, facade: "Trainer") -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
     facade.accelerator.wait_for_everyone()
-    yield staging
+    try:
+        yield staging
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
     facade.accelerator.wait_for_everyone()
     if facade.args.should_save:
         _put_in_place(staging, final)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from transformers.trainer_utils import EvalLoopOutput
 
 from portico.feeds import EvaluationFeed
-from portico.lightning_internals import evaluate_inside_fit, publish_metrics
+from portico.lightning_internals import evaluate_inside_fit, has_data
 from portico.quiet import quiet_lightning
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     try:
         with facade.accelerator.iterating(session.loader):
             session.start()
-            if facade.is_in_train and trainer.fit_loop._data_fetcher is not None:
+            if len(feed) == 0:
+                # Lightning would warn, then skip its loop and with it the hook that finishes.
+                session.finish()
+            elif facade.is_in_train and has_data(trainer):
                 evaluate_inside_fit(trainer, feed)
             else:
                 with quiet_lightning():
@@ -32,9 +35,5 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
                     run(module, dataloaders=feed, verbose=False)
     finally:
         module.evaluation = enclosing
-    if session.output is None:
-        # Lightning skips its loop, and with it the hook that finishes, when the loader is empty.
-        session.finish()
-    assert session.output is not None
-    publish_metrics(trainer, session.output.metrics or {})
+    assert session.output is not None, "the end of the loop finishes the session"
     return session.output

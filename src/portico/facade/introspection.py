@@ -7,11 +7,8 @@ from typing import Any
 
 from torch import nn
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.trainer_pt_utils import LabelSmoother
 from transformers.utils.generic import can_return_loss, find_labels
-
-from portico.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -42,20 +39,6 @@ class ModelTraits:
             can_return_loss=bool(can_return_loss(type(model))),
             accepts_loss_kwargs=bool(getattr(model, "accepts_loss_kwargs", takes_kwargs)),
             loss_shifts_labels=causal and not is_encoder_decoder,
-        )
-
-
-def refuse_headless(model: nn.Module) -> None:
-    """Refuse a model that only computes hidden states.
-
-    Raises:
-        InputError: If ``model`` is such a one.
-    """
-    name = type(model).__name__
-    if name in MODEL_MAPPING_NAMES:
-        raise InputError(
-            f"{name} only computes hidden states and takes no labels, so it cannot be trained; load one of the "
-            "`AutoModelFor...` classes, which add a head for a task."
         )
 
 

@@ -11,13 +11,14 @@ from transformers.trainer_pt_utils import metrics_format as _format_metrics
 from transformers.trainer_utils import speed_metrics
 
 from portico.facade.base import FacadeBase
+from portico.lightning_internals import publish_metrics
 
 
 class ReportingMethods(FacadeBase):
     """How the facade tells what happens."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Write ``logs`` into the history, to the callbacks and to the Lightning loggers.
+        """Write ``logs`` into the history, to the callbacks, to the Lightning loggers and to Lightning's monitors.
 
         Args:
             logs: Values by name; the epoch is added.
@@ -33,6 +34,7 @@ class ReportingMethods(FacadeBase):
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
+        publish_metrics(self.lightning_trainer, numbers)
         for logger in self._loggers:
             logger.log_metrics(numbers, step=self.state.global_step)
 

@@ -42,10 +42,16 @@ class StepMethods(DataMethods):
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        self._empty_cache_if_due()
         if not self._is_scaled_for_accumulation(num_items_in_batch):
             loss = loss / self.current_gradient_accumulation_steps
         self.accelerator.backward(loss)
         return loss.detach()
+
+    def _empty_cache_if_due(self) -> None:
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
 
     def _is_scaled_for_accumulation(self, num_items_in_batch: Any) -> bool:
         if self.loss_is_scaled_for_ga is not None:
@@ -163,7 +169,8 @@ def _loss_of(outputs: Any, inputs: Mapping[str, Any]) -> Any:
         if "loss" not in outputs:
             raise ValueError(
                 f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it "
-                "labels under the name it takes, or override `compute_loss`."
+                "labels under the name it takes, load one of the `AutoModelFor...` classes if it has no head for a "
+                "task, or override `compute_loss`."
             )
         return outputs["loss"]
     return outputs[0]

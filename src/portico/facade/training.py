@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.trainer_utils import TrainOutput, speed_metrics
 
 from portico.facade.evaluation import EvaluationMethods
 from portico.facade.optimization import OptimizationMethods
@@ -16,13 +17,31 @@ class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods):
     def _backward_now(self, loss: torch.Tensor) -> None:
         self.lightning_trainer.strategy.backward(loss, None)
 
-    def _finish_training(self, metrics: dict[str, float], trial: Any) -> None:
-        """Log what the run came to and put the best model back."""
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
+        """Log what the run came to, put the best model back and tell the callbacks that training ended.
+
+        The name is fixed: the memory tracker of ``transformers`` knows its stages by the methods that call it.
+        """
+        self._total_loss_scalar += self._tr_loss.item()
+        num_steps = self.state.global_step - self._initial_global_step
+        train_loss = self._total_loss_scalar / max(num_steps, 0.001)
+        metrics = speed_metrics(
+            "train",
+            start_time,
+            # The plan counts the whole schedule; this run may have made a part of its steps.
+            num_samples=num_train_samples * num_steps / max(self.state.max_steps, 1),
+            num_steps=num_steps,
+        )
+        self.store_flos()
+        metrics["total_flos"] = self.state.total_flos
+        metrics["train_loss"] = train_loss
         self._memory_tracker.stop_and_update_metrics(metrics)
         self.log(metrics)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         self._keep_only_best_and_last(trial)
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        return TrainOutput(self.state.global_step, train_loss, metrics)
 
     def _maybe_log_save_evaluate(
         self,

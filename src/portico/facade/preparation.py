@@ -1,0 +1,71 @@
+"""What training arguments change about a model for the length of a training."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import transformers
+from torch import nn
+from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+
+from portico.errors import InputError
+
+
+@contextmanager
+def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
+    """Give ``model`` activation checkpointing, noisy embeddings and overflow detection, as the arguments ask for.
+
+    The noise is taken away afterwards, also when training fails.
+
+    Raises:
+        InputError: If the model cannot do what is asked for.
+    """
+    if args.activation_checkpointing:
+        enable_activation_checkpointing(model, args.activation_checkpointing_kwargs or {})
+    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        DebugUnderflowOverflow(model)
+    if args.neftune_noise_alpha is None:
+        yield
+        return
+    if not hasattr(model, "get_input_embeddings"):
+        raise InputError(
+            f"`neftune_noise_alpha={args.neftune_noise_alpha}` adds noise to embeddings, but {type(model).__name__} "
+            "has no `get_input_embeddings`; define it to return the embedding layer, or leave the argument out."
+        )
+    handle = activate_neftune(model, args.neftune_noise_alpha)
+    try:
+        yield
+    finally:
+        deactivate_neftune(model, handle)
+
+
+def enable_activation_checkpointing(model: nn.Module, options: Mapping[str, Any]) -> None:
+    """Make ``model`` compute activations again in backward instead of keeping them.
+
+    Args:
+        model: A model with ``activation_checkpointing_enable``, as all of ``transformers`` have.
+        options: ``every_n_layers`` and ``offload`` choose layers and place; the rest goes to
+            ``torch.utils.checkpoint``.
+
+    Raises:
+        InputError: If the model has no such method.
+    """
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    if enable is None:
+        raise InputError(
+            f"`activation_checkpointing=True`, but {type(model).__name__} has no `activation_checkpointing_enable`; "
+            "define it, or set `activation_checkpointing=False`."
+        )
+    placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
+    rest = {name: value for name, value in options.items() if name not in placement}
+    enable(activation_checkpointing_kwargs=rest or None, **placement)
+
+
+def apply_log_level(args: Any) -> None:
+    """Set the level that ``log_level`` names, for transformers and, unless it is ``"passive"``, for portico."""
+    level = args.get_process_log_level()
+    transformers.logging.set_verbosity(level)
+    if args.log_level != "passive":
+        logging.getLogger("portico").setLevel(level)

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+import transformers
+from tests.unit.toy import toy_trainer
+
+from portico.checkpoint.resume import find_checkpoint, read_state
+from portico.errors import InputError
+
+
+def test_nothing_is_looked_for_without_being_asked(tmp_path):
+    assert find_checkpoint(None, str(tmp_path)) is find_checkpoint(False, str(tmp_path)) is None
+
+
+def test_the_last_checkpoint_is_found_by_number(tmp_path):
+    for step in (9, 10, 2):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / ".checkpoint-11.partial").mkdir()
+    assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-10")
+
+
+def test_a_named_checkpoint_is_taken(tmp_path):
+    assert find_checkpoint(str(tmp_path), "elsewhere") == str(tmp_path)
+
+
+def test_a_missing_checkpoint_is_refused(tmp_path):
+    with pytest.raises(InputError, match="leave it out to start anew"):
+        find_checkpoint(True, str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="is no folder"):
+        find_checkpoint(str(tmp_path / "gone"), str(tmp_path))
+
+
+def test_a_folder_without_state_has_none(tmp_path):
+    assert read_state(str(tmp_path), None) is None
+
+
+def test_a_best_checkpoint_that_is_gone_is_forgotten(tmp_path, caplog):
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    trainer = toy_trainer(tmp_path, **saving)
+    trainer.train()
+    file = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "best_model_checkpoint": "gone"}))
+    assert read_state(str(tmp_path / "checkpoint-4"), trainer.args).best_model_checkpoint is None
+    assert "the resumed run recorded is gone" in caplog.text
+
+
+class Counter(transformers.TrainerCallback, transformers.trainer_callback.ExportableState):
+    def __init__(self, count=0):
+        self.count = count
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1
+
+    def state(self):
+        return {"args": {"count": self.count}, "attributes": {}}
+
+
+def test_callbacks_go_on_where_they_were(tmp_path, caplog):
+    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
+    toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert again.pop_callback(Counter).count == 10
+    without = toy_trainer(tmp_path, **options)
+    without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert "states of callbacks that are not there, ignored: Counter" in caplog.text

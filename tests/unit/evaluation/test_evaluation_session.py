@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+import torch
+from tests.unit.toy import Line, Points, toy_trainer
+from torch.utils.data import Dataset, IterableDataset
+
+
+def test_metrics_carry_the_prefix(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: {"one": np.float32(1), "x_two": 2}})
+    metrics = trainer.evaluate(metric_key_prefix="x")
+    assert metrics["x_one"] == 1.0
+    assert isinstance(metrics["x_one"], float)
+    assert metrics["x_two"] == 2
+    assert {"x_loss", "x_runtime", "x_samples_per_second", "x_steps_per_second"} <= metrics.keys()
+
+
+def test_named_sets_are_evaluated_one_by_one(tmp_path):
+    sets = {"a": Points(4), "b": Points(6, seed=2)}
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": sets})
+    metrics = trainer.evaluate()
+    assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
+    assert metrics["eval_a_loss"] == trainer.evaluate(Points(4))["eval_loss"]
+    assert {"eval_c_loss"} <= trainer.evaluate({"c": Points(4)}).keys()
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_the_loss_is_a_mean_over_examples(size, tmp_path):
+    trainer = toy_trainer(tmp_path, per_device_eval_batch_size=4)
+    data = Points(size)
+    losses = []
+    for start in range(0, size, 4):
+        batch = slice(start, start + 4)
+        loss = trainer.model(data.x[batch], data.y[batch])["loss"].item()
+        losses += [loss] * len(data.x[batch])
+    assert trainer.evaluate(data)["eval_loss"] == pytest.approx(np.mean(losses))
+
+
+def test_losses_that_are_not_finite_are_left_out(tmp_path):
+    class Breaks(Line):
+        def forward(self, x, labels=None):
+            outputs = super().forward(x, labels)
+            return {**outputs, "loss": outputs["loss"] * (float("nan") if len(x) == 1 else 1)}
+
+    assert np.isfinite(toy_trainer(tmp_path, parts={"model": Breaks()}).evaluate(Points(5))["eval_loss"])
+    unfiltered = toy_trainer(tmp_path, parts={"model": Breaks()}, logging_nan_inf_filter=False)
+    assert np.isnan(unfiltered.evaluate(Points(5))["eval_loss"])
+
+
+def test_predictions_come_in_the_order_of_the_data(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    output = trainer.predict(Points(5))
+    assert torch.equal(torch.from_numpy(output.predictions), trainer.model.linear(Points(5).x).detach())
+    assert torch.equal(torch.from_numpy(output.label_ids), Points(5).y)
+    assert "test_loss" in output.metrics
+
+
+def test_loss_alone_keeps_no_predictions(tmp_path):
+    seen = []
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": seen.append}, prediction_loss_only=True)
+    assert "eval_loss" in trainer.evaluate()
+    assert trainer.predict(Points(4)).predictions is None
+    assert seen == []
+
+
+class EmptyStream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize("data", [Points(0), EmptyStream()])
+def test_an_empty_set_gives_no_loss(data, tmp_path):
+    metrics = toy_trainer(tmp_path).evaluate(data)
+    assert "eval_loss" not in metrics
+    assert metrics["eval_samples_per_second"] == 0
+
+
+def test_outputs_can_be_left_out(tmp_path):
+    class Talkative(Line):
+        def forward(self, x, labels=None):
+            return {**super().forward(x, labels), "extra": x}
+
+    trainer = toy_trainer(tmp_path, parts={"model": Talkative()})
+    assert isinstance(trainer.predict(Points(4)).predictions, tuple)
+    assert trainer.predict(Points(4), ignore_keys=["extra"]).predictions.shape == (4, 1)
+
+
+def test_the_gathering_of_one_evaluation_can_be_swapped(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    seen = []
+
+    def gather(data):
+        seen.append(data)
+        return trainer.accelerator.gather_for_metrics(data)
+
+    trainer.gather_function = gather
+    trainer.evaluate()
+    count = len(seen)
+    assert count > 0
+    trainer.evaluate()
+    assert len(seen) == count
+
+
+def test_the_model_is_left_in_evaluation_mode(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    trainer.model.train()
+    trainer.evaluate()
+    assert not trainer.model.training
+
+
+def test_predictions_can_be_differentiated_later(tmp_path):
+    kept = []
+
+    class Keeps(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return {"x": torch.ones(3), "labels": torch.ones(1)}
+
+    class Own(type(toy_trainer(tmp_path))):
+        def prediction_step(self, model, inputs, *args, **kwargs):
+            kept.append(inputs["x"])
+            return super().prediction_step(model, inputs, *args, **kwargs)
+
+    toy_trainer(tmp_path, Own).evaluate(Keeps())
+    kept[0].requires_grad_().sum().backward()
+    assert kept[0].grad is not None

@@ -1,0 +1,111 @@
+import copy
+import dataclasses
+import json
+import pickle
+
+import pytest
+import torch
+import transformers
+from tests.unit.toy import toy_arguments, toy_trainer
+from transformers.training_args import ParallelMode
+
+import portico
+from portico.arguments import adopt_arguments, as_transformers_arguments
+
+
+@dataclasses.dataclass
+class OwnArguments(transformers.TrainingArguments):
+    temperature: float = 0.5
+
+
+@dataclasses.dataclass
+class OwnPorticoArguments(portico.TrainingArguments):
+    temperature: float = 0.5
+
+
+CLASSES = [transformers.TrainingArguments, OwnArguments, portico.TrainingArguments, OwnPorticoArguments]
+
+
+@pytest.mark.parametrize("arguments_class", CLASSES)
+def test_arguments_of_any_class_are_used_as_they_are(arguments_class, tmp_path):
+    args = toy_arguments(tmp_path, arguments_class, max_steps=1)
+    trainer = toy_trainer(tmp_path, parts={"args": args})
+    assert trainer.args is args
+    assert isinstance(args, arguments_class)
+    assert trainer.train().global_step == 1
+
+
+@pytest.mark.parametrize("arguments_class", CLASSES)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda args: pickle.loads(pickle.dumps(args))])
+def test_used_arguments_can_be_copied(copied, arguments_class, tmp_path):
+    args = toy_arguments(tmp_path, arguments_class, learning_rate=0.25)
+    toy_trainer(tmp_path, parts={"args": args})
+    twin = copied(args)
+    assert isinstance(twin, arguments_class)
+    assert twin.learning_rate == 0.25
+    assert twin.device == torch.device("cpu")
+    assert twin.world_size == 1
+    assert twin.to_dict() == args.to_dict()
+
+
+@pytest.mark.parametrize("arguments_class", CLASSES)
+def test_used_arguments_can_be_written_and_replaced(arguments_class, tmp_path):
+    args = toy_arguments(tmp_path, arguments_class, learning_rate=0.25)
+    toy_trainer(tmp_path, parts={"args": args})
+    assert json.loads(args.to_json_string())["learning_rate"] == 0.25
+    assert "learning_rate=0.25" in str(args)
+    assert args.to_sanitized_dict()["learning_rate"] == 0.25
+    if issubclass(arguments_class, portico.TrainingArguments):
+        assert dataclasses.replace(args, learning_rate=0.5).learning_rate == 0.5
+
+
+def test_a_field_of_ones_own_survives(tmp_path):
+    args = toy_arguments(tmp_path, OwnArguments, temperature=2.0)
+    toy_trainer(tmp_path, parts={"args": args})
+    assert args.to_dict()["temperature"] == 2.0
+    assert copy.deepcopy(args).temperature == 2.0
+
+
+def test_no_arguments_are_those_of_transformers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = toy_trainer(tmp_path, parts={"args": None})
+    assert trainer.args.output_dir == "tmp_trainer"
+    assert (tmp_path / "tmp_trainer").is_dir()
+
+
+@pytest.mark.parametrize("args", [{"output_dir": "x"}, 3, transformers.TrainingArguments])
+def test_other_arguments_are_refused(args):
+    with pytest.raises(TypeError, match=r"give `portico.TrainingArguments` or `transformers.TrainingArguments`"):
+        adopt_arguments(args)
+
+
+def test_adopting_twice_changes_nothing(tmp_path):
+    args = adopt_arguments(toy_arguments(tmp_path, OwnArguments))
+    before = type(args)
+    assert type(adopt_arguments(args)) is before
+
+
+@pytest.mark.parametrize("arguments_class", CLASSES)
+def test_where_a_run_happens_is_known_before_it(arguments_class, tmp_path):
+    args = adopt_arguments(toy_arguments(tmp_path, arguments_class))
+    assert args.device == torch.device("cpu")
+    assert (args.n_gpu, args.world_size, args.process_index, args.local_process_index) == (0, 1, 0, 0)
+    assert args.parallel_mode is ParallelMode.NOT_PARALLEL
+    assert args.should_save
+    assert args.train_batch_size == 2
+
+
+def test_saved_arguments_are_those_of_transformers(tmp_path):
+    args = toy_arguments(tmp_path, strategy="auto", learning_rate=0.25)
+    plain = as_transformers_arguments(args)
+    assert type(plain) is transformers.TrainingArguments
+    assert plain.learning_rate == 0.25
+    assert not hasattr(plain, "strategy")
+    assert type(pickle.loads(pickle.dumps(plain))) is transformers.TrainingArguments
+
+
+def test_arguments_come_from_a_command_line(tmp_path):
+    parser = transformers.HfArgumentParser(portico.TrainingArguments)
+    line = ["--output_dir", str(tmp_path), "--accelerator", "cpu", "--devices", "1", "--learning_rate", "0.5"]
+    (args,) = parser.parse_args_into_dataclasses(line)
+    assert (args.accelerator, args.devices, args.learning_rate) == ("cpu", 1, 0.5)

@@ -1,0 +1,70 @@
+"""Data sets with columns: which of them reach the model."""
+
+import logging
+
+import pytest
+import torch
+from tests.unit.toy import Points, toy_trainer
+
+from portico.errors import InputError
+
+datasets = pytest.importorskip("datasets")
+
+
+def columned(size=8, **extra):
+    points = Points(size)
+    columns = {"x": points.x.tolist(), "labels": points.y.tolist()}
+    return datasets.Dataset.from_dict({**columns, **{name: [value] * size for name, value in extra.items()}})
+
+
+def test_columns_the_model_does_not_take_are_left_out_and_told_once(tmp_path, caplog):
+    parts = {"train_dataset": columned(title="x", number=3), "eval_dataset": columned(title="x")}
+    trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch")
+    with caplog.at_level(logging.INFO, logger="portico"):
+        trainer.train()
+    told = [record.message for record in caplog.records if "are left out" in record.message]
+    assert told == [
+        "Columns of the training set that `Line.forward` does not take are left out: number, title.",
+        "Columns of the evaluation set that `Line.forward` does not take are left out: title.",
+    ]
+
+
+def test_a_columned_set_trains_like_any_other(tmp_path):
+    columned_run = toy_trainer(tmp_path / "a", parts={"train_dataset": columned(title="x")})
+    plain_run = toy_trainer(tmp_path / "b", parts={"train_dataset": Points(8)})
+    columned_run.train()
+    plain_run.train()
+    assert torch.equal(columned_run.model.linear.weight, plain_run.model.linear.weight)
+
+
+def test_a_set_without_any_column_of_the_model_is_refused(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "title": ["a", "b"]})
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": data})
+    match = r"training set has the columns \['text', 'title'\], and `Line\.forward` takes none of them \(it takes: x"
+    with pytest.raises(InputError, match=match):
+        trainer.train()
+
+
+def test_columns_reach_a_collator_that_asks_for_them(tmp_path):
+    seen = set()
+
+    def collate(examples):
+        seen.update(examples[0])
+        return {name: torch.tensor([example[name] for example in examples]) for name in ("x", "labels")}
+
+    parts = {"train_dataset": columned(title="x"), "data_collator": collate}
+    toy_trainer(tmp_path, parts=parts, remove_unused_columns=False, max_steps=1).train()
+    assert seen == {"x", "labels", "title"}
+
+
+def test_named_columned_sets_are_evaluated(tmp_path):
+    sets = datasets.DatasetDict({"a": columned(4, title="x"), "b": columned(6)})
+    metrics = toy_trainer(tmp_path, parts={"eval_dataset": sets}).evaluate()
+    assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
+
+
+def test_a_columned_stream_trains(tmp_path):
+    stream = columned(8, title="x").to_iterable_dataset()
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": stream}, max_steps=6)
+    assert trainer.train().global_step == 6
+    assert "eval_loss" in trainer.evaluate(columned(4).to_iterable_dataset())

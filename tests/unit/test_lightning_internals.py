@@ -1,0 +1,70 @@
+import sys
+from importlib.metadata import version
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from tests.unit.toy import toy_trainer
+
+from portico import lightning_internals
+from portico.lightning_internals import UndividedLoss, continue_from, publish_metrics
+
+
+def test_the_file_was_read_against_the_installed_lightning():
+    installed = version("lightning")
+    assert installed.startswith(f"{lightning_internals.CHECKED_VERSION}."), (
+        f"Lightning {installed} is installed, but src/portico/lightning_internals.py was read against "
+        f"{lightning_internals.CHECKED_VERSION}: read its private names anew, run the tests, set `CHECKED_VERSION`."
+    )
+
+
+@pytest.fixture
+def trainer():
+    return pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+
+
+def test_a_loss_is_taken_as_it_is():
+    loss = torch.tensor(3.0, requires_grad=True)
+    assert UndividedLoss.from_training_step_output(loss, normalize=4).closure_loss == 3.0
+
+
+def test_every_run_takes_losses_as_they_are(tmp_path):
+    loop = toy_trainer(tmp_path).lightning_trainer.fit_loop.epoch_loop
+    assert loop.automatic_optimization.output_result_cls is UndividedLoss
+
+
+@pytest.mark.parametrize("batches", [0, 3])
+def test_loops_stand_where_a_resumed_run_stands(trainer, batches):
+    continue_from(trainer, epoch=2, num_batches_done=batches, batches_per_epoch=5, steps=7)
+    assert trainer.current_epoch == 2
+    assert trainer.global_step == 7
+    assert trainer.fit_loop.epoch_loop.batch_idx == batches - 1
+    assert trainer.fit_loop.epoch_loop.total_batch_idx == 10 + batches - 1
+
+
+def test_loops_of_an_endless_stream_can_be_set(trainer):
+    continue_from(trainer, epoch=0, num_batches_done=3, batches_per_epoch=sys.maxsize, steps=3)
+    assert trainer.global_step == 3
+
+
+def test_only_numbers_are_published(trainer):
+    publish_metrics(trainer, {"loss": 0.5, "step": 3, "name": "x", "matrix": [1]})
+    assert {name: value.item() for name, value in trainer.callback_metrics.items()} == {"loss": 0.5, "step": 3.0}
+
+
+def test_an_evaluation_inside_a_fit_leaves_no_trace(tmp_path):
+    class Watch(pl.Callback):
+        def __init__(self):
+            self.stages = []
+
+        def on_validation_start(self, trainer, pl_module):
+            self.stages.append(trainer.state.stage)
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.stages.append(trainer.state.stage)
+            assert trainer.training
+
+    watch = Watch()
+    trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [watch]}, eval_strategy="steps", eval_steps=1)
+    trainer.train()
+    assert [str(stage.value) for stage in watch.stages] == ["validate", "train"] * 10

@@ -1,0 +1,170 @@
+from collections import namedtuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers import BatchEncoding
+
+from portico.loaders import LookAheadLoader, move_to_device, prepare_loader, skip_first_batches
+from portico.samplers import SeededRandomSampler
+
+CPU = torch.device("cpu")
+
+
+class Numbers(Dataset):
+    def __init__(self, size=10):
+        self.size = size
+        self.looked_at = []
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        self.looked_at.append(index)
+        return torch.tensor(index)
+
+
+class NumberStream(IterableDataset):
+    def __init__(self, size=10):
+        self.size = size
+        self.epochs = []
+
+    def __iter__(self):
+        return iter(torch.arange(self.size))
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+
+def prepared(dataset, **options):
+    return prepare_loader(DataLoader(dataset, batch_size=4, **options), device=CPU, data_seed=3)
+
+
+def values(loader):
+    return [batch.tolist() for batch in loader]
+
+
+def test_the_next_batch_is_fetched_before_one_is_given():
+    data = Numbers()
+    batches = iter(prepared(data))
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    assert data.looked_at == list(range(8))
+
+
+def test_nothing_happens_before_the_first_batch_is_asked_for():
+    before = torch.get_rng_state()
+    data = Numbers()
+    iter(prepared(data))
+    assert data.looked_at == []
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_iteration_draws_one_base_seed():
+    loader = prepared(Numbers(), shuffle=True)
+    torch.manual_seed(5)
+    list(loader)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    torch.empty((), dtype=torch.int64).random_()
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("make", [Numbers, NumberStream])
+def test_the_last_batch_is_known_when_it_is_given(make):
+    loader = prepared(make())
+    ends = [loader.end_of_dataloader for _ in loader]
+    assert ends == [False, False, True]
+    assert loader.remainder == 2
+
+
+@pytest.mark.parametrize(("size", "drop_last", "remainder"), [(8, False, 0), (10, True, -1)])
+def test_a_full_last_batch_leaves_no_remainder(size, drop_last, remainder):
+    loader = prepared(Numbers(size), drop_last=drop_last)
+    assert [len(batch) for batch in loader] == [4, 4]
+    assert loader.remainder == remainder
+
+
+def test_an_empty_loader_gives_nothing():
+    assert values(prepared(Numbers(0))) == []
+
+
+def test_shuffling_is_seeded_and_moves_on_each_epoch():
+    loader = prepared(Numbers(), shuffle=True)
+    first, second = values(loader), values(loader)
+    assert first != second
+    loader.set_epoch(0)
+    assert values(loader) == first
+    expected = SeededRandomSampler(range(10), seed=3)
+    assert [number for batch in first for number in batch] == list(expected)
+
+
+def test_a_data_set_hears_of_the_epoch():
+    data = NumberStream()
+    loader = prepared(data)
+    list(loader)
+    list(loader)
+    assert data.epochs == [0, 1]
+
+
+def test_options_are_carried_over():
+    def collate(examples):
+        return -torch.stack(examples)
+
+    loader = prepared(Numbers(), collate_fn=collate, num_workers=0, timeout=0)
+    assert values(loader)[0] == [0, -1, -2, -3]
+
+
+def test_what_is_no_loader_comes_back():
+    batches = [1, 2]
+    assert prepare_loader(batches, device=CPU, data_seed=None) is batches
+    loader = prepared(Numbers())
+    assert prepare_loader(loader, device=CPU, data_seed=None) is loader
+
+
+def test_batches_are_skipped_without_loading_them():
+    data = Numbers()
+    rest = skip_first_batches(prepared(data), 2)
+    assert isinstance(rest, LookAheadLoader)
+    assert values(rest) == [[8, 9]]
+    assert data.looked_at == [8, 9]
+
+
+def test_skipping_keeps_order_and_epoch():
+    whole = prepared(Numbers(), shuffle=True)
+    whole.set_epoch(2)
+    expected = values(whole)
+    loader = prepared(Numbers(), shuffle=True)
+    rest = skip_first_batches(loader, 1)
+    rest.set_epoch(2)
+    assert values(rest) == expected[1:]
+
+
+def test_batches_of_a_stream_are_skipped_by_fetching():
+    assert values(skip_first_batches(prepared(NumberStream()), 2)) == [[8, 9]]
+
+
+def test_batches_of_plain_loaders_and_lists_are_skipped():
+    plain = DataLoader(Numbers(), batch_size=4)
+    assert values(skip_first_batches(plain, 2)) == [[8, 9]]
+    assert values(skip_first_batches(DataLoader(NumberStream(), batch_size=4), 2)) == [[8, 9]]
+    assert list(skip_first_batches([1, 2, 3], 2)) == [3]
+
+
+def test_skipping_does_not_change_the_remainder_rule():
+    rest = skip_first_batches(prepared(Numbers(), drop_last=True), 1)
+    list(rest)
+    assert rest.remainder == -1
+
+
+def test_moving_keeps_the_containers():
+    Pair = namedtuple("Pair", "left right")
+    tensor = torch.ones(2)
+    meta = torch.device("meta")
+    moved = move_to_device({"a": [tensor, 1, "x"], "b": Pair(tensor, (tensor,)), "c": None}, meta)
+    assert moved["a"][0].device == meta
+    assert moved["a"][1:] == [1, "x"]
+    assert isinstance(moved["b"], Pair)
+    assert moved["b"].right[0].device == meta
+    encoding = move_to_device(BatchEncoding({"input_ids": tensor}), meta)
+    assert isinstance(encoding, BatchEncoding)
+    assert encoding["input_ids"].device == meta

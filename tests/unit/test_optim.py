@@ -1,0 +1,134 @@
+import pytest
+import torch
+import transformers
+from tests.unit.toy import Line, toy_trainer
+from torch import nn
+
+import portico
+from portico.optim import (
+    build_optimizer,
+    decay_parameter_names,
+    learning_rate,
+    parameter_groups,
+    scheduler_config,
+    steps_after_evaluation,
+)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.norm = nn.LayerNorm(2)
+        self.frozen = nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+
+
+def plateau(optimizer):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+def test_weight_decay_spares_biases_and_norms():
+    model = Normed()
+    assert set(decay_parameter_names(model)) == {"linear.weight", "frozen.weight"}
+    decayed, spared = parameter_groups(model, decay_parameter_names(model), 0.1)
+    assert [id(parameter) for parameter in decayed["params"]] == [id(model.linear.weight)]
+    assert decayed["weight_decay"] == 0.1
+    expected = [model.linear.bias, model.norm.weight, model.norm.bias]
+    assert [id(parameter) for parameter in spared["params"]] == [id(parameter) for parameter in expected]
+    assert spared["weight_decay"] == 0.0
+
+
+def test_decay_is_that_of_transformers():
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    model = transformers.BertForSequenceClassification(config)
+    names = transformers.Trainer.get_decay_parameter_names(None, model)
+    assert decay_parameter_names(model) == names
+
+
+@pytest.mark.parametrize("name", ["params", "model", "optimizer_dict"])
+def test_optimizers_may_bring_their_own_parameters(name):
+    own = nn.Parameter(torch.ones(1))
+    optimizer = build_optimizer(Line(), [{"params": []}], torch.optim.SGD, {"lr": 0.1, name: [own]})
+    assert optimizer.param_groups[0]["params"][0] is own
+
+
+def test_an_optimizer_class_keeps_its_arguments():
+    kwargs = {"lr": 0.1, "params": [nn.Parameter(torch.ones(1))]}
+    build_optimizer(Line(), [], torch.optim.SGD, kwargs)
+    assert set(kwargs) == {"lr", "params"}
+
+
+def test_a_plateau_waits_for_a_metric():
+    optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
+    stepping = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert steps_after_evaluation(plateau(optimizer))
+    assert not steps_after_evaluation(stepping)
+    assert scheduler_config(None) == scheduler_config(plateau(optimizer)) == {}
+    assert scheduler_config(stepping) == {"lr_scheduler": {"scheduler": stepping, "interval": "step"}}
+
+
+def test_the_learning_rate_is_read_where_it_is():
+    optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
+    assert learning_rate(optimizer, None) == learning_rate(optimizer, plateau(optimizer)) == 0.3
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
+    assert learning_rate(optimizer, schedule) == 0.15
+    tensor = torch.optim.SGD(Line().parameters(), lr=torch.tensor(0.25))
+    assert learning_rate(tensor, None) == 0.25
+
+
+def test_the_facade_tells_of_its_optimizer(tmp_path):
+    trainer = toy_trainer(tmp_path, weight_decay=0.1)
+    optimizer = trainer.create_optimizer()
+    assert trainer.create_optimizer() is optimizer
+    assert trainer.get_learning_rates() == [0.1, 0.1]
+    assert trainer.get_optimizer_group(trainer.model.linear.weight)["weight_decay"] == 0.1
+    assert trainer.get_optimizer_group(nn.Parameter(torch.ones(1))) is None
+    assert len(trainer.get_optimizer_group()) == 2
+    assert trainer.get_num_trainable_parameters() == 4
+
+
+def test_an_overridden_create_optimizer_and_scheduler_is_called(tmp_path):
+    class Own(portico.Trainer):
+        steps = None
+
+        def create_optimizer_and_scheduler(self, num_training_steps):
+            self.steps = num_training_steps
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5)
+            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
+
+    trainer = toy_trainer(tmp_path, Own)
+    trainer.train()
+    assert trainer.steps == 10
+    assert trainer.state.log_history[0]["learning_rate"] == 0.5
+
+
+def test_an_optimizer_that_takes_no_closure_steps(tmp_path):
+    class Plain(torch.optim.SGD):
+        def step(self):
+            return super().step()
+
+    class Own(portico.Trainer):
+        def create_optimizer(self, model=None):
+            self.optimizer = Plain(self.model.parameters(), lr=0.1)
+            return self.optimizer
+
+    trainer = toy_trainer(tmp_path, Own)
+    before = trainer.model.linear.weight.detach().clone()
+    trainer.train()
+    assert not torch.equal(trainer.model.linear.weight, before)
+
+
+def test_a_hook_on_the_optimizer_finds_the_gradients(tmp_path):
+    seen = []
+
+    class Own(portico.Trainer):
+        def create_optimizer(self, model=None):
+            optimizer = super().create_optimizer(model)
+            optimizer.register_step_pre_hook(
+                lambda *_: seen.append(self.model.linear.weight.grad is not None) and None
+            )
+            return optimizer
+
+    toy_trainer(tmp_path, Own, max_steps=2).train()
+    assert seen == [True, True]

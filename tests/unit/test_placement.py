@@ -1,0 +1,45 @@
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from tests.unit.toy import toy_arguments
+from transformers import TrainingArguments as HuggingFaceArguments
+
+from portico.placement import lightning_placement, resolve_strategy
+
+ON_THE_CPU = {"accelerator": "cpu", "strategy": "auto", "devices": 1, "num_nodes": 1, "precision": "32-true"}
+
+
+def test_arguments_of_either_library_are_placed(tmp_path):
+    assert lightning_placement(toy_arguments(tmp_path)) == ON_THE_CPU
+    assert lightning_placement(toy_arguments(tmp_path, HuggingFaceArguments)) == ON_THE_CPU
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"bf16": True}, {"precision": "bf16-mixed"}),
+        ({"precision": "64-true", "bf16": True}, {"precision": "64-true"}),
+        ({"devices": 2, "strategy": "ddp", "num_nodes": 3}, {"devices": 2, "strategy": "ddp", "num_nodes": 3}),
+        ({"use_cpu": False}, {"accelerator": "auto"}),
+    ],
+)
+def test_what_is_asked_for_reaches_lightning(changes, expected, tmp_path):
+    assert lightning_placement(toy_arguments(tmp_path, **changes)) == {**ON_THE_CPU, **expected}
+
+
+def test_half_precision_reaches_lightning(tmp_path):
+    args = toy_arguments(tmp_path)
+    args.fp16 = True
+    assert lightning_placement(args)["precision"] == "16-mixed"
+
+
+def test_the_launcher_says_how_many_processes_there_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert lightning_placement(toy_arguments(tmp_path))["devices"] == 2
+
+
+def test_the_strategy_is_known_before_a_run(tmp_path):
+    strategy = resolve_strategy(toy_arguments(tmp_path))
+    assert isinstance(strategy, SingleDeviceStrategy)
+    assert strategy.root_device == torch.device("cpu")
+    assert isinstance(resolve_strategy(toy_arguments(tmp_path, strategy="ddp", devices=2)), DDPStrategy)

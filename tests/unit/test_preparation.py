@@ -1,0 +1,67 @@
+import logging
+
+import pytest
+import torch
+import transformers
+from tests.parity.peers import ToyDataset, tiny_bert
+from tests.unit.toy import toy_trainer
+
+import portico
+
+LOGGER = logging.getLogger("portico")
+
+
+@pytest.fixture(autouse=True)
+def levels():
+    before = LOGGER.level, transformers.logging.get_verbosity()
+    yield
+    LOGGER.setLevel(before[0])
+    transformers.logging.set_verbosity(before[1])
+
+
+@pytest.mark.parametrize(("name", "level"), [("error", logging.ERROR), ("info", logging.INFO)])
+def test_the_log_level_is_that_of_both_libraries(name, level, tmp_path):
+    toy_trainer(tmp_path, log_level=name)
+    assert LOGGER.level == transformers.logging.get_verbosity() == level
+
+
+def test_a_passive_log_level_changes_nothing(tmp_path):
+    LOGGER.setLevel(logging.DEBUG)
+    transformers.logging.set_verbosity_error()
+    toy_trainer(tmp_path)
+    assert LOGGER.level == logging.DEBUG
+    assert transformers.logging.get_verbosity() == logging.ERROR
+
+
+def bert_trainer(folder, trainer_class=None, **changes):
+    parts = {"model": tiny_bert(), "train_dataset": ToyDataset(8), "eval_dataset": ToyDataset(4)}
+    return toy_trainer(folder, trainer_class, parts=parts, max_steps=1, **changes)
+
+
+def test_noise_goes_when_training_fails(tmp_path):
+    class Fails(portico.Trainer):
+        def compute_loss(self, *args, **kwargs):
+            assert self.model.get_input_embeddings()._forward_hooks
+            raise KeyError("mine")
+
+    trainer = bert_trainer(tmp_path, Fails, neftune_noise_alpha=5.0)
+    with pytest.raises(KeyError):
+        trainer.train()
+    assert not trainer.model.get_input_embeddings()._forward_hooks
+
+
+def test_overflow_is_detected(tmp_path, capsys):
+    trainer = bert_trainer(tmp_path, debug="underflow_overflow")
+    torch.nn.init.constant_(trainer.model.classifier.weight, float("inf"))
+    with pytest.raises(ValueError, match="inf/nan detected"):
+        trainer.train()
+    assert "Detected inf/nan" in capsys.readouterr().out
+
+
+def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append(True))
+    trainer = toy_trainer(tmp_path, torch_empty_cache_steps=3, num_train_epochs=1)
+    trainer.train()
+    assert len(emptied) == 2

@@ -1,0 +1,209 @@
+"""What is said to a person who gave something that cannot be used."""
+
+import pytest
+import torch
+import transformers
+from tests.parity.peers import ToyDataset
+from tests.unit.toy import Line, Points, toy_trainer
+from torch.utils.data import Dataset, IterableDataset
+
+import portico
+from portico.facade.unsupported import REFUSALS
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Points()[index] for index in range(10))
+
+
+class Nameless(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"unknown": index}
+
+
+def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
+    with pytest.raises(error, match=match):
+        toy_trainer(tmp_path, parts=parts, **changes)
+
+
+def test_model_and_model_init_exclude_each_other(tmp_path):
+    refused(tmp_path, "either `model` or `model_init`", parts={"model": None})
+    refused(tmp_path, "either `model` or `model_init`", parts={"model_init": Line})
+
+
+def test_model_init_is_called_right(tmp_path):
+    refused(tmp_path, "returned None", parts={"model": None, "model_init": lambda: None})
+    refused(tmp_path, "takes 2 arguments", parts={"model": None, "model_init": lambda trial, extra: Line()})
+
+
+def test_model_init_and_optimizers_exclude_each_other(tmp_path):
+    optimizer = torch.optim.SGD(Line().parameters())
+    parts = {"model": None, "model_init": Line, "optimizers": (optimizer, None)}
+    refused(tmp_path, "override `create_optimizer_and_scheduler`", parts=parts)
+
+
+def test_two_choices_of_an_optimizer_exclude_each_other(tmp_path):
+    optimizer = torch.optim.SGD(Line().parameters())
+    parts = {"optimizers": (optimizer, None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}
+    refused(tmp_path, "both choose an optimizer", parts=parts)
+
+
+def test_a_model_without_a_head_is_explained(tmp_path):
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    parts = {"model": transformers.BertModel(config), "train_dataset": ToyDataset(4)}
+    with pytest.raises(ValueError, match=r"returned no loss, only last_hidden_state.*load one of the `AutoModelFor"):
+        toy_trainer(tmp_path, parts=parts).train()
+
+
+def test_a_model_without_a_head_trains_with_a_loss_of_ones_own(tmp_path):
+    class Embedder(portico.Trainer):
+        def compute_loss(self, model, inputs, **kwargs):
+            return model(**inputs).last_hidden_state.pow(2).mean()
+
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    parts = {"model": transformers.BertModel(config), "train_dataset": ToyDataset(4)}
+    assert toy_trainer(tmp_path, Embedder, parts=parts, max_steps=1).train().global_step == 1
+
+
+def test_evaluation_needs_data(tmp_path):
+    refused(tmp_path, "eval_strategy='epoch'", parts={"eval_dataset": None}, eval_strategy="epoch")
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": None})
+    with pytest.raises(ValueError, match="no evaluation data"):
+        trainer.evaluate()
+
+
+def test_training_needs_data(tmp_path):
+    with pytest.raises(ValueError, match="no training data"):
+        toy_trainer(tmp_path, parts={"train_dataset": None}).train()
+    with pytest.raises(portico.InputError, match="loader is empty"):
+        toy_trainer(tmp_path, parts={"train_dataset": Points(0)}, train_sampling_strategy="sequential").train()
+
+
+def test_a_stream_needs_a_number_of_steps(tmp_path):
+    refused(tmp_path, "set `max_steps`", parts={"train_dataset": Stream()})
+
+
+def test_best_model_needs_a_metric(tmp_path):
+    refused(tmp_path, "set `metric_for_best_model`", save_strategy="best", eval_strategy="epoch")
+
+
+def test_the_metric_of_the_best_model_must_be_measured(tmp_path):
+    trainer = toy_trainer(tmp_path, eval_strategy="epoch", metric_for_best_model="f1")
+    with pytest.raises(portico.InputError, match=r"`metric_for_best_model='f1'` is not among .*eval_loss"):
+        trainer.train()
+
+
+def test_a_collator_must_be_callable(tmp_path):
+    refused(tmp_path, "`data_collator` is a str", TypeError, parts={"data_collator": "pad"})
+
+
+def test_an_unknown_order_of_the_data_is_refused(tmp_path):
+    trainer = toy_trainer(tmp_path, train_sampling_strategy="curriculum")
+    with pytest.raises(portico.InputError, match="'random', 'sequential' or 'group_by_length'"):
+        trainer.train()
+
+
+def test_several_processes_are_refused(tmp_path):
+    refused(tmp_path, "placed on 2 processes", devices=2, strategy="ddp")
+
+
+@pytest.mark.parametrize(
+    ("resume", "match"), [(True, "holds no `checkpoint-N` folder"), ("nowhere", "`resume_from_checkpoint=nowhere`")]
+)
+def test_there_must_be_something_to_resume_from(resume, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        toy_trainer(tmp_path).train(resume_from_checkpoint=resume)
+
+
+def test_a_folder_without_weights_is_no_checkpoint(tmp_path):
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-3" / "notes.txt").write_text("")
+    with pytest.raises(portico.InputError, match=r"checkpoint-3 is not a checkpoint.*notes\.txt"):
+        toy_trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_batch_without_inputs_is_explained(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": Nameless()})
+    with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
+        trainer.train()
+
+
+def test_a_model_that_returns_no_loss_is_explained(tmp_path):
+    class Silent(Line):
+        def forward(self, x, labels=None):
+            return {"logits": self.linear(x)}
+
+    with pytest.raises(ValueError, match=r"returned no loss, only logits; it received x, labels"):
+        toy_trainer(tmp_path, parts={"model": Silent()}).train()
+
+
+def test_a_training_step_goes_backward_once(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    trainer.accelerator.backward(torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="called twice in one `training_step`"):
+        trainer.accelerator.backward(torch.tensor(1.0))
+    trainer.accelerator.take_deferred_loss()
+    with pytest.raises(RuntimeError, match=r"did not call `accelerator\.backward`"):
+        trainer.accelerator.take_deferred_loss()
+
+
+def test_an_optimizer_is_asked_for_too_early(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    for ask in (trainer.get_learning_rates, trainer.get_optimizer_group):
+        with pytest.raises(ValueError, match="no optimizer yet"):
+            ask()
+
+
+def test_noisy_embeddings_need_embeddings(tmp_path):
+    with pytest.raises(portico.InputError, match=r"`neftune_noise_alpha=5.0`.*Line has no `get_input_embeddings`"):
+        toy_trainer(tmp_path, neftune_noise_alpha=5.0).train()
+
+
+def test_activation_checkpointing_needs_a_model_that_can(tmp_path):
+    with pytest.raises(portico.InputError, match="Line has no `activation_checkpointing_enable`"):
+        toy_trainer(tmp_path, activation_checkpointing=True).train()
+
+
+UNSUPPORTED = {
+    "accelerator_config": {"split_batches": True},
+    "auto_find_batch_size": True,
+    "bf16_full_eval": True,
+    "debug": "tpu_metrics_debug",
+    "enable_jit_checkpoint": True,
+    "fp16_full_eval": True,
+    "optim": "lomo",
+    "parallelism_config": object(),
+    "push_to_hub": True,
+    "torch_compile": True,
+    "use_liger_kernel": True,
+}
+# Their values need packages that are not there, so the arguments are changed after they were made.
+SET_AFTERWARDS = {"deepspeed": {"stage": 2}, "fsdp": "full_shard"}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_an_argument_that_does_nothing_is_refused(name, tmp_path):
+    refused(tmp_path, rf"`{name}=.*is not supported by this version", **{name: UNSUPPORTED[name]})
+
+
+@pytest.mark.parametrize("name", SET_AFTERWARDS)
+def test_an_argument_set_afterwards_is_refused(name, tmp_path):
+    args = toy_trainer(tmp_path).args
+    setattr(args, name, SET_AFTERWARDS[name])
+    refused(tmp_path, rf"`{name}=.*is not supported by this version", parts={"args": args})
+
+
+def test_every_refusal_is_tested():
+    assert REFUSALS.keys() == UNSUPPORTED.keys() | SET_AFTERWARDS.keys()
+
+
+def test_eight_bit_optimizers_are_refused(tmp_path):
+    refused(tmp_path, "`optim='adamw_bnb_8bit'`", optim="adamw_bnb_8bit")
+
+
+def test_an_unknown_public_name_is_explained():
+    with pytest.raises(AttributeError, match=r"no attribute 'Trianer'; it has .*Trainer"):
+        portico.Trianer  # noqa: B018

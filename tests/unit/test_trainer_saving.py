@@ -1,0 +1,125 @@
+"""What `save_model` and checkpoints leave on disk."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from tests.parity.language import tiny_tokenizer
+from tests.parity.peers import ToyDataset, tiny_bert
+from tests.unit.toy import Line, toy_trainer
+
+BERT_PARTS = {"train_dataset": ToyDataset(8), "eval_dataset": ToyDataset(4)}
+
+
+def bert_trainer(folder, parts=None, **changes):
+    return toy_trainer(folder, parts={"model": tiny_bert(), **BERT_PARTS, **(parts or {})}, max_steps=2, **changes)
+
+
+def test_a_saved_model_loads_with_from_pretrained(tmp_path):
+    trainer = bert_trainer(tmp_path)
+    trainer.train()
+    trainer.save_model()
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_save_model_goes_where_it_is_told(tmp_path):
+    trainer = bert_trainer(tmp_path / "run")
+    trainer.save_model(str(tmp_path / "deep" / "er"))
+    assert {"model.safetensors", "config.json", "training_args.bin"} <= _names(tmp_path / "deep" / "er")
+
+
+def test_the_processing_class_is_saved(tmp_path):
+    trainer = bert_trainer(tmp_path, parts={"processing_class": tiny_tokenizer()})
+    trainer.save_model()
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).vocab_size == 50
+
+
+def test_the_tokenizer_of_the_collator_is_saved(tmp_path):
+    collator = transformers.DataCollatorWithPadding(tiny_tokenizer())
+    trainer = bert_trainer(tmp_path, parts={"data_collator": collator})
+    trainer.train()
+    trainer.save_model()
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).vocab_size == 50
+
+
+def test_any_module_is_saved_and_loaded_back(tmp_path):
+    trainer = toy_trainer(tmp_path, save_strategy="epoch")
+    trainer.train()
+    trainer.save_model()
+    weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert torch.equal(weights["linear.weight"], trainer.model.linear.weight)
+    again = toy_trainer(tmp_path, save_strategy="epoch")
+    again.train(resume_from_checkpoint=True)
+    assert torch.equal(again.model.linear.weight, trainer.model.linear.weight)
+
+
+class Tied(Line):
+    """Two names for one tensor, which safetensors refuses to store twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.twin = self.linear
+
+
+def test_a_module_with_shared_weights_is_saved_and_loaded_back(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"model": Tied()}, save_strategy="epoch", num_train_epochs=1)
+    trainer.train()
+    again = toy_trainer(tmp_path, parts={"model": Tied()}, save_strategy="epoch", num_train_epochs=1)
+    again.train(resume_from_checkpoint=True)
+    assert torch.equal(again.model.twin.weight, trainer.model.linear.weight)
+
+
+def test_a_transposed_weight_is_saved(tmp_path):
+    model = Line()
+    model.linear.weight = torch.nn.Parameter(torch.randn(3, 2).T[:1])
+    model.extra = torch.nn.Parameter(torch.randn(3, 2).T)
+    trainer = toy_trainer(tmp_path, parts={"model": model})
+    trainer.save_model()
+    weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert torch.equal(weights["extra"], model.extra)
+
+
+def test_metrics_and_state_are_written(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    output = trainer.train()
+    trainer.save_metrics("train", output.metrics)
+    trainer.save_metrics("eval", trainer.evaluate())
+    trainer.save_state()
+    everything = json.loads((tmp_path / "all_results.json").read_text())
+    assert {"train_loss", "eval_loss"} <= everything.keys()
+    assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 10
+
+
+def test_best_checkpoint_is_loaded_and_the_rest_goes(tmp_path):
+    trainer = toy_trainer(
+        tmp_path,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+        save_total_limit=1,
+        learning_rate=5.0,
+    )
+    trainer.train()
+    best = trainer.state.best_model_checkpoint
+    assert _names(tmp_path) == {best.rsplit("/", 1)[1]}
+    weights = safetensors.torch.load_file(f"{best}/model.safetensors")
+    assert torch.equal(weights["linear.weight"], trainer.model.linear.weight)
+
+
+@pytest.mark.parametrize("save_only_model", [True, False])
+def test_a_checkpoint_without_optimizer_resumes_with_a_word(save_only_model, tmp_path, caplog):
+    arguments = {"save_strategy": "steps", "save_steps": 4, "save_only_model": save_only_model}
+    toy_trainer(tmp_path, **arguments).train()
+    again = toy_trainer(tmp_path, **arguments)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert ("the optimizer starts anew" in caplog.text) is save_only_model
+    assert ("random numbers go on from the present seed" in caplog.text) is save_only_model
+    assert again.state.global_step == 10
+
+
+def _names(folder):
+    return {path.name for path in folder.iterdir()}
