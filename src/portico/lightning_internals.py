@@ -4,6 +4,7 @@ A new Lightning release is judged by this file and its test alone.
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,15 @@ class UndividedLoss(ClosureResult):
 def take_losses_undivided(trainer: pl.Trainer) -> None:
     """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
     trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UndividedLoss
+
+
+def pass_batches_directly(trainer: pl.Trainer) -> None:
+    """Keep ``trainer`` from inspecting the signature of our ``training_step`` at every batch."""
+
+    def step_arguments(kwargs: Any, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
+        return OrderedDict(batch=batch, batch_idx=batch_idx)
+
+    trainer.fit_loop.epoch_loop._build_kwargs = step_arguments  # type: ignore[method-assign]
 
 
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
@@ -100,6 +110,16 @@ def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     """Show the numbers of ``metrics`` to Lightning callbacks that monitor (``EarlyStopping``, ``ModelCheckpoint``)."""
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
     trainer._logger_connector._callback_metrics.update(numbers)
+
+
+class QuickHookNames:
+    """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulati
 from lightning.pytorch.loggers import Logger
 
 from portico.errors import InputError
-from portico.lightning_internals import take_losses_undivided
+from portico.lightning_internals import pass_batches_directly, take_losses_undivided
 from portico.placement import lightning_placement
 from portico.plan import RunPlan
 from portico.quiet import quiet_lightning
@@ -59,6 +59,7 @@ def build_lightning_trainer(
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
     take_losses_undivided(trainer)
+    pass_batches_directly(trainer)
     return trainer
 
 

@@ -7,7 +7,7 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from portico.lightning_internals import publish_metrics, skip_lightning_backward
+from portico.lightning_internals import QuickHookNames, publish_metrics, skip_lightning_backward
 from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-class TrainerModule(pl.LightningModule):
+class TrainerModule(QuickHookNames, pl.LightningModule):
     """Calls the facade's methods from Lightning's hooks (the table is in :mod:`portico.callbacks.bridge`).
 
     Args:
@@ -54,14 +54,15 @@ class TrainerModule(pl.LightningModule):
         if self.facade._runs_own_backward:
             run.add_loss(loss, batch)
             return loss
-        self._reported = (loss, batch)
+        run.unfinished = (loss, batch)
         return self.facade.accelerator.take_deferred_loss()
 
     def on_after_backward(self) -> None:
         """Count the batch, now that its gradients are there."""
         if not self.facade._runs_own_backward:
-            self._training_run.add_loss(*self._reported)
-            del self._reported
+            run = self._training_run
+            assert run.unfinished is not None, "a training step came before"
+            run.add_loss(*run.unfinished)
 
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
         """Clip in the order of the model's parameters: a gradient norm is a float sum, and the order shows."""

@@ -4,8 +4,10 @@ import os
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.strategies import Strategy
 
+from portico.errors import InputError
 from portico.quiet import quiet_lightning
 
 
@@ -40,4 +42,9 @@ def resolve_strategy(args: Any) -> Strategy:
 def _precision(args: Any) -> str:
     if args.bf16:
         return "bf16-mixed"
+    if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
+        raise InputError(
+            "`fp16=True` asks for float16, which Lightning does not compute in on a CPU; set `bf16=True` with "
+            "`use_cpu=True`, or leave both out for float32."
+        )
     return "16-mixed" if args.fp16 else "32-true"

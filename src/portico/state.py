@@ -56,6 +56,8 @@ class TrainingRun:
         self.epoch = self.resume_point.epoch
         self.num_batches_seen = 0
         self.num_items_in_batch: torch.Tensor | int | None = None
+        # Loss and inputs of a batch whose backward pass Lightning has not run yet.
+        self.unfinished: tuple[torch.Tensor, Any] | None = None
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.output: TrainOutput | None = None
@@ -130,6 +132,7 @@ class TrainingRun:
             facade._tr_loss += loss
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
+        self.unfinished = None
 
     def before_optimizer_step(self) -> None:
         """Clip the gradients and measure their norm."""

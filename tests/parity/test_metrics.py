@@ -1,8 +1,9 @@
 """The same metrics, predictions and labels."""
 
 import torch
-from tests.parity.peers import ToyDataset, compare, untimed
 from torch.utils.data import Dataset
+
+from parity.peers import ToyDataset, compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

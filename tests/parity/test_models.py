@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from tests.parity.language import (
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
+
+from parity.language import (
     Sequences,
     pad_everything,
     tiny_gpt2,
@@ -11,9 +14,7 @@ from tests.parity.language import (
     tiny_tagger,
     tiny_tokenizer,
 )
-from tests.parity.peers import ToyDataset, compare, untimed
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
-from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
+from parity.peers import ToyDataset, compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import transformers
-from tests.parity.peers import ToyDataset, compare, run, tiny_bert
 
 import portico
+from parity.peers import ToyDataset, compare, run, tiny_bert
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from tests.unit.toy import Line, toy_trainer
 from torch.utils.data import DataLoader
 
 import portico
 from portico.accelerator import FacadeAccelerator
 from portico.loaders import LookAheadLoader
+from unit.toy import Line, toy_trainer
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pickle
 import pytest
 import torch
 import transformers
-from tests.unit.toy import toy_arguments, toy_trainer
 from transformers.training_args import ParallelMode
 
 import portico
 from portico.arguments import adopt_arguments, as_transformers_arguments
+from unit.toy import toy_arguments, toy_trainer
 
 
 @dataclasses.dataclass

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 import torch
-from tests.unit.toy import Points, toy_trainer
 
 from portico.errors import InputError
+from unit.toy import Points, toy_trainer
 
 datasets = pytest.importorskip("datasets")
 

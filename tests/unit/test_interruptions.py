@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.unit.toy import Line, Points, toy_trainer
 from transformers import TrainerCallback
 
 import portico
+from unit.toy import Line, Points, toy_trainer
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
 

@@ -4,10 +4,10 @@ from importlib.metadata import version
 import lightning.pytorch as pl
 import pytest
 import torch
-from tests.unit.toy import toy_trainer
 
 from portico import lightning_internals
 from portico.lightning_internals import UndividedLoss, continue_from, publish_metrics
+from unit.toy import toy_trainer
 
 
 def test_the_file_was_read_against_the_installed_lightning():

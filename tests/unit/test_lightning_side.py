@@ -6,9 +6,9 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from tests.unit.toy import Points, toy_trainer
 
 import portico
+from unit.toy import Points, toy_trainer
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 import transformers
-from tests.unit.toy import Line, toy_trainer
 from torch import nn
 
 import portico
@@ -13,6 +12,7 @@ from portico.optim import (
     scheduler_config,
     steps_after_evaluation,
 )
+from unit.toy import Line, toy_trainer
 
 
 class Normed(nn.Module):

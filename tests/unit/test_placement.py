@@ -1,10 +1,11 @@
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from tests.unit.toy import toy_arguments
 from transformers import TrainingArguments as HuggingFaceArguments
 
+from portico.errors import InputError
 from portico.placement import lightning_placement, resolve_strategy
+from unit.toy import toy_arguments
 
 ON_THE_CPU = {"accelerator": "cpu", "strategy": "auto", "devices": 1, "num_nodes": 1, "precision": "32-true"}
 
@@ -27,10 +28,16 @@ def test_what_is_asked_for_reaches_lightning(changes, expected, tmp_path):
     assert lightning_placement(toy_arguments(tmp_path, **changes)) == {**ON_THE_CPU, **expected}
 
 
-def test_half_precision_reaches_lightning(tmp_path):
+def test_half_precision_reaches_lightning(tmp_path, monkeypatch):
     args = toy_arguments(tmp_path)
-    args.fp16 = True
+    args.fp16, args.use_cpu = True, False
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert lightning_placement(args)["precision"] == "16-mixed"
+
+
+def test_half_precision_is_refused_on_a_cpu(tmp_path):
+    with pytest.raises(InputError, match=r"`fp16=True` asks for float16, .* set `bf16=True`"):
+        toy_arguments(tmp_path, fp16=True)
 
 
 def test_the_launcher_says_how_many_processes_there_are(tmp_path, monkeypatch):

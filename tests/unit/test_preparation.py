@@ -3,10 +3,10 @@ import logging
 import pytest
 import torch
 import transformers
-from tests.parity.peers import ToyDataset, tiny_bert
-from tests.unit.toy import toy_trainer
 
 import portico
+from parity.peers import ToyDataset, tiny_bert
+from unit.toy import toy_trainer
 
 LOGGER = logging.getLogger("portico")
 

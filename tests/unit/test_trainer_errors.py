@@ -3,12 +3,12 @@
 import pytest
 import torch
 import transformers
-from tests.parity.peers import ToyDataset
-from tests.unit.toy import Line, Points, toy_trainer
 from torch.utils.data import Dataset, IterableDataset
 
 import portico
+from parity.peers import ToyDataset
 from portico.facade.unsupported import REFUSALS
+from unit.toy import Line, Points, toy_trainer
 
 
 class Stream(IterableDataset):

@@ -6,9 +6,10 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from tests.parity.language import tiny_tokenizer
-from tests.parity.peers import ToyDataset, tiny_bert
-from tests.unit.toy import Line, toy_trainer
+
+from parity.language import tiny_tokenizer
+from parity.peers import ToyDataset, tiny_bert
+from unit.toy import Line, toy_trainer
 
 BERT_PARTS = {"train_dataset": ToyDataset(8), "eval_dataset": ToyDataset(4)}
 

@@ -2,10 +2,10 @@ import json
 
 import pytest
 import transformers
-from tests.unit.toy import toy_trainer
 
 from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.errors import InputError
+from unit.toy import toy_trainer
 
 
 def test_nothing_is_looked_for_without_being_asked(tmp_path):

@@ -1,11 +1,11 @@
 import pytest
 import safetensors.torch
 import torch
-from tests.unit.toy import Line
 from transformers import BertConfig, BertForMaskedLM
 
 from portico.checkpoint.weights import load_weights, save_weights
 from portico.errors import InputError
+from unit.toy import Line
 
 
 def changed_line():

@@ -1,7 +1,7 @@
 import pytest
-from tests.unit.toy import toy_trainer
 
 from portico.checkpoint.writer import write_checkpoint
+from unit.toy import toy_trainer
 
 FILES = {
     "model.safetensors",

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from tests.unit.toy import Line, Points, toy_trainer
 from torch.utils.data import Dataset, IterableDataset
+
+from unit.toy import Line, Points, toy_trainer
 
 
 def test_metrics_carry_the_prefix(tmp_path):
