@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from portico.evaluation.gathering import map_tensors, pad_to_longest
 from portico.loaders import prepare_loader
+from portico.nested import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

@@ -13,8 +13,8 @@ from portico.errors import InputError
 from portico.feeds import EvaluationFeed, TrainFeed
 
 if TYPE_CHECKING:
+    from portico.contract import Facade
     from portico.state import TrainingRun
-    from portico.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class TrainerDataModule(pl.LightningDataModule):
         facade: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
     """
 
-    def __init__(self, facade: "Trainer") -> None:
+    def __init__(self, facade: "Facade") -> None:
         super().__init__()
         self.facade = facade
         self.run: TrainingRun | None = None

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from transformers.trainer_pt_utils import find_batch_size
 
+from portico.nested import map_tensors
 from portico.samplers import SeededRandomSampler, SkipBatchSampler
 
 _CARRIED_OPTIONS = (
@@ -144,17 +145,10 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
 
 def move_to_device(data: Any, device: torch.device) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
-    if isinstance(data, torch.Tensor):
+    if isinstance(data, Mapping) and hasattr(data, "to"):
+        # A `BatchEncoding` knows more than its tensors.
         return data.to(device)
-    if isinstance(data, Mapping):
-        if hasattr(data, "to"):
-            return data.to(device)
-        return type(data)({key: move_to_device(value, device) for key, value in data.items()})  # type: ignore[call-arg]
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(move_to_device(value, device) for value in data))
-    if isinstance(data, list | tuple):
-        return type(data)(move_to_device(value, device) for value in data)
-    return data
+    return map_tensors(lambda tensor: tensor.to(device), data)
 
 
 class _SkippedIterable:

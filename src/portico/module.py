@@ -11,9 +11,9 @@ from portico.lightning_internals import QuickHookNames, publish_metrics, skip_li
 from portico.optim import scheduler_config
 
 if TYPE_CHECKING:
+    from portico.contract import Facade
     from portico.evaluation.session import EvaluationSession
     from portico.state import TrainingRun
-    from portico.trainer import Trainer
 
 
 class TrainerModule(QuickHookNames, pl.LightningModule):
@@ -24,12 +24,17 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
         facade: The trainer whose methods are called.
     """
 
-    def __init__(self, model: nn.Module, facade: "Trainer") -> None:
+    def __init__(self, model: nn.Module, facade: "Facade") -> None:
         super().__init__()
         self.model = model
         self.facade = facade
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
+
+    def take(self, model: nn.Module) -> None:
+        """Hold ``model``, which the user may have put in place of the first one."""
+        if self.model is not model:
+            self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the user's model."""
@@ -45,7 +50,7 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
     def on_fit_start(self) -> None:
         """Restore a resumed run: nothing else has been restored at this point."""
         skip_lightning_backward(self.trainer, self.facade._runs_own_backward)
-        self.facade._restore_training(self._training_run)
+        self._training_run.restore()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Return the loss that Lightning differentiates, or the finished loss where the facade differentiated it."""

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.trainer_callback import ExportableState, TrainerState
+from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput, has_length
 
+from portico.checkpoint.callback_states import exportable_callbacks
+from portico.checkpoint.resume import restore_training
 from portico.checkpoint.rng import load_rng_state
 from portico.loaders import skip_first_batches
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
-    from portico.trainer import Trainer
+    from portico.contract import Facade
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        facade: "Trainer",
+        facade: "Facade",
         *,
         loader: Any,
         plan: RunPlan,
@@ -61,6 +63,11 @@ class TrainingRun:
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.output: TrainOutput | None = None
+
+    def restore(self) -> None:
+        """Bring optimizer, schedule and Lightning's loops to where the checkpoint left them, if there is one."""
+        if self.checkpoint is not None:
+            restore_training(self.facade, self.checkpoint, self.plan, self.resume_point)
 
     def begin(self) -> None:
         """Start the clock and the sums, then tell the callbacks that training begins."""
@@ -195,7 +202,7 @@ class TrainingRun:
         facade.control = getattr(facade.callback_handler, event)(facade.args, facade.state, facade.control)
 
 
-def count_run(facade: "Trainer", loader: Any) -> RunPlan:
+def count_run(facade: "Facade", loader: Any) -> RunPlan:
     """Count the steps of a run of ``facade`` over ``loader``."""
     args = facade.args
     num_batches = len(loader) if has_length(loader) else None
@@ -210,13 +217,7 @@ def count_run(facade: "Trainer", loader: Any) -> RunPlan:
     )
 
 
-def exportable_callbacks(facade: "Trainer") -> list[Any]:
-    """Return the callbacks (and the control flags) whose state belongs into a checkpoint."""
-    candidates = [*facade.callback_handler.callbacks, facade.control]
-    return [candidate for candidate in candidates if isinstance(candidate, ExportableState)]
-
-
-def fresh_state(facade: "Trainer") -> TrainerState:
+def fresh_state(facade: "Facade") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
         is_local_process_zero=facade.is_local_process_zero(),

@@ -32,7 +32,8 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
-from portico.checkpoint.resume import find_checkpoint, read_state, restore_callbacks
+from portico.checkpoint.callback_states import restore_callbacks
+from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
 from portico.facade.checks import check_parts
@@ -248,7 +249,8 @@ class Trainer(TrainingMethods):
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
-        self._use_present_model()
+        self.module.take(self.model)
+        self.model_wrapped = self.model
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 _SCRIPT = """
 import importlib.metadata, importlib.util, sys
@@ -46,7 +47,7 @@ print("trained")
 
 
 def test_neither_accelerate_nor_datasets_is_needed(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "TQDM_DISABLE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TQDM_DISABLE": "1"}
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

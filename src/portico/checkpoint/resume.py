@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.trainer_callback import TrainerControl, TrainerState
+from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import compare_trainer_and_checkpoint_args, get_last_checkpoint
 
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError
 from portico.lightning_internals import continue_from
-from portico.state import exportable_callbacks
+from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
-    from portico.state import TrainingRun
-    from portico.trainer import Trainer
+    from portico.contract import Facade
 
 logger = logging.getLogger(__name__)
 
@@ -64,23 +63,26 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
     return state
 
 
-def restore_training(run: "TrainingRun") -> None:
-    """Load optimizer, schedule and scaler of the run's checkpoint, and tell Lightning's loops where they stand."""
-    facade, folder = run.facade, run.checkpoint
-    if folder is None:
-        return
+def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: ResumePoint) -> None:
+    """Load optimizer, schedule and scaler from ``folder``, and tell Lightning's loops where they stand.
+
+    Args:
+        facade: The trainer.
+        folder: Checkpoint that the run goes on from.
+        plan: Counts of the run.
+        point: Where in the data it goes on.
+    """
     load_optimizer_and_scheduler(facade, folder)
-    point = run.resume_point
     continue_from(
         facade.lightning_trainer,
         epoch=point.epoch,
         num_batches_done=point.num_batches_to_skip,
-        batches_per_epoch=run.plan.steps_in_epoch,
+        batches_per_epoch=plan.steps_in_epoch,
         steps=facade.state.global_step,
     )
 
 
-def load_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
+def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
     """Load the states of optimizer, schedule and scaler from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
@@ -96,26 +98,3 @@ def load_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
     scaler, scaler_file = gradient_scaler(facade), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
         scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
-
-
-def restore_callbacks(facade: "Trainer") -> None:
-    """Give callbacks the state that the checkpoint holds, where the user asked for it."""
-    if not facade.args.restore_callback_states_from_checkpoint:
-        return
-    stored: Any = facade.state.stateful_callbacks
-    known = exportable_callbacks(facade)
-    unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
-    if unknown:
-        logger.warning("The checkpoint has states of callbacks that are not there, ignored: %s.", ", ".join(unknown))
-    for name, states in stored.items():
-        same = [callback for callback in known if type(callback).__name__ == name]
-        for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
-            _replace(facade, callback, type(callback).from_state(state))
-
-
-def _replace(facade: "Trainer", old: Any, new: Any) -> None:
-    if isinstance(new, TrainerControl):
-        facade.control = new
-    else:
-        facade.callback_handler.remove_callback(type(old))
-        facade.callback_handler.add_callback(new)

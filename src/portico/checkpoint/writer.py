@@ -11,11 +11,11 @@ import torch
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import rotate_checkpoints
 
+from portico.checkpoint.callback_states import export_callbacks
 from portico.checkpoint.rng import save_rng_state
-from portico.state import exportable_callbacks
 
 if TYPE_CHECKING:
-    from portico.trainer import Trainer
+    from portico.contract import Facade
 
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
@@ -23,7 +23,7 @@ SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 
 
-def write_checkpoint(facade: "Trainer", run_folder: str, name: str) -> None:
+def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
     """Write ``run_folder/name``: model, optimizer, schedule, random states and trainer state; rotate old ones."""
     args, state = facade.args, facade.state
     final = Path(run_folder) / name
@@ -35,7 +35,7 @@ def write_checkpoint(facade: "Trainer", run_folder: str, name: str) -> None:
             save_optimizer_and_scheduler(facade, str(staging))
             save_rng_state(str(staging), args)
         if args.should_save:
-            _export_callbacks(facade)
+            export_callbacks(facade)
             state.save_to_json(str(staging / STATE_FILE))
     if args.should_save:
         rotate_checkpoints(
@@ -46,7 +46,7 @@ def write_checkpoint(facade: "Trainer", run_folder: str, name: str) -> None:
         )
 
 
-def save_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
+def save_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
     """Write the states of optimizer, schedule and gradient scaler into ``folder``."""
     if not facade.args.should_save:
         return
@@ -61,13 +61,13 @@ def save_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
         torch.save(scaler.state_dict(), Path(folder) / SCALER_FILE)
 
 
-def gradient_scaler(facade: "Trainer") -> Any:
+def gradient_scaler(facade: "Facade") -> Any:
     """Return the gradient scaler of the run's precision, if it has one."""
     return getattr(facade.lightning_trainer.strategy.precision_plugin, "scaler", None)
 
 
 @contextmanager
-def _staged(final: Path, facade: "Trainer") -> Iterator[Path]:
+def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
     """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace."""
     staging = final.with_name(f".{final.name}.partial")
     if facade.args.should_save:
@@ -100,13 +100,3 @@ def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> No
     best = f"checkpoint-{state.best_global_step}"
     if best == name or (Path(run_folder) / best).exists():
         state.best_model_checkpoint = str(Path(run_folder) / best)
-
-
-def _export_callbacks(facade: "Trainer") -> None:
-    stored: Any = facade.state.stateful_callbacks
-    for callback in exportable_callbacks(facade):
-        name = type(callback).__name__
-        if isinstance(stored.get(name), list):
-            stored[name].append(callback.state())
-        else:
-            stored[name] = callback.state()

@@ -12,7 +12,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify
 from portico.evaluation.arrays import BatchedArrays
 
 if TYPE_CHECKING:
-    from portico.trainer import Trainer
+    from portico.contract import Facade
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class EvaluationSession:
 
     def __init__(
         self,
-        facade: "Trainer",
+        facade: "Facade",
         loader: Any,
         *,
         description: str,
@@ -75,7 +75,7 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = facade.prediction_step(
-            facade.model_wrapped, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            facade.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)

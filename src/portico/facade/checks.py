@@ -2,11 +2,11 @@
 
 from transformers.trainer_utils import has_length
 
+from portico.contract import Facade
 from portico.errors import InputError
-from portico.facade.base import FacadeBase
 
 
-def check_parts(facade: FacadeBase) -> None:
+def check_parts(facade: Facade) -> None:
     """Refuse parts that do not go together, before anything is computed.
 
     Raises:

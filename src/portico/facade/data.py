@@ -10,12 +10,12 @@ from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
+from portico.contract import Facade
 from portico.errors import InputError
-from portico.facade.base import FacadeBase
 from portico.loaders import move_to_device
 
 
-class DataMethods(FacadeBase):
+class DataMethods(Facade):
     """What the facade knows about data."""
 
     def get_train_dataloader(self) -> Any:

@@ -105,14 +105,14 @@ class EvaluationMethods(StepMethods, ReportingMethods):
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-        self._use_present_model()
+        self.module.take(self.model)
         output = run_evaluation(session)
         # A user who swapped it for one evaluation gets the usual one back.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
-        return EvaluationSession(self, dataloader, **options)  # type: ignore[arg-type]
+        return EvaluationSession(self, dataloader, **options)
 
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         metrics = output.metrics

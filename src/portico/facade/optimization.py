@@ -7,11 +7,11 @@ from torch import nn
 from transformers.optimization import get_scheduler
 from transformers.trainer import Trainer as TransformersTrainer
 
-from portico.facade.base import FacadeBase
+from portico.contract import Facade
 from portico.optim import build_optimizer, decay_parameter_names, learning_rate, parameter_groups
 
 
-class OptimizationMethods(FacadeBase):
+class OptimizationMethods(Facade):
     """How the facade makes and reads optimizers and schedules."""
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:

@@ -10,11 +10,11 @@ from transformers.trainer_pt_utils import log_metrics as _print_metrics
 from transformers.trainer_pt_utils import metrics_format as _format_metrics
 from transformers.trainer_utils import speed_metrics
 
-from portico.facade.base import FacadeBase
+from portico.contract import Facade
 from portico.lightning_internals import publish_metrics
 
 
-class ReportingMethods(FacadeBase):
+class ReportingMethods(Facade):
     """How the facade tells what happens."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -3,20 +3,16 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.trainer_utils import sort_checkpoints
 
 from portico.arguments import as_transformers_arguments
-from portico.checkpoint.resume import restore_training
 from portico.checkpoint.weights import load_weights, save_weights
 from portico.checkpoint.writer import write_checkpoint
 from portico.facade.reporting import ReportingMethods
-
-if TYPE_CHECKING:
-    from portico.state import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +52,7 @@ class SavingMethods(ReportingMethods):
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
         write_checkpoint(
-            self,  # type: ignore[arg-type]
+            self,
             self._get_output_dir(trial),
             f"checkpoint-{self.state.global_step}",
         )
@@ -72,9 +68,6 @@ class SavingMethods(ReportingMethods):
         assert self.state.best_model_checkpoint is not None
         logger.info("Loading the best model from %s", self.state.best_model_checkpoint)
         load_weights(self.model, self.state.best_model_checkpoint)
-
-    def _restore_training(self, run: "TrainingRun") -> None:
-        restore_training(run)
 
     def _keep_only_best_and_last(self, trial: Any) -> None:
         """With ``save_total_limit=1``, leave the best checkpoint alone on disk once training has ended."""

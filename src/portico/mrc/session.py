@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from portico.evaluation.arrays import to_arrays
 from portico.evaluation.session import EvaluationSession
 
 if TYPE_CHECKING:
-    from portico.mrc.trainer import MRCTrainer
+    from portico.contract import Facade
 
 
 class AnswerSession(EvaluationSession):
@@ -23,29 +23,29 @@ class AnswerSession(EvaluationSession):
         loader: Batches of the features, in their order.
         examples: The examples that the features are windows of.
         features: The features.
+        post_process_function: Turns logits into answers; see :class:`~portico.mrc.trainer.MRCTrainer`.
+        on_answered: Gets what the post-processing returned.
         **options: Options of :class:`~portico.evaluation.session.EvaluationSession`.
-
-    Attributes:
-        answered: What the post-processing returned.
     """
-
-    facade: "MRCTrainer"
 
     def __init__(
         self,
-        facade: "MRCTrainer",
+        facade: "Facade",
         loader: Any,
         *,
         examples: Sequence[Mapping[str, Any]],
         features: Any,
+        post_process_function: Any,
+        on_answered: Callable[[Any], None],
         **options: Any,
     ) -> None:
         # Answers are wanted whether or not there are metrics of them.
         super().__init__(facade, loader, **{**options, "prediction_loss_only": None})
         self.examples = examples
         self.features = features
-        self.answered: Any = None
-        begin = getattr(facade.post_process_function, "begin", None)
+        self.post_process_function = post_process_function
+        self.on_answered = on_answered
+        begin = getattr(post_process_function, "begin", None)
         self._streamed = begin(examples, features) if begin is not None else None
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
@@ -62,18 +62,18 @@ class AnswerSession(EvaluationSession):
         """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
         stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
         if self._streamed is not None:
-            self.answered = self._streamed.compute()
+            answered = self._streamed.compute()
         elif stage == "predict":
-            self.answered = _call_with_stage(self.facade.post_process_function, self.examples, self.features, logits)
+            answered = _call_with_stage(self.post_process_function, self.examples, self.features, logits)
         else:
-            self.answered = self.facade.post_process_function(self.examples, self.features, logits)
+            answered = self.post_process_function(self.examples, self.features, logits)
+        self.on_answered(answered)
         if self.facade.args.should_save:
-            write_answers(self.answered, self.facade.args.output_dir, stage)
-        self.facade.answered = self.answered
-        has_references = getattr(self.answered, "label_ids", None) is not None
+            write_answers(answered, self.facade.args.output_dir, stage)
+        has_references = getattr(answered, "label_ids", None) is not None
         if self.facade.compute_metrics is None or not has_references:
             return {}
-        return self.facade.compute_metrics(self.answered)
+        return self.facade.compute_metrics(answered)
 
 
 def write_answers(answered: Any, folder: str, prefix: str) -> None:

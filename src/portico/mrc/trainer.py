@@ -144,7 +144,18 @@ class MRCTrainer(Trainer):
         if self._examples_of_run is None:
             return super()._evaluation_session(dataloader, **options)
         examples, features = self._examples_of_run
-        return AnswerSession(self, dataloader, examples=examples, features=features, **options)
+        return AnswerSession(
+            self,
+            dataloader,
+            examples=examples,
+            features=features,
+            post_process_function=self.post_process_function,
+            on_answered=self._keep_answers,
+            **options,
+        )
+
+    def _keep_answers(self, answered: Any) -> None:
+        self.answered = answered
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         # Post-processing finds the features of an example by their order.

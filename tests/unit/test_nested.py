@@ -2,7 +2,7 @@ from collections import namedtuple
 
 import torch
 
-from portico.evaluation.gathering import map_tensors, pad_to_longest
+from portico.nested import map_tensors, pad_to_longest
 
 
 class TwoProcesses:

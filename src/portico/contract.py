@@ -1,0 +1,173 @@
+"""What the rooms below the facade may ask of it: Hugging Face's names, all of which a user may override or replace.
+
+Data, module, state, checkpoint and evaluation know a trainer by this contract alone, so that imports run one way:
+the trainer knows them, and they know nothing of the trainer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
+from transformers.trainer_utils import TrainOutput
+
+if TYPE_CHECKING:
+    from portico.accelerator import FacadeAccelerator
+
+
+class Facade(ABC):
+    """A trainer, seen from below.
+
+    The attributes have the meaning they have in ``transformers.Trainer``; ``module`` and ``datamodule`` are the
+    Lightning objects around model and data.
+    """
+
+    args: Any
+    model: Any
+    model_wrapped: Any
+    model_init: Callable[..., nn.Module] | None
+    data_collator: Any
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: Any
+    compute_loss_func: Callable[..., Any] | None
+    compute_metrics: Callable[..., Any] | None
+    preprocess_logits_for_metrics: Callable[..., Any] | None
+    optimizer: Any
+    lr_scheduler: Any
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
+    callback_handler: CallbackHandler
+    state: TrainerState
+    control: TrainerControl
+    accelerator: "FacadeAccelerator"
+    gather_function: Callable[..., Any]
+    lightning_trainer: pl.Trainer
+    module: Any
+    datamodule: Any
+    label_names: list[str]
+    can_return_loss: bool
+    label_smoother: Any
+    model_accepts_loss_kwargs: bool
+    is_in_train: bool
+    current_flos: float
+    current_gradient_accumulation_steps: int
+    hp_search_backend: Any
+    hp_name: Callable[..., str] | None
+    loss_is_scaled_for_ga: bool | None
+    _train_batch_size: int
+    _created_lr_scheduler: bool
+    _loss_shifts_labels: bool
+    _signature_columns: list[str] | None
+    _memory_tracker: Any
+    _tr_loss: torch.Tensor
+    _total_loss_scalar: float
+    _globalstep_last_logged: int
+    _initial_global_step: int
+    _initial_num_input_tokens_seen: int
+    _loggers: list[Any]
+
+    # Data
+
+    @abstractmethod
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the loader of an evaluation set."""
+
+    @abstractmethod
+    def num_examples(self, dataloader: Any) -> int:
+        """Return the number of examples behind a loader."""
+
+    @abstractmethod
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """Fetch the batches of an accumulation window and count their labels."""
+
+    @abstractmethod
+    def _prepare_input(self, data: Any) -> Any: ...
+
+    @abstractmethod
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any: ...
+
+    @abstractmethod
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any: ...
+
+    # Steps
+
+    @property
+    @abstractmethod
+    def _runs_own_backward(self) -> bool: ...
+
+    @abstractmethod
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """Run one batch forward and have it differentiated."""
+
+    @abstractmethod
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Run one batch forward without training on it."""
+
+    @abstractmethod
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return the operations of a forward and a backward pass."""
+
+    @abstractmethod
+    def _track_num_input_tokens(self, inputs: Any) -> None: ...
+
+    @abstractmethod
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor: ...
+
+    @abstractmethod
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any: ...
+
+    # Optimizer
+
+    @abstractmethod
+    def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None: ...
+
+    @abstractmethod
+    def _get_learning_rate(self) -> float: ...
+
+    # A run
+
+    @abstractmethod
+    def is_local_process_zero(self) -> bool:
+        """Tell whether this is the first process of its machine."""
+
+    @abstractmethod
+    def is_world_process_zero(self) -> bool:
+        """Tell whether this is the first process of all."""
+
+    @abstractmethod
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the model so that ``from_pretrained`` reads it."""
+
+    @abstractmethod
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]: ...
+
+    @abstractmethod
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: torch.Tensor,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None: ...
+
+    @abstractmethod
+    def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput: ...
