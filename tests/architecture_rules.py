@@ -1,6 +1,7 @@
 """Which module may import which: read from the syntax trees, nothing is imported."""
 
 import ast
+import graphlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ def violations(package: Path) -> list[str]:
                 f"{module.path}:{one.line} imports {one.target}: {why}" for why in _wrong(module, one, package.name)
             ]
     found += _impure(modules, package.name)
+    found += _circles(modules, package.name)
     return sorted(found)
 
 
@@ -109,6 +111,25 @@ def _impure(modules: dict[str, Module], package: str) -> Iterator[str]:
                 yield f"{module.path} reaches {one.target} through {path}:{one.line}: plan is pure"
             if module.is_in(*NUMPY_ONLY) and not one.is_of(package, "numpy", *sys.stdlib_module_names):
                 yield f"{module.path} reaches {one.target} through {path}:{one.line}: post-processing needs numpy only"
+
+
+def _circles(modules: dict[str, Module], package: str) -> list[str]:
+    """Find the first circle of imports, those for types included: data flows one way."""
+    graph = {module.name: _neighbours(module, modules, package) for module in modules.values()}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [f"{' -> '.join(reversed(error.args[1]))} import each other in a circle"]
+    return []
+
+
+def _neighbours(module: Module, modules: dict[str, Module], package: str) -> set[str]:
+    names = set()
+    for one in module.imports:
+        if one.is_of(package):
+            inner = one.target.removeprefix(f"{package}.")
+            names.add(inner if inner in modules else inner.rpartition(".")[0])
+    return {name for name in names if name and name in modules and name != module.name}
 
 
 def _reached(start: Module, modules: dict[str, Module], package: str) -> Iterator[tuple[Path, Import]]:

@@ -82,3 +82,13 @@ def test_what_a_pure_module_reaches_through_others_counts(tmp_path, pure, throug
 )
 def test_what_is_allowed_passes(tmp_path, name, source):
     assert violations(tree(tmp_path, {name: source})) == []
+
+
+def test_a_circle_is_found_though_it_is_for_types_only(tmp_path):
+    sources = {
+        "state.py": "from house.optim import step",
+        "optim.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.state import State",
+    }
+    (found,) = violations(tree(tmp_path, sources))
+    assert "import each other in a circle" in found
+    assert {"state", "optim"} <= set(found.split())
