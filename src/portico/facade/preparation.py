@@ -22,8 +22,9 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
     Raises:
         InputError: If the model cannot do what is asked for.
     """
-    if args.activation_checkpointing:
-        enable_activation_checkpointing(model, args.activation_checkpointing_kwargs or {})
+    # The older names mirror the newer ones, which transformers has only since 5.23.
+    if args.gradient_checkpointing:
+        enable_activation_checkpointing(model, args.gradient_checkpointing_kwargs or {})
     if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha is None:
@@ -41,26 +42,29 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
         deactivate_neftune(model, handle)
 
 
-def enable_activation_checkpointing(model: nn.Module, options: Mapping[str, Any]) -> None:
+def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
     """Make ``model`` compute activations again in backward instead of keeping them.
 
     Args:
-        model: A model with ``activation_checkpointing_enable``, as all of ``transformers`` have.
+        model: A model with ``activation_checkpointing_enable``, or under its older name
+            ``gradient_checkpointing_enable``, as all of ``transformers`` have.
         options: ``every_n_layers`` and ``offload`` choose layers and place; the rest goes to
             ``torch.utils.checkpoint``.
 
     Raises:
-        InputError: If the model has no such method.
+        InputError: If the model has neither method.
     """
-    enable = getattr(model, "activation_checkpointing_enable", None)
-    if enable is None:
+    placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
+    rest = {name: value for name, value in options.items() if name not in placement} or None
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=rest, **placement)
+    elif hasattr(model, "gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=rest, **placement)
+    else:
         raise InputError(
             f"`activation_checkpointing=True`, but {type(model).__name__} has no `activation_checkpointing_enable`; "
             "define it, or set `activation_checkpointing=False`."
         )
-    placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
-    rest = {name: value for name, value in options.items() if name not in placement}
-    enable(activation_checkpointing_kwargs=rest or None, **placement)
 
 
 def apply_log_level(args: Any) -> None:
