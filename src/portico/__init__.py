@@ -1,7 +1,8 @@
 """The Hugging Face ``Trainer`` API as a facade over Lightning."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
@@ -23,13 +24,4 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'portico' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,7 +1,8 @@
 """Machine reading comprehension: examples, features, answers, metrics, report."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from portico.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from portico.mrc.answers import Answers as Answers
@@ -31,14 +32,4 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    # Importing a part that needs numpy only must not load torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module 'portico.mrc' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,0 +1,26 @@
+import subprocess
+import sys
+
+import pytest
+
+import portico
+import portico.mrc
+
+
+@pytest.mark.parametrize("package", [portico, portico.mrc])
+def test_every_offered_name_is_there(package):
+    assert package.__all__ == dir(package)
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+
+
+@pytest.mark.parametrize("package", [portico, portico.mrc])
+def test_an_unknown_name_lists_the_known_ones(package):
+    with pytest.raises(AttributeError, match=r"has no attribute 'Trainr'; it has .*MRCTrainer"):
+        _ = package.Trainr
+
+
+@pytest.mark.parametrize("package", ["portico", "portico.mrc", "portico.mrc.answers"])
+def test_importing_a_package_does_not_import_torch(package):
+    script = f"import sys, {package}; assert not {{'torch', 'transformers', 'hydra'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
