@@ -126,11 +126,21 @@ def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], ou
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
     fields_ = {key: value for key, value in model.items() if key != "name_or_path"}
     if model.get("name_or_path") is not None:
+        _check_unshaped(fields_, model["name_or_path"])
         return load_reader(model["name_or_path"])
     texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
         texts, vocab_size=preprocess["vocab_size"], max_length=preprocess["max_seq_length"], model=fields_
     )
+
+
+def _check_unshaped(fields_: Mapping[str, Any], name_or_path: str) -> None:
+    shaping = [f"`model.{name}={value}`" for name, value in fields_.items() if value is not None]
+    if shaping:
+        raise InputError(
+            f"{', '.join(shaping)} would shape a new small BERT, but `model.name_or_path={name_or_path}` loads a "
+            "model as it is; set the one or the other, and null for the rest."
+        )
 
 
 def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:

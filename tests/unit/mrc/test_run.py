@@ -29,6 +29,8 @@ SETTINGS = {
 
 def settings(tmp_path, **changes):
     merged = {group: {**SETTINGS[group], **changes.get(group, {})} for group in SETTINGS if group in ("args", "model")}
+    if "name_or_path" in merged["model"]:
+        merged["model"] = changes["model"]
     merged |= {group: changes.get(group, SETTINGS[group]) for group in ("callbacks", "logger")}
     rest = [group for group in SETTINGS if group not in merged]
     merged |= {group: {**SETTINGS[group], **changes.get(group, {})} for group in rest}
@@ -124,6 +126,18 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
             r"no metric was chosen; set `args.metric_for_best_model`",
         ),
         ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model"),
+        (
+            {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
+            r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",
+        ),
+        (
+            {"model": {"num_attention_heads": 7}},
+            r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple",
+        ),
+        (
+            {"model": {"hidden_size": "big"}},
+            r"No BERT can be made with `model.hidden_size=big`.* expected int, got str",
+        ),
         ({"args": {"eval_strategy": "sometimes"}}, r"The training arguments do not go together: .*sometimes"),
         ({"preprocess": {"doc_stride": 128}}, r"doc_stride=128 must be .* below max_seq_length=128"),
         (
