@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
 
 from portico.errors import InputError
@@ -28,15 +29,27 @@ def lightning_placement(args: Any) -> dict[str, Any]:
 
 
 def resolve_strategy(args: Any) -> Strategy:
-    """Return the strategy that a run with ``args`` uses, before any run exists."""
-    with quiet_lightning():
-        return pl.Trainer(
-            **lightning_placement(args),
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        ).strategy
+    """Return the strategy that a run with ``args`` uses, before any run exists.
+
+    Raises:
+        InputError: If this machine has no such place.
+    """
+    placement = lightning_placement(args)
+    try:
+        with quiet_lightning():
+            return pl.Trainer(
+                **placement,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            ).strategy
+    except (MisconfigurationException, ImportError) as error:
+        asked = ", ".join(f"{name}={value!r}" for name, value in placement.items())
+        raise InputError(
+            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it was asked for {asked}. Set "
+            "`accelerator` and `devices` to what this machine has, for example 'cpu' and 1."
+        ) from error
 
 
 def _precision(args: Any) -> str:

@@ -1,6 +1,7 @@
 """``Trainer``: Hugging Face's API, Lightning's loops."""
 
 import logging
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,10 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
-from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import (
     CallbackHandler,
     DefaultFlowCallback,
@@ -37,6 +38,7 @@ from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
 from portico.facade.checks import check_parts
+from portico.facade.integrations import reporting_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.preparation import apply_log_level, prepared_for_training
 from portico.facade.training import TrainingMethods
@@ -149,7 +151,7 @@ class Trainer(TrainingMethods):
         self.datamodule = TrainerDataModule(self)
 
     def _start_bookkeeping(self, callbacks: list[TrainerCallback | type[TrainerCallback]] | None) -> None:
-        reporting = get_reporting_integration_callbacks(self.args.report_to)
+        reporting = reporting_callbacks(self.args.report_to)
         self.callback_handler = CallbackHandler(
             [DefaultFlowCallback, *reporting, *(callbacks or [])],
             self.model,
@@ -256,6 +258,9 @@ class Trainer(TrainingMethods):
         try:
             with quiet_lightning():
                 self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
+        except SIGTERMException as exit_:
+            # Lightning's exit would have the code of success, and whoever ended the run would take it for finished.
+            raise SystemExit(128 + signal.SIGTERM) from exit_
         except SystemExit as exit_:
             # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
             if isinstance(exit_.__context__, KeyboardInterrupt):

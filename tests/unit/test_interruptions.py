@@ -1,5 +1,8 @@
 """Trainings and savings that break off."""
 
+import os
+import signal
+
 import pytest
 import torch
 from transformers import TrainerCallback
@@ -41,6 +44,19 @@ def test_an_exit_asked_for_by_user_code_stays_an_exit(tmp_path):
     with pytest.raises(SystemExit) as caught:
         trainer.train()
     assert caught.value.code == 3
+
+
+def test_a_termination_is_not_taken_for_success(tmp_path):
+    class Terminate(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [Terminate()]}, **SAVING)
+    with pytest.raises(SystemExit) as caught:
+        trainer.train()
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert _entries(tmp_path) == ["checkpoint-2"]
 
 
 @pytest.mark.parametrize("place", ["forward", "data"])

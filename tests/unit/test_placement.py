@@ -50,3 +50,13 @@ def test_the_strategy_is_known_before_a_run(tmp_path):
     assert isinstance(strategy, SingleDeviceStrategy)
     assert strategy.root_device == torch.device("cpu")
     assert isinstance(resolve_strategy(toy_arguments(tmp_path, strategy="ddp", devices=2)), DDPStrategy)
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
+@pytest.mark.parametrize("accelerator", ["gpu", "tpu"])
+def test_a_place_that_the_machine_has_not_is_refused(tmp_path, accelerator):
+    expected = (
+        rf"cannot place the run here \(.*\); it was asked for accelerator='{accelerator}'.* for example 'cpu' and 1"
+    )
+    with pytest.raises(InputError, match=expected):
+        resolve_strategy(toy_arguments(tmp_path, accelerator=accelerator))

@@ -207,3 +207,8 @@ def test_eight_bit_optimizers_are_refused(tmp_path):
 def test_an_unknown_public_name_is_explained():
     with pytest.raises(AttributeError, match=r"no attribute 'Trianer'; it has .*Trainer"):
         portico.Trianer  # noqa: B018
+
+
+@pytest.mark.parametrize(("tracker", "reason"), [("nonsense", "is not supported"), ("comet_ml", "requires comet-ml")])
+def test_a_tracker_that_cannot_report_is_named(tmp_path, tracker, reason):
+    refused(tmp_path, rf"`report_to={tracker}` cannot be used \(.*{reason}.*; install its package", report_to=tracker)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, BertConfig
 
 from portico.errors import InputError
@@ -42,19 +44,35 @@ def load_reader(name_or_path: str) -> Reader:
     """Load a pretrained encoder with a question answering head, which is new where the model has none.
 
     Raises:
-        InputError: If there is no such model, or it has no question answering head.
+        InputError: If there is no such model, it has no question answering head, or no tokenizer that fits it.
     """
     try:
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         model = AutoModelForQuestionAnswering.from_pretrained(name_or_path, config=config)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
             f"`model.name_or_path={name_or_path}` gives no model that answers questions, with its tokenizer "
             f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
             "such as bert-base-uncased, or to null for a small BERT trained from scratch."
         ) from error
+    _check_tokenizer(name_or_path, tokenizer, model)
     return Reader(model, tokenizer)
+
+
+def _check_tokenizer(name_or_path: str, tokenizer: Any, model: Any) -> None:
+    num_pieces, num_rows = len(tokenizer), model.get_input_embeddings().num_embeddings
+    # Without its files, transformers makes a tokenizer that knows no text.
+    if num_pieces <= len(tokenizer.all_special_ids):
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` holds a model but no tokenizer, without which no word is known; "
+            "write it there with `tokenizer.save_pretrained`."
+        )
+    if num_pieces > num_rows:
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` holds a tokenizer of {num_pieces} pieces, but its model has "
+            f"embeddings for {num_rows}; put the tokenizer there that the model was trained with."
+        )
 
 
 def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model: Mapping[str, Any]) -> Reader:
@@ -65,11 +83,24 @@ def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model:
         vocab_size: Pieces of the tokenizer, at most.
         max_length: Longest input in tokens, unless ``model`` says otherwise.
         model: Fields of ``BertConfig`` that differ from the small BERT's.
+
+    Raises:
+        InputError: If no BERT can have these fields.
     """
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
-    return Reader(build_small_bert(small_bert_config(tokenizer, **fields)), tokenizer)
+    try:
+        return Reader(build_small_bert(small_bert_config(tokenizer, **fields)), tokenizer)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise InputError(
+            f"No BERT can be made with {_listed(model)} ({' '.join(str(error).split())}); set them otherwise, or "
+            "leave them out for the small BERT's own."
+        ) from error
+
+
+def _listed(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
 
 
 def bert_fields() -> list[str]:

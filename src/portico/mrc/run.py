@@ -17,6 +17,7 @@ from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
+from portico.mrc.settings import check_callbacks, check_settings
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
 
@@ -75,7 +76,9 @@ def run_mrc(
         InputError: If a setting or a file cannot be used; before training.
     """
     started = time.time()
+    check_settings(args=args, model=model, data=data, preprocess=preprocess, postprocess=postprocess, metric=metric)
     arguments = _training_arguments(args, strategy, output_dir)
+    check_callbacks(callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(data)
     reader = _reader(model, preprocess, examples)
@@ -116,18 +119,28 @@ def run_mrc(
 def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str) -> TrainingArguments:
     try:
         return TrainingArguments(output_dir=output_dir, **{**args, **strategy})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"The training arguments do not go together: {' '.join(str(error).split())}") from error
 
 
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
     fields_ = {key: value for key, value in model.items() if key != "name_or_path"}
     if model.get("name_or_path") is not None:
+        _check_unshaped(fields_, model["name_or_path"])
         return load_reader(model["name_or_path"])
     texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
         texts, vocab_size=preprocess["vocab_size"], max_length=preprocess["max_seq_length"], model=fields_
     )
+
+
+def _check_unshaped(fields_: Mapping[str, Any], name_or_path: str) -> None:
+    shaping = [f"`model.{name}={value}`" for name, value in fields_.items() if value is not None]
+    if shaping:
+        raise InputError(
+            f"{', '.join(shaping)} would shape a new small BERT, but `model.name_or_path={name_or_path}` loads a "
+            "model as it is; set the one or the other, and null for the rest."
+        )
 
 
 def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from transformers import BertForQuestionAnswering
+from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
 from portico import InputError
 from portico.mrc.corpus import generate, to_squad
@@ -29,6 +29,8 @@ SETTINGS = {
 
 def settings(tmp_path, **changes):
     merged = {group: {**SETTINGS[group], **changes.get(group, {})} for group in SETTINGS if group in ("args", "model")}
+    if "name_or_path" in merged["model"]:
+        merged["model"] = changes["model"]
     merged |= {group: changes.get(group, SETTINGS[group]) for group in ("callbacks", "logger")}
     rest = [group for group in SETTINGS if group not in merged]
     merged |= {group: {**SETTINGS[group], **changes.get(group, {})} for group in rest}
@@ -104,7 +106,38 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
         ({"data": {"train_file": "a.json"}}, r"`data.train_file=a.json` came without `data.validation_file`"),
         ({"data": {"train_file": "no.json", "validation_file": "no.json"}}, r"no\.json"),
         ({"data": {"max_train_samples": 0}}, r"`data.max_train_samples=0` leaves no example"),
+        ({"data": {"max_train_samples": "few"}}, r"`data.max_train_samples=few` cannot be used; .* integer, or null"),
+        ({"data": {"num_train": "many"}}, r"`data.num_train=many` cannot be used"),
+        ({"preprocess": {"vocab_size": "abc"}}, r"`preprocess.vocab_size=abc` cannot be used"),
+        ({"postprocess": {"n_best_size": 0}}, r"`postprocess.n_best_size=0` cannot be used"),
+        (
+            {"metric": {"version_2_with_negative": "maybe"}},
+            r"version_2_with_negative=maybe` .* true or false, or null",
+        ),
+        ({"args": {"learning_rate": "abc"}}, r"`args.learning_rate=abc` cannot be used; set it to a number of 0"),
+        ({"args": {"max_steps": 1.5}}, r"`args.max_steps=1.5` cannot be used; set it to an integer"),
+        ({"args": {"deepspeed": "zero.json"}}, r"The training arguments do not go together: .*deepspeed"),
+        (
+            {"callbacks": [EarlyStoppingCallback()]},
+            r"`args.eval_strategy=no` makes none .* `callbacks=early_stopping`",
+        ),
+        (
+            {"callbacks": [EarlyStoppingCallback()], "args": {"eval_strategy": "epoch"}},
+            r"no metric was chosen; set `args.metric_for_best_model`",
+        ),
         ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model"),
+        (
+            {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
+            r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",
+        ),
+        (
+            {"model": {"num_attention_heads": 7}},
+            r"No BERT can be made with .*`model.num_attention_heads=7`.* not a multiple",
+        ),
+        (
+            {"model": {"hidden_size": "big"}},
+            r"No BERT can be made with `model.hidden_size=big`.* expected int, got str",
+        ),
         ({"args": {"eval_strategy": "sometimes"}}, r"The training arguments do not go together: .*sometimes"),
         ({"preprocess": {"doc_stride": 128}}, r"doc_stride=128 must be .* below max_seq_length=128"),
         (

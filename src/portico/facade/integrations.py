@@ -1,0 +1,21 @@
+"""Experiment trackers, as transformers integrates them."""
+
+from transformers import TrainerCallback
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+from portico.errors import InputError
+
+
+def reporting_callbacks(report_to: list[str]) -> list[TrainerCallback]:
+    """Return the callbacks that report to the trackers named in ``TrainingArguments.report_to``.
+
+    Raises:
+        InputError: If there is no such tracker, or its package is not installed.
+    """
+    try:
+        return [tracker() for tracker in get_reporting_integration_callbacks(report_to)]
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"`report_to={', '.join(report_to)}` cannot be used ({error}); install its package, name another tracker, "
+            "or set it to 'none'."
+        ) from error

@@ -1,0 +1,47 @@
+import re
+import shutil
+
+import pytest
+from transformers import BertConfig, BertForQuestionAnswering
+
+from portico.errors import InputError
+from portico.mrc.pretrained import load_reader, new_reader
+
+TEXTS = ["Ada lives in Paris.", "Where does Ada live?"]
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    reader = new_reader(TEXTS, vocab_size=100, max_length=32, model=SHAPE)
+    reader.model.save_pretrained(tmp_path / "reader")
+    reader.tokenizer.save_pretrained(tmp_path / "reader")
+    return tmp_path / "reader"
+
+
+def test_a_saved_reader_is_loaded_whole(saved):
+    reader = load_reader(str(saved))
+    assert reader.max_length == 32
+    assert reader.tokenizer.decode(reader.tokenizer("Paris")["input_ids"]) == "[CLS] paris [SEP]"
+
+
+def test_a_folder_without_tokenizer_is_refused(saved):
+    for path in saved.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(InputError, match=rf"`model.name_or_path={re.escape(str(saved))}` holds a model but no tokeni"):
+        load_reader(str(saved))
+
+
+def test_a_tokenizer_beyond_the_embeddings_is_refused(saved, tmp_path):
+    BertForQuestionAnswering(BertConfig(vocab_size=10, **SHAPE)).save_pretrained(tmp_path / "small")
+    for path in saved.glob("tokenizer*"):
+        shutil.copy(path, tmp_path / "small")
+    with pytest.raises(InputError, match=r"a tokenizer of \d+ pieces, but its model has embeddings for 10; put"):
+        load_reader(str(tmp_path / "small"))
+
+
+def test_cut_off_weights_are_refused(saved):
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"gives no model that answers questions, with its tokenizer \(.*header"):
+        load_reader(str(saved))
