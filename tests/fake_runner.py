@@ -12,6 +12,7 @@ FACADE_ARGS = ("strategy", "accelerator", "devices", "precision")
 OVERRIDES = ("trainer.run=fake_runner.run", "trainer.valid_keys=fake_runner.valid_keys")
 DIVERGES = 7
 BREAKS = 13
+IS_INTERRUPTED = 17
 
 
 def valid_keys():
@@ -34,7 +35,10 @@ def run(*, args, model, data, preprocess, postprocess, metric, strategy, callbac
     }
     if data["train_file"] is not None:
         raise InputError(f"{data['train_file']} is missing.")
-    Path(output_dir, "checkpoint-2").mkdir(exist_ok=True)
+    if args.get("save_strategy") != "no":
+        Path(output_dir, "checkpoint-2").mkdir(exist_ok=True)
+    if args.get("seed") == IS_INTERRUPTED:
+        raise KeyboardInterrupt
     if args.get("seed") == BREAKS:
         raise RuntimeError("a defect")
     Path(output_dir, "all_results.json").write_text(json.dumps(received), encoding="utf-8")

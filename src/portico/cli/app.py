@@ -1,6 +1,7 @@
 """From the shell command to the exit code."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from portico.cli.composition import CONFIG_NAME, HYDRA_VERSION_BASE, register_op
 from portico.cli.explain import CONFIG_ERRORS, explain
 from portico.cli.location import config_dir
 from portico.cli.objective import objective_value
-from portico.cli.run_folder import claim, recorded_config, removed_if_refused
+from portico.cli.run_folder import claim, interruption, recorded_config, removed_if_refused
 from portico.cli.runner import call_runner, check_settings
 from portico.errors import InputError
 
@@ -26,8 +27,8 @@ Task = Callable[[DictConfig], float | None]
 def main() -> None:
     """Compose the configuration that the command line asks for and run it, once or as a sweep.
 
-    Exits with code 1 and one paragraph on stderr if the user's input cannot be used. Other errors keep their
-    traceback, and with `HYDRA_FULL_ERROR=1` all do.
+    Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
+    with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
     register_open_sections()
     launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
@@ -40,6 +41,14 @@ def main() -> None:
             launch(_exiting(run))()
         except CONFIG_ERRORS as error:
             _exit(explain(error))
+        except OSError as error:
+            if error.filename is None:
+                raise
+            _exit(
+                f"'{error.filename}' cannot be used ({error.strerror}). A run writes into paths.output_dir, a sweep "
+                "into paths.sweep_dir; set it to a folder that can be written to. "
+                f"{FULL_ERROR}=1 shows where it failed."
+            )
 
 
 def run(config: DictConfig) -> float | None:
@@ -69,10 +78,13 @@ def _exiting(task: Task) -> Task:
                 return task(config)
             except InputError as error:
                 _exit(str(error))
+            except KeyboardInterrupt:
+                print(file=sys.stderr)  # ends the line of the progress bar
+                _exit(interruption(Path(HydraConfig.get().runtime.output_dir)), code=128 + signal.SIGINT)
 
     return exiting_task
 
 
-def _exit(message: str) -> NoReturn:
+def _exit(message: str, code: int = 1) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(1)
+    raise SystemExit(code)

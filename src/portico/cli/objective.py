@@ -12,6 +12,17 @@ from portico.errors import InputError
 log = logging.getLogger(__name__)
 
 
+def check_mode(objective: Mapping[str, Any]) -> None:
+    """Refuse a direction that is none, before the run that it would compare.
+
+    Raises:
+        InputError: If `mode` is another word than "max" and "min".
+    """
+    mode = objective["mode"]
+    if mode not in ("max", "min"):
+        raise InputError(f"objective.mode='{mode}' is neither 'max' nor 'min'; set the one that means better.")
+
+
 def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
     """Return the metric that the sweep optimises.
 
@@ -24,13 +35,11 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
         the mode, with a warning. None if no metric is named.
 
     Raises:
-        InputError: If the run has no such metric, or the mode is another word.
+        InputError: If the run has no such metric.
     """
     name, mode = objective["metric"], objective["mode"]
     if name is None:
         return None
-    if mode not in ("max", "min"):
-        raise InputError(f"objective.mode='{mode}' is neither 'max' nor 'min'; set the one that means better.")
     if name not in metrics:
         raise InputError(
             f"objective.metric='{name}' is not a metric of this run{suggestion(name, list(metrics))} "

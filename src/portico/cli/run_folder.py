@@ -37,9 +37,19 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
         path.rename(aside / path.name)
 
 
+def interruption(folder: Path) -> str:
+    """Return what an interrupt left in the folder, and how to go on from there."""
+    if not any(folder.glob("checkpoint-*")):
+        return "Interrupted before the first checkpoint; the same command starts anew."
+    return (
+        f"Interrupted; '{folder}' holds checkpoints. Continue from the last one by adding to the command: "
+        f"paths.output_dir='{folder}' args.resume_from_checkpoint=true"
+    )
+
+
 @contextmanager
 def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
-    """Keep the configuration beside the results; take it back if the run is refused before it wrote anything.
+    """Keep the configuration beside the results; take it back if the run is refused or interrupted without results.
 
     The file alone makes a folder count as taken, and the corrected command shall run in the same one.
     """
@@ -47,7 +57,7 @@ def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
     path.write_text(yaml, encoding="utf-8")
     try:
         yield
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         if _signs(folder) == [path]:
             path.unlink()
         raise
@@ -55,10 +65,10 @@ def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
 
 @contextmanager
 def removed_if_refused(folder: Path) -> Iterator[None]:
-    """Remove the folder made for a run that is refused, and its parents below the working folder, while empty."""
+    """Remove the folder of a refused or interrupted run, and its parents below the working folder, while empty."""
     try:
         yield
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         working = Path.cwd()
         for path in (folder, *folder.parents):
             if working not in path.parents or any(path.iterdir()):

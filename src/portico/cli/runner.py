@@ -9,6 +9,7 @@ from hydra.utils import get_method, instantiate
 from portico.cli.explain import explained
 from portico.cli.keys import check_groups, check_keys, runner_groups
 from portico.cli.location import experiment_names
+from portico.cli.objective import check_mode
 from portico.errors import InputError
 
 # Groups of `name: {_target_: ...}` entries; the runner gets the objects.
@@ -19,7 +20,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse a configuration that names no runner, or holds something that nothing reads.
 
     Raises:
-        InputError: If `trainer.run` is missing, or a group or a key is unknown.
+        InputError: If `trainer.run` is missing, a group or a key is unknown, or `objective.mode` is none.
     """
     trainer = settings["trainer"]
     if not trainer.get("run"):
@@ -33,6 +34,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         valid_keys = get_method(trainer["valid_keys"])()
     check_groups(settings, parameters)
     check_keys(settings, valid_keys)
+    check_mode(settings["objective"])
 
 
 def call_runner(settings: Mapping[str, Any], output_dir: str) -> Mapping[str, float]:

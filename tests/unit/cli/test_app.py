@@ -17,9 +17,9 @@ def files_below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def assert_refused(capsys, code, *parts):
-    shown = capsys.readouterr().err
-    assert code == 1
+def assert_refused(capsys, code, *parts, expected_code=1):
+    shown = capsys.readouterr().err.lstrip("\n")
+    assert code == expected_code
     assert shown.startswith("error: ")
     assert shown.count("\n") == 1, "not one paragraph"
     for part in parts:
@@ -123,6 +123,43 @@ def test_folder_with_a_run_is_refused_unharmed(train, capsys, tmp_path):
 def test_callback_that_cannot_be_built_is_refused(train, capsys):
     code = train("callbacks=early_stopping", "callbacks.early_stopping.patience=1")
     assert_refused(capsys, code, "unexpected keyword argument 'patience'")
+
+
+def test_interrupted_run_says_how_to_go_on(train, capsys, tmp_path):
+    code = train("paths.output_dir=here", f"args.seed={fake_runner.IS_INTERRUPTED}")
+    folder = tmp_path / "here"
+    assert_refused(
+        capsys,
+        code,
+        f"Interrupted; '{folder}' holds checkpoints",
+        f"paths.output_dir='{folder}' args.resume_from_checkpoint=true",
+        expected_code=130,
+    )
+    assert (folder / "checkpoint-2").is_dir()
+    assert train("paths.output_dir=here", "args.resume_from_checkpoint=true") == 0
+
+
+def test_run_interrupted_without_a_checkpoint_leaves_nothing(train, capsys, tmp_path):
+    code = train(f"args.seed={fake_runner.IS_INTERRUPTED}", "args.save_strategy=no")
+    assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts anew", expected_code=130)
+    assert not list(tmp_path.iterdir())
+
+
+def test_interrupt_ends_a_sweep(train, capsys, tmp_path):
+    assert train(f"args.seed={fake_runner.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
+    assert not (tmp_path / "grid/1").exists()
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_folder_that_cannot_be_made_is_named(train, capsys, tmp_path, folder):
+    (tmp_path / "file").touch()
+    code = train(f"paths.output_dir={folder}")
+    assert_refused(capsys, code, f"'{folder}' cannot be used (", "set it to a folder that can be written to")
+
+
+def test_direction_that_is_none_is_refused_before_the_run(train, capsys, tmp_path):
+    assert_refused(capsys, train("objective.mode=up"), "objective.mode='up' is neither 'max' nor 'min'")
+    assert not list(tmp_path.iterdir())
 
 
 def test_full_error_shows_the_traceback(train, monkeypatch):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from portico.cli.objective import objective_value
+from portico.cli.objective import check_mode, objective_value
 from portico.errors import InputError
 
 
@@ -35,4 +35,4 @@ def test_unknown_metric_names_those_of_the_run():
 
 def test_unknown_mode():
     with pytest.raises(InputError, match=r"objective.mode='up' is neither 'max' nor 'min'"):
-        objective_value({"eval_f1": 1.0}, {"metric": "eval_f1", "mode": "up"})
+        check_mode({"metric": "eval_f1", "mode": "up"})
