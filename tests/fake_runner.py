@@ -16,7 +16,7 @@ IS_INTERRUPTED = 17
 
 
 def valid_keys():
-    data = "train_file validation_file num_train num_validation seed max_train_samples max_eval_samples"
+    data = "train_file validation_file num_train num_validation seed max_train_samples max_eval_samples skip_invalid"
     return {
         "args": [*(field.name for field in fields(TrainingArguments) if field.name != "output_dir"), *FACADE_ARGS],
         "data": data.split(),

@@ -19,6 +19,7 @@ DATA_KEYS = (
     "seed",
     "max_train_samples",
     "max_eval_samples",
+    "skip_invalid",
 )
 
 
@@ -44,8 +45,9 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
     """Return the examples that the settings name.
 
     Args:
-        data: ``train_file`` and ``validation_file``, both or neither; without them ``num_train``, ``num_validation``
-            and ``seed`` of the embedded corpus. ``max_train_samples`` and ``max_eval_samples`` keep the first ones.
+        data: ``train_file`` and ``validation_file``, both or neither, of which ``skip_invalid`` leaves out unusable
+            records; without them ``num_train``, ``num_validation`` and ``seed`` of the embedded corpus.
+            ``max_train_samples`` and ``max_eval_samples`` keep the first ones.
 
     Raises:
         InputError: If only one file is given, or a file cannot be used.
@@ -61,7 +63,8 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
             "the embedded corpus."
         )
     else:
-        train, validation = read_squad(train_file), read_squad(validation_file)
+        skip = data.get("skip_invalid", False)
+        train, validation = (read_squad(path, skip_invalid=skip) for path in (train_file, validation_file))
     return Examples(
         train=_first(train, data.get("max_train_samples"), "max_train_samples"),
         validation=_first(validation, data.get("max_eval_samples"), "max_eval_samples"),

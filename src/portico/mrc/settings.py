@@ -24,6 +24,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "seed": _INTEGER,
         "max_train_samples": Rule((int, type(None))),
         "max_eval_samples": Rule((int, type(None))),
+        "skip_invalid": Rule((bool,)),
     },
     "preprocess": {
         "max_seq_length": _POSITIVE,

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
@@ -75,6 +76,18 @@ def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files)
     assert metrics["eval_total"] == 16
     saved = BertForQuestionAnswering.from_pretrained(tmp_path / "second" / "run")
     assert saved.config.hidden_size == 32
+
+
+def test_unusable_records_are_left_out_when_asked(tmp_path, squad_files, caplog):
+    records = json.loads(Path(squad_files["train_file"]).read_text(encoding="utf-8"))
+    records["data"][0]["paragraphs"][0]["qas"][0]["question"] = ""
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(records), encoding="utf-8")
+    data = {**squad_files, "train_file": str(broken)}
+    with pytest.raises(InputError, match=r"`question` is empty.*`data.skip_invalid=true`"):
+        run_mrc(**settings(tmp_path / "strict", data=data))
+    run_mrc(**settings(tmp_path / "lenient", data={**data, "skip_invalid": True}))
+    assert "left out 1 unusable record" in caplog.text
 
 
 def test_answerable_data_is_scored_by_squad_1(tmp_path):

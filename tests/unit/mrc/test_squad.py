@@ -131,7 +131,7 @@ def test_a_defective_record_is_named_with_its_defect(written, record, message):
         read_squad(path)
     assert str(error.value).startswith(f"{path}, record 2")
     assert "\n" not in str(error.value)
-    assert "skip_invalid=True" in str(error.value)
+    assert "`skip_invalid=True` (`data.skip_invalid=true` in a command)" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +181,7 @@ def test_a_repeated_id_names_both_places(written):
         (b'{"data": [{"title": "A", "paragraphs": 3}]}', r"article 1 \('A'\): .* but under `paragraphs` 3 was found"),
         (b'{"data": [{"paragraphs": [{"context": "A"}]}]}', r"paragraph 1: .*`qas` is wanted, but an object with the"),
         (b'{"data": [{"paragraphs": [3]}]}', r"article 1, paragraph 1: .*`qas` is wanted, but 3 was found"),
+        (b"[" * 100_000, r"nested more deeply than any SQuAD file"),
         (b'{"id": 1\xe9}', r"not UTF-8 text \(byte 0xe9"),
         (gzip.compress(b"{}" * 100)[:-9], r"cannot be read \(Compressed file ended"),
     ],

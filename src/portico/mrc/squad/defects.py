@@ -30,7 +30,8 @@ class Defects:
         message = f"{place}: {problem}"
         if not self._skip_invalid:
             raise InputError(
-                f"{self.path}, {message} Correct the file, or set `skip_invalid=True` to leave such records out."
+                f"{self.path}, {message} Correct the file, or set `skip_invalid=True` (`data.skip_invalid=true` in a "
+                "command) to leave such records out."
             )
         self.messages.append(message)
 

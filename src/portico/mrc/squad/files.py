@@ -20,7 +20,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
     Raises:
         InputError: If there is no such file, or it cannot be read, decompressed or decoded; also while the caller
-            reads from it.
+            reads and parses it.
     """
     if not path.is_file():
         raise InputError(_why_no_file(path))
@@ -30,6 +30,8 @@ def open_text(path: Path) -> Iterator[TextIO]:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path}: not UTF-8 text (byte 0x{byte:02x}: {error.reason}); save it as UTF-8.") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested more deeply than any SQuAD file; give SQuAD JSON or JSON lines.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}); check that the file is whole and readable.") from error
 
