@@ -53,7 +53,8 @@ class MRCTrainer(Trainer):
                 FutureWarning,
                 stacklevel=2,
             )
-            kwargs.setdefault("processing_class", tokenizer)
+            if kwargs.get("processing_class") is None:
+                kwargs["processing_class"] = tokenizer
         self.eval_examples = eval_examples
         self.post_process_function: Any = post_process_function
         self.answered: Any = None
