@@ -13,6 +13,22 @@ CONFIG_FILE = "config.yaml"
 SIGNS_OF_A_RUN = (CONFIG_FILE, "all_results.json", "trainer_state.json", "checkpoint-*")
 
 
+def check_folder_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse a switch that is none, and a name that would lead out of the folder of all runs.
+
+    Raises:
+        InputError: Names the setting, what came and what is allowed.
+    """
+    overwrite, name = settings["overwrite"], settings["name"]
+    if not isinstance(overwrite, bool):
+        raise InputError(f"overwrite={overwrite} is neither true nor false; set one of them.")
+    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\"):
+        raise InputError(
+            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a text without "
+            "slashes, or choose the whole folder with paths.output_dir=<folder>."
+        )
+
+
 def claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Make sure that a run may write into the folder.
 

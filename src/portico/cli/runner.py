@@ -10,6 +10,7 @@ from portico.cli.explain import explained
 from portico.cli.keys import check_groups, check_keys, runner_groups
 from portico.cli.location import experiment_names
 from portico.cli.objective import check_mode
+from portico.cli.run_folder import check_folder_settings
 from portico.errors import InputError
 
 # Groups of `name: {_target_: ...}` entries; the runner gets the objects.
@@ -20,7 +21,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse a configuration that names no runner, or holds something that nothing reads.
 
     Raises:
-        InputError: If `trainer.run` is missing, a group or a key is unknown, or `objective.mode` is none.
+        InputError: If `trainer.run` is missing, a group or a key is unknown, or a setting of the
+            command line itself cannot be used.
     """
     trainer = settings["trainer"]
     if not trainer.get("run"):
@@ -35,6 +37,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     check_groups(settings, parameters)
     check_keys(settings, valid_keys)
     check_mode(settings["objective"])
+    check_folder_settings(settings)
 
 
 def call_runner(settings: Mapping[str, Any], output_dir: str) -> Mapping[str, float]:

@@ -85,9 +85,14 @@ def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model:
         model: Fields of ``BertConfig`` that differ from the small BERT's.
 
     Raises:
-        InputError: If no BERT can have these fields.
+        InputError: If the texts need more pieces, or no BERT can have these fields.
     """
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"`preprocess.vocab_size={vocab_size}` is too small: special tokens and the single characters of the "
+            f"training texts alone take {len(tokenizer)} pieces; set it to more than that."
+        )
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
     try:

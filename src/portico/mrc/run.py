@@ -120,7 +120,7 @@ def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], ou
     try:
         return TrainingArguments(output_dir=output_dir, **{**args, **strategy})
     except (TypeError, ValueError, ImportError) as error:
-        raise InputError(f"The training arguments do not go together: {' '.join(str(error).split())}") from error
+        raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
 
 
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:

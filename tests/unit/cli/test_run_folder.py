@@ -1,6 +1,6 @@
 import pytest
 
-from portico.cli.run_folder import claim, recorded_config, removed_if_refused
+from portico.cli.run_folder import check_folder_settings, claim, recorded_config, removed_if_refused
 from portico.errors import InputError
 
 
@@ -96,3 +96,15 @@ def test_folder_elsewhere_and_filled_folders_stay(tmp_path, monkeypatch):
     with pytest.raises(InputError), removed_if_refused(tmp_path / "elsewhere"):
         refused()
     assert (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("overwrite", ["maybe", 1, None])
+def test_overwrite_is_a_switch(overwrite):
+    with pytest.raises(InputError, match=f"overwrite={overwrite} is neither true nor false"):
+        check_folder_settings({"overwrite": overwrite, "name": "mrc"})
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", None])
+def test_name_stays_inside_the_folder_of_all_runs(name):
+    with pytest.raises(InputError, match=r"name='.*' cannot be the folder .*paths\.output_dir"):
+        check_folder_settings({"overwrite": False, "name": name})

@@ -45,3 +45,8 @@ def test_cut_off_weights_are_refused(saved):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(InputError, match=r"gives no model that answers questions, with its tokenizer \(.*header"):
         load_reader(str(saved))
+
+
+def test_vocabulary_smaller_than_the_characters_is_refused():
+    with pytest.raises(InputError, match=r"`preprocess\.vocab_size=3` is too small: .* take \d+ pieces"):
+        new_reader(TEXTS, vocab_size=3, max_length=32, model=SHAPE)
