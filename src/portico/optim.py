@@ -42,7 +42,24 @@ def build_optimizer(
     for name in _OWN_PARAMETERS:
         parameters = kwargs.pop(name, parameters)
     optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
+    if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
+        _keep_embeddings_in_32_bits(model)
     return optimizer
+
+
+def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
+    import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
+
+    manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            # Eight bits are too few for gradients as sparse and uneven as those of embeddings.
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
+
+
+def updates_in_backward(optimizer: Any) -> bool:
+    """Tell whether an optimizer changes the weights during the backward pass, which it runs itself (LOMO)."""
+    return hasattr(optimizer, "fused_backward")
 
 
 def steps_after_evaluation(scheduler: Any) -> bool:
