@@ -159,6 +159,5 @@ class _ClosureFirst:
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         result = closure() if closure is not None else None
-        if not updates_in_backward(self._optimizer):
-            self._optimizer.step(**kwargs)
+        self._optimizer.step(**kwargs)
         return result

@@ -38,6 +38,7 @@ from portico.checkpoint.callback_states import restore_callbacks
 from portico.checkpoint.resume import find_checkpoint, read_state, resumed_batch_size
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
+from portico.facade.announcements import announce_without_effect
 from portico.facade.checks import check_parts
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
@@ -94,6 +95,7 @@ class Trainer(TrainingMethods):
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_unsupported(self.args)
         apply_log_level(self.args)
+        announce_without_effect(self.args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),

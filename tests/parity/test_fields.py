@@ -186,7 +186,7 @@ def terminated(at_step):
 
 def test_same_checkpoint_on_termination(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    ours, theirs = compare(tmp_path, base=terminated(3), enable_jit_checkpoint=True)
+    ours, _ = compare(tmp_path, base=terminated(3), enable_jit_checkpoint=True)
     assert ours.train_output.global_step == 4
     assert signal.getsignal(signal.SIGTERM) is before
     files = [{path.name for path in (tmp_path / name / "checkpoint-3").iterdir()} for name in ("same", "theirs")]

@@ -1,6 +1,5 @@
 """Whether the parts given to a facade go together."""
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ def check_parts(facade: Facade) -> None:
         TypeError: If the collator cannot be called.
     """
     args = facade.args
-    _check_choices(args)
     if args.eval_strategy != "no" and facade.eval_dataset is None:
         raise InputError(
             f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "
@@ -53,15 +51,6 @@ def check_parts(facade: Facade) -> None:
             f"The run is placed on {args.world_size} processes, which this version does not train on; set "
             "`devices=1` and start one process."
         )
-
-
-def _check_choices(args: Any) -> None:
-    for field in dataclasses.fields(args):
-        choices, value = field.metadata.get("choices"), getattr(args, field.name)
-        if choices is not None and value is not None and value not in choices:
-            raise InputError(
-                f"`{field.name}={value!r}` is no choice; set it to one of {', '.join(map(repr, choices))}."
-            )
 
 
 def _check_batch_metrics(compute_metrics: Callable[..., Any]) -> None:

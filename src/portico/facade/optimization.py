@@ -15,7 +15,8 @@ from portico.optim import build_optimizer, decay_parameter_names, learning_rate,
 def _unusable_optimizer(args: Any, error: Exception) -> str:
     options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
     name = getattr(args.optim, "value", args.optim)
-    return f"`optim={name!r}`{options} cannot be used: {error} Do that, or set `optim` to another, as 'adamw_torch'."
+    reason = str(error).rstrip(".")
+    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set `optim` to another name, as 'adamw_torch'."
 
 
 class OptimizationMethods(Facade):

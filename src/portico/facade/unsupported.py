@@ -1,5 +1,6 @@
-"""Training arguments that this version does not honour: refused, so that none is dropped in silence."""
+"""Values of training arguments that this version does not honour: refused, so that none is dropped in silence."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,17 @@ from portico.errors import InputError
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a field of the training arguments is refused.
+    """Why a value of a training argument is refused.
 
     Args:
         is_set: Tells from its value whether the field asks for anything.
         instead: What to set, one clause.
+        when: Which values are refused, for the documentation.
     """
 
     is_set: Callable[[Any], bool]
     instead: str
+    when: str = "when set"
 
 
 def _differs_from_default(config: Any) -> bool:
@@ -29,7 +32,11 @@ def _differs_from_default(config: Any) -> bool:
 
 REFUSALS = {
     "accelerator_config": Refusal(_differs_from_default, "leave it out, since accelerate does not run anything here"),
-    "debug": Refusal(lambda options: DebugOption.TPU_METRICS_DEBUG in options, "leave 'tpu_metrics_debug' out"),
+    "debug": Refusal(
+        lambda options: DebugOption.TPU_METRICS_DEBUG in options,
+        "leave 'tpu_metrics_debug' out",
+        "with 'tpu_metrics_debug'",
+    ),
     "deepspeed": Refusal(bool, "leave it out"),
     "fsdp": Refusal(bool, "leave it out"),
     "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
@@ -38,11 +45,17 @@ REFUSALS = {
 
 
 def refuse_unsupported(args: Any) -> None:
-    """Refuse training arguments that ask for what this version does not do.
+    """Refuse training arguments that ask for what this version does not do, or that are none of a field's choices.
 
     Raises:
         InputError: Names the field, its value and what to set instead.
     """
+    for field in dataclasses.fields(args):
+        choices, value = field.metadata.get("choices"), getattr(args, field.name)
+        if choices is not None and value is not None and value not in choices:
+            raise InputError(
+                f"`{field.name}={value!r}` is no choice; set it to one of {', '.join(map(repr, choices))}."
+            )
     for name, refusal in REFUSALS.items():
         value = getattr(args, name, None)
         if value is not None and refusal.is_set(value):
