@@ -43,6 +43,7 @@ from portico.facade.checks import check_parts
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.preparation import apply_log_level, compiled_for_training, prepared_for_training
+from portico.facade.requirements import check_requirements
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
 from portico.lightning_trainer import build_lightning_trainer
@@ -96,6 +97,7 @@ class Trainer(TrainingMethods):
         refuse_unsupported(self.args)
         apply_log_level(self.args)
         announce_without_effect(self.args)
+        check_requirements(self.args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),
