@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import RemoveColumnsCollator, seed_worker
 
 from portico.errors import InputError
@@ -81,9 +82,14 @@ class TrainerDataModule(pl.LightningDataModule):
         }
         if not isinstance(dataset, IterableDataset):
             sampler = sampler_fn(dataset) if sampler_fn is not None else None
-            if sampler is not None:
-                options["sampler"] = sampler
-            options["drop_last"] = args.dataloader_drop_last
+            if isinstance(sampler, BatchRebalanceSampler):
+                # It gives whole batches, of sizes of its own.
+                del options["batch_size"]
+                options["batch_sampler"] = sampler
+            else:
+                if sampler is not None:
+                    options["sampler"] = sampler
+                options["drop_last"] = args.dataloader_drop_last
             if is_training:
                 options["worker_init_fn"] = partial(
                     seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index

@@ -46,6 +46,11 @@ def pass_batches_directly(trainer: pl.Trainer) -> None:
     trainer.fit_loop.epoch_loop._build_kwargs = step_arguments  # type: ignore[method-assign]
 
 
+def leave_signals_alone(trainer: pl.Trainer) -> None:
+    """Keep ``trainer`` from handling SIGTERM, which would end a run before a handler of the user could save it."""
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+
+
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
     """Tell ``trainer`` that the training step runs backward itself."""
     trainer.fit_loop._skip_backward = skip

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulati
 from lightning.pytorch.loggers import Logger
 
 from portico.errors import InputError
-from portico.lightning_internals import pass_batches_directly, take_losses_undivided
+from portico.lightning_internals import leave_signals_alone, pass_batches_directly, take_losses_undivided
 from portico.placement import lightning_placement
 from portico.plan import RunPlan
 from portico.quiet import quiet_lightning
@@ -60,6 +60,8 @@ def build_lightning_trainer(
         )
     take_losses_undivided(trainer)
     pass_batches_directly(trainer)
+    if args.enable_jit_checkpoint:
+        leave_signals_alone(trainer)
     return trainer
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from portico.lightning_internals import QuickHookNames, publish_metrics, skip_lightning_backward
-from portico.optim import scheduler_config
+from portico.optim import scheduler_config, updates_in_backward
+from portico.precision import uncast
 
 if TYPE_CHECKING:
     from portico.contract import Facade
@@ -55,12 +56,21 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Return the loss that Lightning differentiates, or the finished loss where the facade differentiated it."""
         run = self._training_run
-        loss = self.facade.training_step(self.facade.model_wrapped, batch, run.num_items_in_batch)
+        with uncast(self.trainer.strategy):
+            loss = self.facade.training_step(self.facade.model_wrapped, batch, run.num_items_in_batch)
         if self.facade._runs_own_backward:
             run.add_loss(loss, batch)
             return loss
         run.unfinished = (loss, batch)
         return self.facade.accelerator.take_deferred_loss()
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """Differentiate; an optimizer that updates the weights meanwhile does it itself."""
+        optimizer = self.facade.optimizer
+        if updates_in_backward(optimizer):
+            optimizer.fused_backward(loss, self.facade._get_learning_rate())
+        else:
+            super().backward(loss, *args, **kwargs)
 
     def on_after_backward(self) -> None:
         """Count the batch, now that its gradients are there."""
@@ -108,7 +118,8 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Take one batch of an evaluation."""
         assert self.evaluation is not None
-        self.evaluation.step(batch, batch_idx)
+        with uncast(self.trainer.strategy):
+            self.evaluation.step(batch, batch_idx)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Take one batch of a prediction."""

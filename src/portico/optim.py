@@ -1,5 +1,6 @@
 """Parameter groups, optimizers and schedules, chosen as Hugging Face chooses them."""
 
+from types import MethodType
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers.optimization import GreedyLR
 from transformers.trainer_optimizer import is_optimizer_factory
-from transformers.trainer_pt_utils import get_parameter_names
+from transformers.trainer_pt_utils import LayerWiseDummyOptimizer, get_parameter_names
 
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 # Parameters come inside the keyword arguments of optimizers that choose their own.
@@ -37,12 +38,62 @@ def build_optimizer(
     if is_optimizer_factory(optimizer_cls):
         made: torch.optim.Optimizer = optimizer_cls()(model, **kwargs)
         return made
+    if optimizer_cls is LayerWiseDummyOptimizer:
+        optimizer_cls = LayerwiseOptimizer
     kwargs = dict(kwargs)
     parameters: Any = groups
     for name in _OWN_PARAMETERS:
         parameters = kwargs.pop(name, parameters)
     optimizer: torch.optim.Optimizer = optimizer_cls(parameters, **kwargs)
+    if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
+        _keep_embeddings_in_32_bits(model)
+    if updates_in_backward(optimizer):
+        # Schedules count the calls of a step, so there has to be one, if only to do nothing.
+        optimizer.step = MethodType(_no_step, optimizer)  # type: ignore[method-assign]
     return optimizer
+
+
+class LayerwiseOptimizer(torch.optim.Optimizer):
+    """Stands for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
+
+    ``get_scheduler`` schedules each parameter of transformers' own stand-in. Its trainer never gets there, since
+    accelerate wraps the optimizer: the parameters keep their rate, and only the logged one follows the schedule.
+
+    Args:
+        optimizer_dict: The optimizer of each parameter.
+        lr: Learning rate of the schedule.
+        **kwargs: Settings of the optimizers, which have them already.
+    """
+
+    def __init__(self, optimizer_dict: dict[nn.Parameter, torch.optim.Optimizer], lr: float, **kwargs: Any) -> None:
+        self.optimizer_dict = optimizer_dict
+        # A random number, as transformers draws here: those that come after must be the same.
+        super().__init__([torch.randn(1, 1)], {"lr": lr})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the hooks did."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing: the hooks did."""
+
+
+def _no_step(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
+    return None
+
+
+def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
+    import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
+
+    overrides = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            # Eight bits are too few for gradients as sparse and uneven as those of embeddings.
+            overrides.register_module_override(module, "weight", {"optim_bits": 32})
+
+
+def updates_in_backward(optimizer: Any) -> bool:
+    """Tell whether an optimizer changes the weights during the backward pass, which it runs itself (LOMO)."""
+    return hasattr(optimizer, "fused_backward")
 
 
 def steps_after_evaluation(scheduler: Any) -> bool:

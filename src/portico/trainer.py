@@ -3,6 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,22 @@ from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
 from portico.checkpoint.callback_states import restore_callbacks
-from portico.checkpoint.resume import find_checkpoint, read_state
+from portico.checkpoint.resume import find_checkpoint, read_state, resumed_batch_size
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
+from portico.facade.announcements import announce_without_effect
 from portico.facade.checks import check_parts
-from portico.facade.integrations import reporting_callbacks
+from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
-from portico.facade.preparation import apply_log_level, prepared_for_training
+from portico.facade.preparation import apply_log_level, compiled_for_training, prepared_for_training
+from portico.facade.requirements import check_requirements
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
 from portico.lightning_trainer import build_lightning_trainer
+from portico.memory import with_batches_that_fit
 from portico.module import TrainerModule
 from portico.plan import ResumePoint
+from portico.precision import casting_forward, full_evaluation_dtype
 from portico.quiet import quiet_lightning
 from portico.state import TrainingRun, count_run, fresh_state
 
@@ -91,6 +96,8 @@ class Trainer(TrainingMethods):
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_unsupported(self.args)
         apply_log_level(self.args)
+        announce_without_effect(self.args)
+        check_requirements(self.args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),
@@ -103,7 +110,10 @@ class Trainer(TrainingMethods):
         self.is_in_train = False
         self._use_lightning_trainer()
         self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
-        self.gather_function = self.accelerator.gather_for_metrics
+        # Evaluations put the plain function back, so this holds for the first alone, as in Hugging Face's trainer.
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
         self._take_model(model, model_init)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
@@ -130,7 +140,9 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        self.model.to(self.args.device)
+        if full_evaluation_dtype(self.args) is None:
+            # Else the first evaluation casts the model and moves half as many bytes.
+            self.model.to(self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
@@ -153,7 +165,7 @@ class Trainer(TrainingMethods):
     def _start_bookkeeping(self, callbacks: list[TrainerCallback | type[TrainerCallback]] | None) -> None:
         reporting = reporting_callbacks(self.args.report_to)
         self.callback_handler = CallbackHandler(
-            [DefaultFlowCallback, *reporting, *(callbacks or [])],
+            [DefaultFlowCallback, *reporting, *termination_callbacks(self), *(callbacks or [])],
             self.model,
             self.processing_class,
             self.optimizer,
@@ -210,7 +222,15 @@ class Trainer(TrainingMethods):
             with prepared_for_training(self.model, self.args):
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
-                return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
+                    self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
+
+                def fit(batch_size: int) -> TrainOutput:
+                    self._train_batch_size = batch_size
+                    return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
+
+                if self.args.auto_find_batch_size:
+                    return with_batches_that_fit(fit, self._train_batch_size)
+                return fit(self._train_batch_size)
         finally:
             self.is_in_train = False
 
@@ -252,11 +272,11 @@ class Trainer(TrainingMethods):
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
         self.module.take(self.model)
-        self.model_wrapped = self.model
+        self.model_wrapped = compiled_for_training(self.model, self.model_wrapped, self.args)
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            with quiet_lightning():
+            with quiet_lightning(), casting_forward(self.model, self.lightning_trainer.strategy):
                 self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
         except SIGTERMException as exit_:
             # Lightning's exit would have the code of success, and whoever ended the run would take it for finished.

@@ -1,3 +1,6 @@
+import sys
+import types
+
 import pytest
 import torch
 import transformers
@@ -132,3 +135,62 @@ def test_a_hook_on_the_optimizer_finds_the_gradients(tmp_path):
 
     toy_trainer(tmp_path, Own, max_steps=2).train()
     assert seen == [True, True]
+
+
+class Fused(torch.optim.SGD):
+    """Updates the weights in a backward pass of its own, as LOMO does."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr)
+        self.rates = []
+
+    def fused_backward(self, loss, lr):
+        self.rates.append(lr)
+        loss.backward()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data -= lr * parameter.grad
+            parameter.grad = None
+
+    def step(self, closure=None):
+        raise NotImplementedError
+
+
+def test_an_optimizer_that_updates_in_backward_is_told_the_rate(tmp_path):
+    parts = {"optimizer_cls_and_kwargs": (Fused, {"lr": 0.1})}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=4)
+    before = trainer.model.linear.weight.detach().clone()
+    trainer.train()
+    assert trainer.optimizer.rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert not torch.equal(trainer.model.linear.weight, before)
+
+
+def test_embeddings_keep_32_bits_in_8_bit_optimizers(monkeypatch):
+    overrides = []
+
+    class Overrides:
+        def register_module_override(self, module, name, options):
+            overrides.append((module, name, options))
+
+    class EightBit(torch.optim.SGD):
+        def __init__(self, parameters, lr, optim_bits):
+            super().__init__(parameters, lr=lr)
+
+    EightBit.__module__ = "bitsandbytes.optim"
+    package = types.ModuleType("bitsandbytes")
+    package.optim = types.SimpleNamespace(GlobalOptimManager=types.SimpleNamespace(get_instance=Overrides))
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
+    model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
+    groups = parameter_groups(model, [], 0.0)
+    build_optimizer(model, groups, EightBit, {"lr": 0.1, "optim_bits": 32})
+    assert not overrides
+    build_optimizer(model, groups, EightBit, {"lr": 0.1, "optim_bits": 8})
+    assert overrides == [(model[0], "weight", {"optim_bits": 32})]
+
+
+def test_a_missing_package_of_an_optimizer_is_an_import_error_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.trainer_optimizer.is_schedulefree_available", lambda *_: False)
+    with pytest.raises(
+        ImportError, match=r"`optim='schedule_free_sgd'` cannot be used: .*install `schedulefree`"
+    ) as raised:
+        toy_trainer(tmp_path, optim="schedule_free_sgd").train()
+    assert isinstance(raised.value, portico.InputError)

@@ -65,3 +65,26 @@ def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatc
     trainer = toy_trainer(tmp_path, torch_empty_cache_steps=3, num_train_epochs=1)
     trainer.train()
     assert len(emptied) == 2
+
+
+def test_kernels_of_liger_are_applied_where_they_run(tmp_path, monkeypatch):
+    applied = []
+    monkeypatch.setattr("portico.facade.preparation.apply_liger_kernel", lambda *given: applied.append(given))
+    monkeypatch.setattr("portico.trainer.check_requirements", lambda args: None)
+    trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
+    trainer.train()
+    assert applied == [(trainer.model, {"rope": True})]
+
+
+def test_kernels_of_liger_need_their_package_and_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr("portico.facade.requirements.is_liger_kernel_available", lambda: False)
+    with pytest.raises(ImportError, match="pip install liger-kernel"):
+        bert_trainer(tmp_path, use_liger_kernel=True)
+    monkeypatch.setattr("portico.facade.requirements.is_liger_kernel_available", lambda: True)
+    with pytest.raises(portico.InputError, match="liger-kernel has no kernels for the CPU"):
+        bert_trainer(tmp_path, use_liger_kernel=True)
+
+
+def test_an_unknown_compiler_is_refused(tmp_path):
+    with pytest.raises(portico.InputError, match=r"`torch_compile_backend='nvcc'` is no compiler.*inductor"):
+        bert_trainer(tmp_path, torch_compile_backend="nvcc")

@@ -63,6 +63,15 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
     return state
 
 
+def resumed_batch_size(folder: str, args: Any) -> int | None:
+    """Return the batch size that a run with ``auto_find_batch_size`` had come down to, if ``folder`` tells."""
+    file = Path(folder) / STATE_FILE
+    if not args.auto_find_batch_size or not file.is_file():
+        return None
+    size: int | None = TrainerState.load_from_json(str(file)).train_batch_size
+    return size
+
+
 def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: ResumePoint) -> None:
     """Load optimizer, schedule and scaler from ``folder``, and tell Lightning's loops where they stand.
 

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
-from portico.errors import InputError
+from portico.errors import MissingMetricError
 from portico.evaluation.runner import run_evaluation
 from portico.evaluation.session import EvaluationSession
 from portico.facade.reporting import ReportingMethods
 from portico.facade.steps import StepMethods
+from portico.memory import is_out_of_memory
 from portico.optim import steps_after_evaluation
+from portico.precision import casting_forward, full_evaluation_dtype
 
 
 class EvaluationMethods(StepMethods, ReportingMethods):
@@ -106,10 +108,18 @@ class EvaluationMethods(StepMethods, ReportingMethods):
             metric_key_prefix=metric_key_prefix,
         )
         self.module.take(self.model)
-        output = run_evaluation(session)
+        self._cast_for_full_evaluation()
+        with casting_forward(self.model, self.lightning_trainer.strategy):
+            output = run_evaluation(session)
         # A user who swapped it for one evaluation gets the usual one back.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
+
+    def _cast_for_full_evaluation(self) -> None:
+        """Leave the model in half precision for good, as Hugging Face does; never while it trains."""
+        dtype = full_evaluation_dtype(self.args)
+        if dtype is not None and not self.is_in_train:
+            self.model.to(dtype=dtype, device=self.args.device)
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         return EvaluationSession(self, dataloader, **options)
@@ -131,7 +141,16 @@ class EvaluationMethods(StepMethods, ReportingMethods):
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        try:
+            metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        except RuntimeError as error:
+            if self.args.auto_find_batch_size and is_out_of_memory(error):
+                # Not an error that a smaller training batch could cure.
+                raise RuntimeError(
+                    "Evaluation ran out of memory, and `auto_find_batch_size` reduces training batches only; set "
+                    f"`per_device_eval_batch_size` (now {self.args.per_device_eval_batch_size}) to less."
+                ) from error
+            raise
         if steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
             self.lr_scheduler.step(self._metric_for_best_model(metrics))
         return metrics
@@ -155,7 +174,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         name = self.args.metric_for_best_model
         key = name if name.startswith("eval_") else f"eval_{name}"
         if key not in metrics:
-            raise InputError(
+            raise MissingMetricError(
                 f"`metric_for_best_model={name!r}` is not among the metrics of the evaluation: {sorted(metrics)}; set "
                 "it to one of them, or let `compute_metrics` return it."
             )

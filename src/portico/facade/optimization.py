@@ -8,7 +8,15 @@ from transformers.optimization import get_scheduler
 from transformers.trainer import Trainer as TransformersTrainer
 
 from portico.contract import Facade
+from portico.errors import InputError, MissingPackageError
 from portico.optim import build_optimizer, decay_parameter_names, learning_rate, parameter_groups
+
+
+def _unusable_optimizer(args: Any, error: Exception) -> str:
+    options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
+    name = getattr(args.optim, "value", args.optim)
+    reason = str(error).rstrip(".")
+    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set `optim` to another name, as 'adamw_torch'."
 
 
 class OptimizationMethods(Facade):
@@ -47,8 +55,17 @@ class OptimizationMethods(Facade):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
-        chosen: tuple[Any, dict[str, Any]] = TransformersTrainer.get_optimizer_cls_and_kwargs(args, model)
+        """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments.
+
+        Raises:
+            InputError: If its package is missing (an ``ImportError`` too), or other arguments do not go with it.
+        """
+        try:
+            chosen: tuple[Any, dict[str, Any]] = TransformersTrainer.get_optimizer_cls_and_kwargs(args, model)
+        except ImportError as error:
+            raise MissingPackageError(_unusable_optimizer(args, error)) from error
+        except ValueError as error:
+            raise InputError(_unusable_optimizer(args, error)) from error
         return chosen
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:

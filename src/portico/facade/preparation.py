@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import transformers
 from torch import nn
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
+from transformers.integrations.liger import apply_liger_kernel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 
 from portico.errors import InputError
@@ -15,7 +17,7 @@ from portico.errors import InputError
 
 @contextmanager
 def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
-    """Give ``model`` activation checkpointing, noisy embeddings and overflow detection, as the arguments ask for.
+    """Give ``model`` kernels, activation checkpointing, noisy embeddings and overflow detection, as the arguments ask.
 
     The noise is taken away afterwards, also when training fails.
 
@@ -23,6 +25,8 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
         InputError: If the model cannot do what is asked for.
     """
     # The older names mirror the newer ones, which transformers has only since 5.23.
+    if args.use_liger_kernel:
+        apply_liger_kernel(model, args.liger_kernel_config)
     if args.gradient_checkpointing:
         enable_activation_checkpointing(model, args.gradient_checkpointing_kwargs or {})
     if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
@@ -40,6 +44,22 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
         yield
     finally:
         deactivate_neftune(model, handle)
+
+
+def compiled_for_training(model: nn.Module, wrapped: Any, args: Any) -> Any:
+    """Return ``model`` as ``torch_compile`` and its options ask for it.
+
+    Args:
+        model: Model to train; its weights are shared with what is returned.
+        wrapped: What an earlier run trained; it is returned again where it is ``model`` compiled.
+        args: Training arguments.
+    """
+    if not args.torch_compile or hasattr(model, "_orig_mod"):
+        return model
+    if getattr(wrapped, "_orig_mod", None) is model:
+        return wrapped
+    mode = None if args.torch_compile_mode == "default" else args.torch_compile_mode
+    return torch.compile(model, backend=args.torch_compile_backend, mode=mode)
 
 
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ class StepMethods(DataMethods):
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> contextlib.AbstractContextManager[Any]:
-        """Return no context: Lightning's precision plugin casts."""
+        """Return no context: the model's forward casts by itself."""
         return contextlib.nullcontext()
 
     def prediction_step(
@@ -135,7 +135,7 @@ class StepMethods(DataMethods):
         inputs = self._prepare_inputs(inputs)
         ignored = self._ignored_outputs() if ignore_keys is None else ignore_keys
         labels = _labels_of(inputs, self.label_names) if computes_loss else None
-        with torch.no_grad(), self.accelerator.autocast():
+        with torch.no_grad():
             if computes_loss:
                 num_items = self._get_num_items_in_batch([inputs], self.args.device)
                 with self.compute_loss_context_manager():

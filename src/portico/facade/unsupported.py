@@ -1,5 +1,6 @@
-"""Training arguments that this version does not honour: refused, so that none is dropped in silence."""
+"""Values of training arguments that this version does not honour: refused, so that none is dropped in silence."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,21 +9,20 @@ from transformers.debug_utils import DebugOption
 
 from portico.errors import InputError
 
-# They update weights inside backward, or keep some layers in more bits; both need a say in the training step.
-_REFUSED_OPTIMIZERS = ("lomo", "8bit")
-
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a field of the training arguments is refused.
+    """Why a value of a training argument is refused.
 
     Args:
         is_set: Tells from its value whether the field asks for anything.
         instead: What to set, one clause.
+        when: Which values are refused, for the documentation.
     """
 
     is_set: Callable[[Any], bool]
     instead: str
+    when: str = "when set"
 
 
 def _differs_from_default(config: Any) -> bool:
@@ -32,29 +32,30 @@ def _differs_from_default(config: Any) -> bool:
 
 REFUSALS = {
     "accelerator_config": Refusal(_differs_from_default, "leave it out, since accelerate does not run anything here"),
-    "auto_find_batch_size": Refusal(bool, "set `per_device_train_batch_size` to what fits the memory"),
-    "bf16_full_eval": Refusal(bool, "leave it out, or evaluate a model that was loaded with `dtype=torch.bfloat16`"),
-    "debug": Refusal(lambda options: DebugOption.TPU_METRICS_DEBUG in options, "leave 'tpu_metrics_debug' out"),
-    "deepspeed": Refusal(bool, "leave it out"),
-    "enable_jit_checkpoint": Refusal(bool, "set `save_strategy` and `save_steps` to save often enough"),
-    "fp16_full_eval": Refusal(bool, "leave it out, or evaluate a model that was loaded with `dtype=torch.float16`"),
-    "fsdp": Refusal(bool, "leave it out"),
-    "optim": Refusal(
-        lambda name: any(refused in name.value for refused in _REFUSED_OPTIMIZERS), "choose another, as 'adamw_torch'"
+    "debug": Refusal(
+        lambda options: DebugOption.TPU_METRICS_DEBUG in options,
+        "leave 'tpu_metrics_debug' out",
+        "with 'tpu_metrics_debug'",
     ),
+    "deepspeed": Refusal(bool, "leave it out"),
+    "fsdp": Refusal(bool, "leave it out"),
     "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
     "push_to_hub": Refusal(bool, "leave it out, and upload `output_dir` after training"),
-    "torch_compile": Refusal(bool, "leave it out, or give the trainer a model that went through `torch.compile`"),
-    "use_liger_kernel": Refusal(bool, "leave it out, or patch the model with liger-kernel before giving it"),
 }
 
 
 def refuse_unsupported(args: Any) -> None:
-    """Refuse training arguments that ask for what this version does not do.
+    """Refuse training arguments that ask for what this version does not do, or that are none of a field's choices.
 
     Raises:
         InputError: Names the field, its value and what to set instead.
     """
+    for field in dataclasses.fields(args):
+        choices, value = field.metadata.get("choices"), getattr(args, field.name)
+        if choices is not None and value is not None and value not in choices:
+            raise InputError(
+                f"`{field.name}={value!r}` is no choice; set it to one of {', '.join(map(repr, choices))}."
+            )
     for name, refusal in REFUSALS.items():
         value = getattr(args, name, None)
         if value is not None and refusal.is_set(value):

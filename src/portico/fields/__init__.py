@@ -1,0 +1,1 @@
+"""What becomes of every field of the training arguments."""

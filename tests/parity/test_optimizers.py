@@ -1,0 +1,114 @@
+"""Every name of ``optim`` trains as under transformers, or ends with an error that names the missing package."""
+
+import pytest
+import torch
+import transformers
+from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
+from transformers.training_args import OptimizerNames
+
+import portico
+from parity.peers import assert_identical, compare, run, tiny_bert
+
+LOW_RANK = {"optim_target_modules": ["attention", "intermediate"], "optim_args": "rank=2,update_proj_gap=2"}
+SPECIAL = {
+    "ademamix": {"optim_args": "beta3=0.99,t_alpha=5,t_beta3=5"},
+    "adagrad": {"optim_args": "lr_decay=0.1,eps=1e-6"},
+    "galore": LOW_RANK,
+    "apollo": LOW_RANK,
+    "sgd": {"optim_args": "momentum=0.9,nesterov=true"},
+    "stable": {"optim_args": "decouple_lr=True"},
+}
+
+
+def train(library, name, folder):
+    options = next((options for start, options in SPECIAL.items() if name.startswith(start)), {})
+    return run(
+        library,
+        folder,
+        optim=name,
+        max_steps=3,
+        eval_strategy="steps",
+        eval_steps=2,
+        weight_decay=0.1,
+        adam_beta2=0.95,
+        **options,
+    )
+
+
+def layerwise(model):
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()}
+
+    def step(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(step)
+    return LayerWiseDummyOptimizer, {"optimizer_dict": optimizers, "lr": 0.1}
+
+
+def test_same_numbers_with_an_optimizer_for_each_layer(tmp_path):
+    models = []
+
+    def make_model():
+        models.append(tiny_bert())
+        return models[-1]
+
+    compare(
+        tmp_path,
+        make_model=make_model,
+        trainer_options=lambda: {"optimizer_cls_and_kwargs": layerwise(models[-1])},
+        max_steps=4,
+        save_strategy="steps",
+        save_steps=2,
+    )
+
+
+def settings(optimizer):
+    # Under transformers the optimizer stands inside accelerate's.
+    inner = getattr(optimizer, "optimizer", optimizer)
+    groups = [
+        {
+            key: [tuple(one.shape) for one in value] if key == "params" else value
+            for key, value in group.items()
+            # GrokAdamW keeps its state here, by parameter.
+            if key != "state"
+        }
+        for group in inner.param_groups
+    ]
+    # Accelerate's wrapper adds `differentiable`, a default of torch's.
+    return type(inner).__name__, {**inner.defaults, "differentiable": False}, groups
+
+
+def outcome_or_error(library, name, folder):
+    try:
+        return train(library, name, folder)
+    except (AssertionError, ImportError, ValueError) as error:
+        return error
+
+
+# Optional packages warn of torch's newer ways; a schedule that steps before its optimizer is our own doing.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("error:Detected call of:UserWarning")
+@pytest.mark.parametrize("name", [name.value for name in OptimizerNames])
+def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
+    theirs = outcome_or_error(transformers, name, tmp_path / "theirs")
+    ours = outcome_or_error(portico, name, tmp_path / "ours")
+    if isinstance(theirs, AssertionError):
+        pytest.skip(f"{name} needs a GPU: {theirs}")
+    if not isinstance(theirs, Exception):
+        assert_identical(ours, theirs)
+        stand_in = "layerwise" in name
+        assert settings(ours.trainer.optimizer)[stand_in:] == settings(theirs.trainer.optimizer)[stand_in:]
+        return
+    assert isinstance(ours, type(theirs))
+    assert isinstance(ours, portico.InputError)
+    assert str(ours).startswith(f"`optim={name!r}`")
+    assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set `optim` to another name, as 'adamw_torch'.")
+
+
+def test_options_that_are_no_pairs_are_explained(tmp_path):
+    with pytest.raises(
+        portico.InputError, match=r"`optim='sgd'` with `optim_args='momentum'` cannot be used: not enough"
+    ):
+        run(portico, tmp_path, optim="sgd", optim_args="momentum")

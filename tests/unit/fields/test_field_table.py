@@ -1,0 +1,44 @@
+"""Every field of the training arguments is accounted for, in the code and on its page."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+import transformers
+
+import portico
+from portico.facade.unsupported import REFUSALS
+from portico.fields.page import page
+from portico.fields.table import TREATMENTS
+from unit.toy import toy_trainer
+
+ARGUMENTS = (portico.TrainingArguments, transformers.Seq2SeqTrainingArguments)
+SILENT = [name for name, treatment in TREATMENTS.items() if not treatment.has_effect]
+SET = {"local_rank": 0}
+
+
+def test_every_field_has_a_treatment():
+    fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
+    assert sorted(fields - TREATMENTS.keys()) == [], "say in portico.fields.table what these fields do here"
+    assert sorted(TREATMENTS.keys() - fields) == [], "no such field"
+    assert REFUSALS.keys() <= fields
+
+
+def test_the_page_is_current():
+    file = Path(__file__).parents[3] / "docs" / "training_arguments.md"
+    assert file.read_text(encoding="utf-8") == page(), "run `python -m portico.fields.page` (see the page's head)"
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_field_without_effect_is_announced_once(name, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        toy_trainer(tmp_path, max_steps=1, **{name: SET[name]}).train()
+    lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert lines == [f"`{name}={SET[name]!r}` has no effect: {TREATMENTS[name].clause}."]
+
+
+def test_nothing_is_announced_by_default(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        toy_trainer(tmp_path)
+    assert not caplog.records
