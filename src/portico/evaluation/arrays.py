@@ -69,7 +69,7 @@ class BatchList:
         if self.move_every is not None and len(self._batches) - self._num_moved >= self.move_every:
             self._move()
 
-    def result(self) -> list[Any] | None:
+    def result(self) -> Any:
         """Return the arrays of each batch, or ``None`` when there was nothing; what was kept is given up."""
         self._move()
         batches, self._batches, self._num_moved = self._batches, [], 0
