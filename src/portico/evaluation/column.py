@@ -8,13 +8,12 @@ import numpy.typing as npt
 import torch
 
 from portico.errors import InputError
+from portico.evaluation.block import Block
 
 _PADDING_INDEX = -100
-# Blocks of this size are maps of their own: untouched pages cost nothing, and growing moves pages instead of bytes.
-_FIRST_BLOCK_BYTES = 64 * 2**20
-# A first batch that is wider than the others would ask for more than there is.
+# Room for all rows is asked for up to this size: a first batch wider than the others would ask for too much.
 _LARGEST_FIRST_BLOCK_BYTES = 2**30
-_GROWTH = 17 / 16
+_GROWTH = 1.25
 _MOVED_AT_ONCE_BYTES = 2**20
 
 
@@ -34,7 +33,7 @@ class Column:
         self.move_every = move_every
         self.num_rows = num_rows
         self._on_device: list[torch.Tensor] = []
-        self._values: npt.NDArray[Any] = np.empty(0)
+        self._block: Block | None = None
         self._num_values = 0
         self._dtype: torch.dtype | None = None
         # Rows of equal shape that follow each other: `[shape of a row, number of rows]`.
@@ -58,10 +57,13 @@ class Column:
         row_shape = self._runs[0][0]
         if row_shape:
             row_shape = (self._width, *row_shape[1:])
-        self._resize(num_rows * math.prod(row_shape))
+        dtype, size = self._numpy_dtype, num_rows * math.prod(row_shape)
+        assert self._block is not None, "a batch came"
+        self._block.resize(size * dtype.itemsize)
+        values = self._block.view(dtype, size)
         if len(self._runs) > 1:
-            self._spread(row_shape)
-        return self._values.reshape(num_rows, *row_shape)
+            self._spread(values, row_shape)
+        return values.reshape(num_rows, *row_shape)
 
     def _take_from_device(self) -> None:
         waiting, self._on_device = self._on_device, []
@@ -75,10 +77,9 @@ class Column:
         row_shape = tuple(rest)
         self._settle_dtype(tensor, row_shape)
         first, self._num_values = self._num_values, self._num_values + tensor.numel()
-        if self._num_values > len(self._values):
-            self._make_room(tensor)
+        values = self._room_for(tensor)
         # Copied by torch: from any device, in any layout, and with a cast where one is due.
-        torch.from_numpy(self._values)[first : self._num_values].view(tensor.shape).copy_(tensor)
+        torch.from_numpy(values)[first:].view(tensor.shape).copy_(tensor)
         self._note_rows(row_shape, num_rows)
 
     def _note_rows(self, row_shape: tuple[int, ...], num_rows: int) -> None:
@@ -91,7 +92,6 @@ class Column:
         """Agree on a type as Hugging Face does: concatenation promotes, padding keeps the type so far."""
         if self._dtype is None:
             self._dtype = tensor.dtype
-            self._values = np.empty(0, _numpy_dtype(tensor.dtype))
             return
         known = self._runs[0][0]
         if len(known) != len(row_shape) or known[1:] != row_shape[1:]:
@@ -104,43 +104,46 @@ class Column:
         padded = row_shape and row_shape[0] != self._width
         joined = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
         if joined != self._dtype:
-            self._dtype = joined
-            self._values = self._values.astype(_numpy_dtype(joined))
+            self._convert(joined)
 
-    def _make_room(self, tensor: torch.Tensor) -> None:
-        if len(self._values):
-            self._resize(max(self._num_values, int(len(self._values) * _GROWTH)))
-            return
-        size = _FIRST_BLOCK_BYTES // self._values.itemsize
-        if self.num_rows is not None:
-            largest = _LARGEST_FIRST_BLOCK_BYTES // self._values.itemsize
-            size = min(self.num_rows * math.prod(tensor.shape[1:]), largest)
-        self._values = np.empty(max(self._num_values, size), self._values.dtype)
+    def _convert(self, dtype: torch.dtype) -> None:
+        assert self._block is not None, "a batch of another type came"
+        old = self._block.view(self._numpy_dtype, self._num_values)
+        self._dtype = dtype
+        self._block = Block(self._num_values * self._numpy_dtype.itemsize)
+        self._block.view(self._numpy_dtype, self._num_values)[:] = old
 
-    def _resize(self, size: int) -> None:
-        # In place, which for a block that is a map of its own copies nothing. Nothing else refers to the block: the
-        # only views of it are made and dropped within a line.
-        self._values.resize(size, refcheck=False)
+    def _room_for(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
+        """Return all values so far, those of ``tensor`` among them though not yet written."""
+        dtype = self._numpy_dtype
+        num_bytes = self._num_values * dtype.itemsize
+        if self._block is None:
+            expected = (self.num_rows or 0) * math.prod(tensor.shape[1:]) * dtype.itemsize
+            self._block = Block(max(num_bytes, min(expected, _LARGEST_FIRST_BLOCK_BYTES)))
+        elif num_bytes > len(self._block):
+            self._block.resize(max(num_bytes, int(len(self._block) * _GROWTH)))
+        return self._block.view(dtype, self._num_values)
 
-    def _spread(self, row_shape: tuple[int, ...]) -> None:
+    @property
+    def _numpy_dtype(self) -> "np.dtype[Any]":
+        """Type of the array; bfloat16, which numpy lacks, becomes float32."""
+        dtype = torch.float32 if self._dtype is torch.bfloat16 else self._dtype
+        return torch.empty(0, dtype=dtype).numpy().dtype
+
+    def _spread(self, values: npt.NDArray[Any], row_shape: tuple[int, ...]) -> None:
         """Move rows that lie end to end to where rows of ``row_shape`` lie; none moves over one that waits."""
         width, inner = self._width, math.prod(row_shape[1:])
-        source_end, target_end = self._num_values, len(self._values)
+        source_end, target_end = self._num_values, len(values)
         for (own_width, *_), num_rows in reversed(self._runs):
             own_size, size = own_width * inner, width * inner
-            at_once = max(1, _MOVED_AT_ONCE_BYTES // max(1, size * self._values.itemsize))
+            at_once = max(1, _MOVED_AT_ONCE_BYTES // max(1, size * values.itemsize))
             while num_rows:
                 moved = min(num_rows, at_once)
-                source = self._values[source_end - moved * own_size : source_end].reshape(moved, own_size)
-                target = self._values[target_end - moved * size : target_end].reshape(moved, size)
+                source = values[source_end - moved * own_size : source_end].reshape(moved, own_size)
+                target = values[target_end - moved * size : target_end].reshape(moved, size)
                 target[:, :own_size] = source.copy()
                 # Filled by torch, whose types without a sign take the padding too.
                 torch.from_numpy(target[:, own_size:]).fill_(_PADDING_INDEX)
                 source_end -= moved * own_size
                 target_end -= moved * size
                 num_rows -= moved
-
-
-def _numpy_dtype(dtype: torch.dtype) -> "np.dtype[Any]":
-    """Return the type an array gets; bfloat16, which numpy lacks, becomes float32."""
-    return torch.empty(0, dtype=torch.float32 if dtype is torch.bfloat16 else dtype).numpy().dtype

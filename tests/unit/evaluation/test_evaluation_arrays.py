@@ -1,4 +1,6 @@
+import sys
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,8 +76,10 @@ def test_rows_are_spread_a_part_at_a_time(monkeypatch):
 
 
 @pytest.mark.parametrize("num_rows", [None, 1])
-def test_a_block_grows_when_more_comes_than_expected(num_rows, monkeypatch):
-    monkeypatch.setattr("portico.evaluation.column._FIRST_BLOCK_BYTES", 8)
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_block_grows_when_more_comes_than_expected(num_rows, in_place, monkeypatch):
+    if not in_place:
+        monkeypatch.setattr("portico.evaluation.block._GROWS_IN_PLACE", False)
     batches = [torch.arange(start, start + 7) for start in range(0, 700, 7)]
     assert joined(*batches, num_rows=num_rows).tolist() == list(range(700))
 
@@ -98,6 +102,25 @@ def test_types_that_differ_are_joined_as_in_transformers(first, second, width):
     result, expected = joined(*batches), theirs.get_arrays()
     assert result.dtype == expected.dtype
     assert np.array_equal(result, expected)
+
+
+def resident_mebibytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process from /proc")
+@pytest.mark.parametrize("num_rows", [None, 3000])
+@pytest.mark.parametrize("widths", [[64], [16, 48, 64, 32]])
+def test_memory_stays_near_that_of_the_result(num_rows, widths):
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest point so far
+    before = resident_mebibytes()
+    arrays = JoinedArrays(num_rows=num_rows)
+    for index in range(300):
+        arrays.add(torch.ones(10, widths[index % len(widths)], 32))
+    result = arrays.result()
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    assert result.shape == (3000, 64, 32)
+    assert (int(line.split()[1]) / 1024 - before) / (result.nbytes / 2**20) < 1.2
 
 
 def test_nests_keep_their_form():
