@@ -13,7 +13,10 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 CHECKED_VERSION = "2.6"
@@ -95,20 +98,27 @@ def has_data(trainer: pl.Trainer) -> bool:
     return trainer.fit_loop._data_fetcher is not None
 
 
-def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
-    """Run the fit loop's own validation loop over ``feed``, at any point of a fit.
+def evaluate_inside(trainer: pl.Trainer, feed: Any, *, predicts: bool) -> None:
+    """Run an evaluation inside another loop of ``trainer``: at any point of a fit, or of another evaluation.
+
+    A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,
+    ``ModelCheckpoint``) do not count it as one.
 
     Args:
-        trainer: A trainer that is fitting.
+        trainer: A trainer whose loop is running.
         feed: Sized iterable of batches; not a ``DataLoader``, which Lightning would rebuild.
+        predicts: Whether this is a prediction.
     """
-    loop = trainer.fit_loop.epoch_loop.val_loop
     with _restored(trainer):
-        loop._data_source = _DataLoaderSource(feed, "val_dataloader")
-        loop._combined_loader = None
-        loop.restarting = False
-        trainer.validating = True
-        loop.run()
+        if predicts:
+            trainer.state.fn, trainer.testing = TrainerFn.TESTING, True
+        else:
+            trainer.state.fn = TrainerFn.FITTING if trainer.state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
+            trainer.validating = True
+        loop = trainer._evaluation_loop
+        with _anew(loop):
+            loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
+            loop.run()
 
 
 def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
@@ -132,18 +142,28 @@ def _restored(trainer: pl.Trainer) -> Iterator[None]:
     """Leave no trace of a nested loop in ``trainer``."""
     module = trainer.lightning_module
     connector = trainer._logger_connector
-    saved_stage = trainer.state.stage
+    saved_state = (trainer.state.fn, trainer.state.stage)
     saved_connector = (connector._first_loop_iter, connector._current_fx)
     saved_fx = module._current_fx_name
-    loop: _EvaluationLoop = trainer.fit_loop.epoch_loop.val_loop
-    saved_loop = (loop._data_source, loop._combined_loader, loop._data_fetcher)
     try:
         yield
     finally:
-        trainer.state.stage = saved_stage
+        trainer.state.fn, trainer.state.stage = saved_state
         connector._first_loop_iter, connector._current_fx = saved_connector
         module._current_fx_name = saved_fx
-        loop._data_source, loop._combined_loader, loop._data_fetcher = saved_loop
+
+
+@contextmanager
+def _anew(loop: _EvaluationLoop) -> Iterator[None]:
+    """Let ``loop`` start over, though it may be running, and go on after that where it was."""
+    saved = dict(vars(loop))
+    loop._combined_loader, loop.restarting, loop.verbose = None, False, False
+    loop.batch_progress = _BatchProgress()
+    loop._results = _ResultCollection(training=False)
+    try:
+        yield
+    finally:
+        vars(loop).update(saved)
 
 
 def _all_counts(value: int) -> dict[str, int]:

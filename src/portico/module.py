@@ -131,8 +131,11 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
         publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def on_test_epoch_end(self) -> None:
-        """Compute the metrics of a prediction."""
-        self.on_validation_epoch_end()
+        """Compute the metrics of a prediction; inside a fit, nothing that monitors the fit sees them."""
+        assert self.evaluation is not None
+        metrics = self.evaluation.finish().metrics or {}
+        if not self.facade.is_in_train:
+            publish_metrics(self.trainer, metrics)
 
     def on_validation_model_eval(self) -> None:
         """Leave the mode to the session, which Hugging Face's rules govern."""

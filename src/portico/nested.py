@@ -1,4 +1,4 @@
-"""Nested tensors of several processes brought together."""
+"""Nested tensors: mapped, named, and those of several processes brought together."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +18,31 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
     if isinstance(data, list | tuple):
         return type(data)(map_tensors(function, value) for value in data)
     return data
+
+
+def named_tensors(data: Any, name: str = "") -> dict[str, torch.Tensor]:
+    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`.
+
+    Args:
+        data: Nested tensors.
+        name: Path of ``data`` itself.
+
+    Raises:
+        TypeError: If there is anything but tensors in it.
+    """
+    if isinstance(data, torch.Tensor):
+        return {name: data}
+    if isinstance(data, Mapping):
+        parts = data.items()
+    elif isinstance(data, list | tuple):
+        parts = dict(enumerate(data)).items()
+    else:
+        raise TypeError(
+            f"Unsupported type {type(data).__name__} among the outputs of an evaluation{name and f', at {name}'}: "
+            "only tensors can be gathered, in any nest of tuples, lists and mappings. Let `prediction_step` return "
+            "tensors, or name the output in `ignore_keys`."
+        )
+    return {path: leaf for key, value in parts for path, leaf in named_tensors(value, f"{name}[{key!r}]").items()}
 
 
 def pad_to_longest(strategy: Any, data: Any, *, dim: int, pad_index: int, pad_first: bool) -> Any:

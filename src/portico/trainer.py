@@ -1,7 +1,6 @@
 """``Trainer``: Hugging Face's API, Lightning's loops."""
 
 import logging
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, TrainerCallback, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
@@ -53,6 +51,7 @@ from portico.plan import ResumePoint
 from portico.precision import casting_forward, full_evaluation_dtype
 from portico.quiet import quiet_lightning
 from portico.state import TrainingRun, count_run, fresh_state
+from portico.termination import exiting_on_termination
 
 logger = logging.getLogger(__name__)
 
@@ -276,11 +275,12 @@ class Trainer(TrainingMethods):
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            with quiet_lightning(), casting_forward(self.model, self.lightning_trainer.strategy):
+            with (
+                quiet_lightning(),
+                casting_forward(self.model, self.lightning_trainer.strategy),
+                exiting_on_termination(self.lightning_trainer),
+            ):
                 self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
-        except SIGTERMException as exit_:
-            # Lightning's exit would have the code of success, and whoever ended the run would take it for finished.
-            raise SystemExit(128 + signal.SIGTERM) from exit_
         except SystemExit as exit_:
             # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
             if isinstance(exit_.__context__, KeyboardInterrupt):

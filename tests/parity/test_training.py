@@ -47,6 +47,7 @@ ARGUMENTS = {
     "basic": {},
     "accumulation": {"gradient_accumulation_steps": 2},
     "partial_window": {"gradient_accumulation_steps": 3},
+    "accumulation_four": {"gradient_accumulation_steps": 4},
     "accumulation_five": {"gradient_accumulation_steps": 5, "logging_steps": 2},
     "no_clipping": {"max_grad_norm": 0.0},
     "tight_clipping": {"max_grad_norm": 0.01},
@@ -93,13 +94,14 @@ ARGUMENTS = {
     "log_first_step": {"logging_steps": 5, "logging_first_step": True},
     "log_epoch": {"logging_strategy": "epoch"},
     "tokens_seen": {"include_num_input_tokens_seen": "all"},
-    "workers": {"dataloader_num_workers": 2},
+    # Each worker draws from a generator of its own.
+    "workers": {"dataloader_num_workers": 2, "train_dataset": lambda: ToyDataset(draws=True)},
 }
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_same_numbers_with(name, tmp_path):
-    compare(tmp_path, **ARGUMENTS[name])
+    compare(tmp_path, scenario=name, **ARGUMENTS[name])
 
 
 DATA = {
@@ -112,12 +114,30 @@ DATA = {
         "eval_dataset": lambda: ToyDataset(11, draws=True),
     },
     "stream": {"train_dataset": ToyStream, "max_steps": 6},
+    "stream_gone_through": {"train_dataset": ToyStream, "max_steps": 19},
     "stream_that_draws": {"train_dataset": lambda: ToyStream(draws=True), "max_steps": 6},
     "stream_with_open_window": {"train_dataset": ToyStream, "max_steps": 5, "gradient_accumulation_steps": 4},
     "stream_for_evaluation": {"eval_dataset": lambda: ToyStream(11), "eval_strategy": "epoch"},
     "named_sets": {
         "eval_dataset": lambda: {"a": ToyDataset(7, seed=2), "b": ToyDataset(9, seed=3)},
         "eval_strategy": "epoch",
+    },
+    "named_sets_of_streams": {
+        "eval_dataset": lambda: {"a": ToyStream(7), "b": ToyStream(9, draws=True)},
+        "eval_strategy": "steps",
+        "eval_steps": 4,
+        "eval_on_start": True,
+        "trainer_options": {"compute_metrics": accuracy},
+    },
+    "best_of_named_sets": {
+        "eval_dataset": lambda: {"a": ToyDataset(7, seed=2), "b": ToyDataset(9, seed=3)},
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "metric_for_best_model": "b_loss",
+        "load_best_model_at_end": True,
+        "learning_rate": 0.5,
     },
     "plain_module": {"make_model": plain_model, "gradient_accumulation_steps": 3},
     "metrics": {"eval_strategy": "epoch", "trainer_options": {"compute_metrics": accuracy}},
@@ -134,7 +154,7 @@ DATA = {
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.filterwarnings("ignore:Using EarlyStoppingCallback without load_best_model_at_end")
 def test_same_numbers_on(name, tmp_path):
-    compare(tmp_path, **DATA[name])
+    compare(tmp_path, scenario=name, **DATA[name])
 
 
 class StopEpoch(TrainerCallback):
@@ -257,6 +277,12 @@ def many_small(trainer_class):
         def log(self, logs, *args, **kwargs):
             logs["mine"] = len(self.state.log_history)
             super().log(logs, *args, **kwargs)
+
+        def evaluate(self, *args, **kwargs):
+            self.model.evaluations = getattr(self.model, "evaluations", 0) + 1
+            metrics = super().evaluate(*args, **kwargs)
+            self.log({"evaluations": self.model.evaluations})
+            return metrics
 
         def prediction_step(self, *args, **kwargs):
             loss, logits, labels = super().prediction_step(*args, **kwargs)

@@ -145,3 +145,46 @@ def _breaking_at(step, method, error):
 
 def _entries(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+class TerminateAtPrediction(TrainerCallback):
+    def __init__(self, batch):
+        self.batch = batch
+        self.seen = 0
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.seen += 1
+        if self.seen == self.batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_a_termination_ends_an_evaluation(method, batch, tmp_path):
+    terminate = TerminateAtPrediction(batch)
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]})
+    with pytest.raises(SystemExit) as caught:
+        getattr(trainer, method)(Points(6))
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert terminate.seen == batch
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("batch", [4, 6])
+def test_a_termination_in_the_last_evaluation_of_a_run_is_heard(batch, tmp_path):
+    terminate = TerminateAtPrediction(batch)
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]}, eval_strategy="epoch")
+    with pytest.raises(SystemExit) as caught:
+        trainer.train()
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert terminate.seen == batch
+
+
+def test_a_termination_while_the_run_is_finished_is_heard(tmp_path):
+    class AtTheEnd(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as caught:
+        toy_trainer(tmp_path, parts={"callbacks": [AtTheEnd()]}).train()
+    assert caught.value.code == 128 + signal.SIGTERM

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from transformers import TrainerCallback
 
 import portico
 from unit.toy import Points, toy_trainer
@@ -169,3 +170,79 @@ def test_evaluation_alone_is_seen_by_lightning_callbacks(tmp_path):
     assert watch.calls == ["validation_end"]
     trainer.predict(Points(4))
     assert watch.calls == ["validation_end"]
+
+
+class PredictsEachStep(TrainerCallback):
+    """Predicts inside a fit, under the very names that a monitor waits for."""
+
+    trainer = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.predict(Points(4), metric_key_prefix="eval")
+
+
+def test_a_prediction_inside_a_fit_is_no_validation(tmp_path):
+    stopping = EarlyStopping("eval_loss", patience=1, min_delta=100.0)
+    saving = ModelCheckpoint(tmp_path / "lightning", monitor="eval_loss", save_top_k=-1)
+    predicts = PredictsEachStep()
+    parts = {"lightning_callbacks": [stopping, saving], "callbacks": [predicts]}
+    predicts.trainer = trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="steps", eval_steps=5)
+    trainer.train()
+    assert trainer.state.global_step == 10
+    assert stopping.wait_count == 1
+    assert len(list((tmp_path / "lightning").iterdir())) == 2
+    assert trainer.lightning_trainer.callback_metrics["eval_loss"] == trainer.state.log_history[-2]["eval_loss"]
+
+
+def test_a_prediction_inside_a_fit_is_a_test_to_lightning_callbacks(tmp_path):
+    class Tested(Callback):
+        def __init__(self):
+            self.calls = []
+
+        def on_test_start(self, trainer, pl_module):
+            self.calls.append("start")
+
+        def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
+            self.calls.append(batch_idx)
+
+        def on_test_end(self, trainer, pl_module):
+            self.calls.append("end")
+
+    tested, predicts = Tested(), PredictsEachStep()
+    parts = {"lightning_callbacks": [tested], "callbacks": [predicts]}
+    predicts.trainer = trainer = toy_trainer(tmp_path, parts=parts, max_steps=1)
+    trainer.train()
+    assert tested.calls == ["start", 0, 1, "end"]
+
+
+@pytest.mark.parametrize("outer", ["evaluate", "predict"])
+@pytest.mark.parametrize("inner", ["evaluate", "predict"])
+@pytest.mark.parametrize("trains", [True, False])
+def test_evaluations_can_be_nested(outer, inner, trains, tmp_path):
+    class Nests(TrainerCallback):
+        depth = 0
+        trainer = None
+
+        def on_prediction_step(self, args, state, control, **kwargs):
+            if self.depth < 2:
+                self.depth += 1
+                getattr(self.trainer, inner)(Points(2 + self.depth))
+                self.depth -= 1
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.result = getattr(self.trainer, outer)(Points(6))
+
+    nests = Nests()
+    nests.trainer = trainer = toy_trainer(tmp_path, max_steps=1)
+    trainer.add_callback(nests)
+    if trains:
+        trainer.train()
+    else:
+        nests.on_step_end(None, None, None)
+    trainer.remove_callback(nests)
+    result, again = nests.result, getattr(trainer, outer)(Points(6))
+    if outer == "evaluate":
+        assert result["eval_loss"] == again["eval_loss"]
+    else:
+        assert (result.predictions == again.predictions).all()
+        assert result.metrics["test_loss"] == again.metrics["test_loss"]

@@ -1,42 +1,79 @@
-"""The outputs of an evaluation, kept batch by batch and joined once: time and memory stay linear."""
+"""The outputs of an evaluation, joined as they come: memory stays near that of the result, time is linear."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-_PADDING_INDEX = -100
+from portico.errors import InputError
+from portico.evaluation.column import Column
+from portico.nested import map_tensors, named_tensors
 
 
-class BatchedArrays:
+class JoinedArrays:
     """Nested tensors of many batches that become nested arrays of the whole set.
 
+    Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
+
     Args:
-        concatenate: Join the batches along dimension 0, padding dimension 1 with -100 to the longest; otherwise give
-            a list with an entry per batch.
+        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
+        num_rows: Rows to make room for; ``None`` when nobody knows.
+    """
+
+    def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
+        self._options = {"move_every": move_every, "num_rows": num_rows}
+        self._columns: dict[str, Column] = {}
+        self._form: Any = None
+
+    def add(self, tensors: Any) -> None:
+        """Keep the outputs of one batch.
+
+        Raises:
+            TypeError: If there is anything but tensors in them.
+            InputError: If they cannot be joined to those of the batches before.
+        """
+        outputs = named_tensors(tensors)
+        if not self._columns:
+            self._columns = {name: Column(**self._options) for name in outputs}
+            self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
+        if outputs.keys() != self._columns.keys():
+            raise InputError(
+                f"A batch of an evaluation gave the outputs {sorted(outputs)} where those before it gave "
+                f"{sorted(self._columns)}; let `prediction_step` return the same outputs for every batch."
+            )
+        for name, tensor in outputs.items():
+            self._columns[name].append(tensor)
+
+    def result(self) -> Any:
+        """Return nested arrays of all examples, or ``None`` when there was nothing; what was kept is given up."""
+        columns, self._columns = self._columns, {}
+        form, self._form = self._form, None
+        arrays = iter([column.result() for column in columns.values()])
+        return map_tensors(lambda _: next(arrays), form)
+
+
+class BatchList:
+    """Nested tensors of many batches that become a list of nested arrays, an entry per batch.
+
+    Args:
         move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
     """
 
-    def __init__(self, *, concatenate: bool = True, move_every: int | None = None) -> None:
-        self.concatenate = concatenate
+    def __init__(self, *, move_every: int | None = None) -> None:
         self.move_every = move_every
         self._batches: list[Any] = []
         self._num_moved = 0
 
     def add(self, tensors: Any) -> None:
         """Keep the outputs of one batch."""
-        self._batches.append(tensors)
+        self._batches.append(map_tensors(_without_surroundings, tensors))
         if self.move_every is not None and len(self._batches) - self._num_moved >= self.move_every:
             self._move()
 
     def result(self) -> Any:
-        """Return nested arrays of all examples, or ``None`` when there was nothing; the batches are given up."""
+        """Return the arrays of each batch, or ``None`` when there was nothing; what was kept is given up."""
         self._move()
         batches, self._batches, self._num_moved = self._batches, [], 0
-        if not batches:
-            return None
-        return _join(batches) if self.concatenate else batches
+        return batches or None
 
     def _move(self) -> None:
         for index in range(self._num_moved, len(self._batches)):
@@ -46,35 +83,15 @@ class BatchedArrays:
 
 def to_arrays(data: Any) -> Any:
     """Turn nested tensors into nested arrays; bfloat16, which numpy lacks, becomes float32."""
-    if isinstance(data, torch.Tensor):
-        tensor = data.detach().cpu()
-        return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    if isinstance(data, Mapping):
-        return type(data)({key: to_arrays(value) for key, value in data.items()})  # type: ignore[call-arg]
-    if isinstance(data, list | tuple):
-        return type(data)(to_arrays(value) for value in data)
-    return data
+    return map_tensors(_to_array, data)
 
 
-def _join(batches: list[Any]) -> Any:
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return type(first)(  # type: ignore[call-arg]
-            {key: _join([batch[key] for batch in batches]) for key in first}
-        )
-    if isinstance(first, list | tuple):
-        return type(first)(_join([batch[index] for batch in batches]) for index in range(len(first)))
-    return _join_arrays([np.atleast_1d(batch) for batch in batches])
+def _to_array(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _join_arrays(arrays: list[Any]) -> Any:
-    if arrays[0].ndim == 1 or len({array.shape[1] for array in arrays}) == 1:
-        return np.concatenate(arrays, axis=0)
-    longest = max(array.shape[1] for array in arrays)
-    shape = (sum(len(array) for array in arrays), longest, *arrays[0].shape[2:])
-    joined = np.full(shape, _PADDING_INDEX, dtype=np.result_type(*arrays))
-    row = 0
-    for array in arrays:
-        joined[row : row + len(array), : array.shape[1]] = array
-        row += len(array)
-    return joined
+def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, copied if it is a view that would keep a larger one alive."""
+    tensor = tensor.detach()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from transformers.trainer_utils import EvalLoopOutput
 
 from portico.feeds import EvaluationFeed
-from portico.lightning_internals import evaluate_inside_fit, has_data
+from portico.lightning_internals import evaluate_inside, has_data
 from portico.quiet import quiet_lightning
+from portico.termination import exiting_on_termination
 
 if TYPE_CHECKING:
     from portico.evaluation.session import EvaluationSession
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
 def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """Run ``session`` and return its output.
 
-    The same loop serves at any point of a fit (from any callback or hook, nested evaluations too) and outside.
+    The same loop serves at any point of a fit (from any callback or hook), inside another evaluation, and outside.
+
+    Raises:
+        SystemExit: If the process was told to terminate meanwhile.
     """
     facade = session.facade
     trainer, module = facade.lightning_trainer, facade.module
     feed = EvaluationFeed(session.loader)
+    predicts = session.description == "Prediction"
     enclosing, module.evaluation = module.evaluation, session
     try:
         with facade.accelerator.iterating(session.loader):
@@ -27,11 +32,11 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             if len(feed) == 0:
                 # Lightning would warn, then skip its loop and with it the hook that finishes.
                 session.finish()
-            elif facade.is_in_train and has_data(trainer):
-                evaluate_inside_fit(trainer, feed)
+            elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
+                evaluate_inside(trainer, feed, predicts=predicts)
             else:
-                with quiet_lightning():
-                    run = trainer.test if session.description == "Prediction" else trainer.validate
+                with quiet_lightning(), exiting_on_termination(trainer):
+                    run = trainer.test if predicts else trainer.validate
                     run(module, dataloaders=feed, verbose=False)
     finally:
         module.evaluation = enclosing

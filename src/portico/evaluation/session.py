@@ -9,7 +9,8 @@ import torch
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
-from portico.evaluation.arrays import BatchedArrays
+from portico.evaluation.arrays import BatchList, JoinedArrays
+from portico.evaluation.metrics import batch_metrics
 
 if TYPE_CHECKING:
     from portico.contract import Facade
@@ -52,9 +53,11 @@ class EvaluationSession:
         self.batch_size = args.eval_batch_size
         self.num_observed_examples = 0
         self.output: EvalLoopOutput | None = None
-        options = {"concatenate": args.eval_do_concat_batches, "move_every": args.eval_accumulation_steps}
-        self.losses, self.logits, self.labels, self.inputs = (BatchedArrays(**options) for _ in range(4))
-        self.batch_metrics: dict[str, Any] | None = None
+        self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
+        nested = facade.module.evaluation is not None
+        self.stream = batch_metrics(facade.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        # A prediction is asked for its arrays, with or without metrics.
+        self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
@@ -81,31 +84,17 @@ class EvaluationSession:
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
-        """Gather the outcome of one batch over all processes and keep it."""
-        facade, args, accelerator = self.facade, self.facade.args, self.facade.accelerator
-        batched = args.batch_eval_metrics
-        streams = batched and self.description != "Prediction"
-        gathered_loss = self.keep_loss(loss)
-        if "inputs" in args.include_for_metrics:
-            main_input = facade._prepare_input(inputs[getattr(facade.model, "main_input_name", "input_ids")])
-            main_input = facade.gather_function(accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
-            if not streams:
-                self.inputs.add(main_input)
-        if labels is not None:
-            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
-        if logits is not None:
-            logits = accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
-            if facade.preprocess_logits_for_metrics is not None:
-                logits = facade.preprocess_logits_for_metrics(logits, labels)
-            logits = facade.gather_function(logits)
-            if not streams:
-                self.logits.add(logits)
-        if labels is not None:
-            labels = facade.gather_function(labels)
-            if not streams:
-                self.labels.add(labels)
-        if batched and facade.compute_metrics is not None and logits is not None and labels is not None:
-            self._update_batch_metrics(gathered_loss, logits, labels, inputs)
+        """Gather the outcome of one batch over all processes; keep it, or let the metrics count it."""
+        losses = self.keep_loss(loss)
+        main_input = self._gather_main_input(inputs) if "inputs" in self.facade.args.include_for_metrics else None
+        logits, labels = self._gather_outcome(logits, labels)
+        if self.keeps_arrays:
+            for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
+                if outcome is not None:
+                    arrays.add(outcome)
+        if self.stream is not None and logits is not None and labels is not None:
+            is_last = getattr(self.loader, "end_of_dataloader", False)
+            self.stream.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
 
     def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
         """Keep a batch's mean loss once for each of its examples, so that the mean over all is weighted."""
@@ -129,18 +118,12 @@ class EvaluationSession:
 
     def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
         """Return the user's metrics of the collected arrays; none without logits and labels."""
-        facade, wanted = self.facade, self.facade.args.include_for_metrics
-        if facade.args.batch_eval_metrics:
-            return self.batch_metrics or {}
+        facade = self.facade
+        if self.stream is not None:
+            return self.stream.compute()
         if facade.compute_metrics is None or logits is None or labels is None:
             return {}
-        prediction = EvalPrediction(
-            predictions=logits,
-            label_ids=labels,
-            losses=losses if "loss" in wanted else None,
-            inputs=inputs if "inputs" in wanted else None,
-        )
-        return facade.compute_metrics(prediction)
+        return facade.compute_metrics(self._prediction(logits, labels, losses, inputs))
 
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""
@@ -152,17 +135,39 @@ class EvaluationSession:
             known = self.facade.num_examples(self.loader)
         return known or self.num_observed_examples
 
-    def _update_batch_metrics(self, losses: Any, logits: Any, labels: Any, inputs: Any) -> None:
+    def _gather_main_input(self, inputs: Any) -> Any:
+        facade = self.facade
+        main_input = facade._prepare_input(inputs[getattr(facade.model, "main_input_name", "input_ids")])
+        return facade.gather_function(facade.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
+
+    def _gather_outcome(self, logits: Any, labels: Any) -> tuple[Any, Any]:
+        facade, accelerator = self.facade, self.facade.accelerator
+        if labels is not None:
+            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
+        if logits is not None:
+            logits = accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
+            if facade.preprocess_logits_for_metrics is not None:
+                logits = facade.preprocess_logits_for_metrics(logits, labels)
+            logits = facade.gather_function(logits)
+        if labels is not None:
+            labels = facade.gather_function(labels)
+        return logits, labels
+
+    def _arrays(self) -> JoinedArrays | BatchList:
+        args = self.facade.args
+        if not args.eval_do_concat_batches:
+            return BatchList(move_every=args.eval_accumulation_steps)
+        dataset = getattr(self.loader, "dataset", None)
+        num_rows = len(dataset) if has_length(dataset) else None
+        return JoinedArrays(move_every=args.eval_accumulation_steps, num_rows=num_rows)
+
+    def _prediction(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> EvalPrediction:
         wanted = self.facade.args.include_for_metrics
-        prediction = EvalPrediction(
+        return EvalPrediction(
             predictions=logits,
             label_ids=labels,
             losses=losses if "loss" in wanted else None,
             inputs=inputs if "inputs" in wanted else None,
-        )
-        assert self.facade.compute_metrics is not None
-        self.batch_metrics = self.facade.compute_metrics(
-            prediction, compute_result=getattr(self.loader, "end_of_dataloader", False)
         )
 
     def _mean_loss(self, losses: Any) -> float:

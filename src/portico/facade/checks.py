@@ -8,6 +8,7 @@ from transformers.trainer_utils import has_length
 
 from portico.contract import Facade
 from portico.errors import InputError
+from portico.evaluation.metrics import check_metrics
 
 
 def check_parts(facade: Facade) -> None:
@@ -18,6 +19,7 @@ def check_parts(facade: Facade) -> None:
         TypeError: If the collator cannot be called.
     """
     args = facade.args
+    check_metrics(facade.compute_metrics, args)
     if args.eval_strategy != "no" and facade.eval_dataset is None:
         raise InputError(
             f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "

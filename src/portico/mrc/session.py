@@ -47,6 +47,8 @@ class AnswerSession(EvaluationSession):
         self.on_answered = on_answered
         begin = getattr(post_process_function, "begin", None)
         self._streamed = begin(examples, features) if begin is not None else None
+        # The metrics are those of the answers, so no batch of logits goes to them.
+        self._answer_metrics, self.stream, self.keeps_arrays = self.stream, None, True
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
         """Hand the logits of a batch to the post-processing; keep no more than the loss."""
@@ -73,7 +75,10 @@ class AnswerSession(EvaluationSession):
         has_references = getattr(answered, "label_ids", None) is not None
         if self.facade.compute_metrics is None or not has_references:
             return {}
-        return self.facade.compute_metrics(answered)
+        if self._answer_metrics is None:
+            return self.facade.compute_metrics(answered)
+        self._answer_metrics.update(answered)
+        return self._answer_metrics.compute()
 
 
 def write_answers(answered: Any, folder: str, prefix: str) -> None:
