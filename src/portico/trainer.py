@@ -102,8 +102,7 @@ class Trainer(TrainingMethods):
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
-        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
-        self.gather_function = self.accelerator.gather_for_metrics
+        self.create_accelerator_and_postprocess()
         self._take_model(model, model_init)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
@@ -118,6 +117,11 @@ class Trainer(TrainingMethods):
         self._memory_tracker.stop_and_update_metrics()
 
     # Construction
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make ``self.accelerator``, which hands everything to the Lightning strategy of the present run."""
+        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
+        self.gather_function = self.accelerator.gather_for_metrics
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -208,6 +212,7 @@ class Trainer(TrainingMethods):
         try:
             self._renew_model(trial)
             with prepared_for_training(self.model, self.args):
+                self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
                 return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
@@ -236,7 +241,6 @@ class Trainer(TrainingMethods):
             self.state = resumed
             restore_callbacks(self)
             point = plan.resume_point(resumed.global_step, ignore_data_skip=self.args.ignore_data_skip)
-        self._trial = trial
         self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, trial)
         self.callback_handler.train_dataloader = loader
         return TrainingRun(

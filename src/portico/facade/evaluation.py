@@ -132,6 +132,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        self._report_to_hp_search(trial, self.state.global_step, metrics)
         if steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
             self.lr_scheduler.step(self._metric_for_best_model(metrics))
         return metrics

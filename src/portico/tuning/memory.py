@@ -1,0 +1,18 @@
+"""The memory of one trial, given back before the next."""
+
+import gc
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from portico.contract import Facade
+
+
+def release_model(facade: "Facade") -> None:
+    """Forget the model, of which the next trial makes its own, and empty the device's cache."""
+    facade.model = facade.model_wrapped = None
+    facade.module.take(None)
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
