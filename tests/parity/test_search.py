@@ -1,5 +1,7 @@
 """The same trials, objectives and best runs of a hyperparameter search."""
 
+import gc
+
 import optuna
 import pytest
 import transformers
@@ -8,6 +10,15 @@ import portico
 from parity.peers import Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def cheap_collections():
+    """Both libraries collect garbage after every trial; what was imported before need not be looked through."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def space(trial):
@@ -54,7 +65,7 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
     trainer.remove_callback(transformers.PrinterCallback)
     storage = optuna.storages.InMemoryStorage()
     best = trainer.hyperparameter_search(
-        hp_space, n_trials=4, backend="optuna", storage=storage, study_name="study", **options
+        hp_space, n_trials=3, backend="optuna", storage=storage, study_name="study", **options
     )
     trials = storage.get_all_trials(0)
     return {
@@ -66,7 +77,7 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
         "history": [untimed(entry) for entry in trainer.state.log_history],
         "state": (trainer.state.trial_name, trainer.state.trial_params, trainer.state.is_hyper_param_search),
         "args": {key: value for key, value in trainer.args.to_dict().items() if key not in ADDED},
-        "left": (trainer.model, trainer.hp_search_backend),
+        "left": (trainer.model is None, trainer.hp_search_backend),
         "files": sorted(str(path.relative_to(output_dir)) for path in output_dir.rglob("*")),
     }
 
@@ -89,7 +100,7 @@ EVALUATED = {"EVAL_STRATEGY": "steps", "EVAL_STEPS": 2}
 @pytest.mark.parametrize("sampler", [optuna.samplers.RandomSampler, optuna.samplers.TPESampler])
 def test_same_search(tmp_path, sampler):
     ours = compare_searches(tmp_path, sampler=sampler, **EVALUATED)
-    assert len({values[0] for _, _, _, values, _ in ours["trials"]}) == 4
+    assert len({values[0] for _, _, _, values, _ in ours["trials"]}) == 3
 
 
 def test_same_search_without_evaluation_during_training(tmp_path):
@@ -99,7 +110,7 @@ def test_same_search_without_evaluation_during_training(tmp_path):
 def test_same_folders_of_trials(tmp_path):
     saving = {"SAVE_STRATEGY": "steps", "SAVE_STEPS": 2, "LOAD_BEST_MODEL_AT_END": True, **EVALUATED}
     ours = compare_searches(tmp_path, **saving)
-    assert {"run-0/checkpoint-2/trainer_state.json", "run-3/checkpoint-4/model.safetensors"} <= set(ours["files"])
+    assert {"run-0/checkpoint-2/trainer_state.json", "run-2/checkpoint-4/model.safetensors"} <= set(ours["files"])
 
 
 def test_same_names_of_trials(tmp_path):

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
 
 
 def release_model(facade: "Facade") -> None:
-    """Forget the model, of which the next trial makes its own, and empty the device's cache."""
-    facade.model = facade.model_wrapped = None
+    """Forget the model and what was made for it, since the next trial makes its own, and empty the device's cache."""
+    handler = facade.callback_handler
+    facade.model = facade.model_wrapped = handler.model = None
+    facade.optimizer = handler.optimizer = None
+    facade.lr_scheduler = handler.lr_scheduler = None
     facade.module.take(None)
     gc.collect()
     if torch.accelerator.is_available():
