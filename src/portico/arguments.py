@@ -132,7 +132,13 @@ def _new_adopted(own_class: type) -> Any:
 
 def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
-    plain = object.__new__(transformers.TrainingArguments)
+    plain: transformers.TrainingArguments = object.__new__(_transformers_class(type(args)))
     added = set(LightningPlacement.__annotations__) | {"_lightning_strategy", "_setup_devices", "distributed_state"}
     plain.__dict__.update({key: value for key, value in args.__dict__.items() if key not in added})
     return plain
+
+
+def _transformers_class(own_class: type) -> type:
+    """Return the nearest class of Hugging Face's that ``own_class`` is made of."""
+    theirs = (base for base in own_class.__mro__ if base.__module__.startswith("transformers."))
+    return next(base for base in theirs if not issubclass(base, LightningPlacement))

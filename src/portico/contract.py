@@ -56,7 +56,11 @@ class Facade(ABC):
     current_gradient_accumulation_steps: int
     hp_search_backend: Any
     hp_name: Callable[..., str] | None
+    hp_space: Callable[[Any], Any]
+    compute_objective: Callable[[dict[str, float]], Any]
+    objective: Any
     loss_is_scaled_for_ga: bool | None
+    _trial: Any
     _train_batch_size: int
     _created_lr_scheduler: bool
     _loss_shifts_labels: bool
@@ -140,6 +144,25 @@ class Facade(ABC):
     # A run
 
     @abstractmethod
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train, and return step count, mean loss and metrics."""
+
+    @abstractmethod
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Evaluate and return the metrics."""
+
+    @abstractmethod
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make ``accelerator`` anew of the arguments."""
+
+    @abstractmethod
     def is_local_process_zero(self) -> bool:
         """Tell whether this is the first process of its machine."""
 
@@ -171,3 +194,11 @@ class Facade(ABC):
 
     @abstractmethod
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput: ...
+
+    # A hyperparameter search
+
+    @abstractmethod
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None: ...
+
+    @abstractmethod
+    def _tune_save_checkpoint(self, checkpoint_dir: str) -> None: ...

@@ -1,3 +1,6 @@
+"""What a user gave that cannot be used, catchable as what ``transformers`` raises at the same place."""
+
+
 class InputError(ValueError):
     """What the user gave cannot be used.
 
@@ -6,12 +9,16 @@ class InputError(ValueError):
     """
 
 
+class InputRuntimeError(InputError, RuntimeError):
+    """An :class:`InputError` where ``transformers`` raises ``RuntimeError``: scripts may catch either."""
+
+
+class InputKeyError(InputError, KeyError):
+    """An :class:`InputError` where ``transformers`` raises ``KeyError``: scripts may catch either."""
+
+    # `KeyError` shows its message as a quoted key.
+    __str__ = ValueError.__str__
+
+
 class MissingPackageError(InputError, ImportError):
     """A setting needs a package that is not installed."""
-
-
-class MissingMetricError(InputError, KeyError):
-    """A setting names a metric that no evaluation gives."""
-
-    # `KeyError` would show the paragraph in quotes.
-    __str__ = Exception.__str__

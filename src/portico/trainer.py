@@ -108,11 +108,7 @@ class Trainer(TrainingMethods):
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
-        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
-        # Evaluations put the plain function back, so this holds for the first alone, as in Hugging Face's trainer.
-        self.gather_function = partial(
-            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
-        )
+        self.create_accelerator_and_postprocess()
         self._take_model(model, model_init)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
@@ -127,6 +123,14 @@ class Trainer(TrainingMethods):
         self._memory_tracker.stop_and_update_metrics()
 
     # Construction
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make ``self.accelerator``, which hands everything to the Lightning strategy of the present run."""
+        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
+        # Evaluations put the plain function back, so this holds for the first alone, as in Hugging Face's trainer.
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -219,6 +223,7 @@ class Trainer(TrainingMethods):
         try:
             self._renew_model(trial)
             with prepared_for_training(self.model, self.args):
+                self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
                     self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
@@ -255,7 +260,6 @@ class Trainer(TrainingMethods):
             self.state = resumed
             restore_callbacks(self)
             point = plan.resume_point(resumed.global_step, ignore_data_skip=self.args.ignore_data_skip)
-        self._trial = trial
         self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, trial)
         self.callback_handler.train_dataloader = loader
         return TrainingRun(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
-from portico.errors import MissingMetricError
+from portico.errors import InputKeyError
 from portico.evaluation.runner import run_evaluation
 from portico.evaluation.session import EvaluationSession
 from portico.facade.reporting import ReportingMethods
@@ -151,6 +151,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
                     f"`per_device_eval_batch_size` (now {self.args.per_device_eval_batch_size}) to less."
                 ) from error
             raise
+        self._report_to_hp_search(trial, self.state.global_step, metrics)
         if steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
             self.lr_scheduler.step(self._metric_for_best_model(metrics))
         return metrics
@@ -174,7 +175,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         name = self.args.metric_for_best_model
         key = name if name.startswith("eval_") else f"eval_{name}"
         if key not in metrics:
-            raise MissingMetricError(
+            raise InputKeyError(
                 f"`metric_for_best_model={name!r}` is not among the metrics of the evaluation: {sorted(metrics)}; set "
                 "it to one of them, or let `compute_metrics` return it."
             )

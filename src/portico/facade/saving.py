@@ -13,6 +13,7 @@ from portico.arguments import as_transformers_arguments
 from portico.checkpoint.weights import load_weights, save_weights
 from portico.checkpoint.writer import write_checkpoint
 from portico.facade.reporting import ReportingMethods
+from portico.tuning.registry import search_backend
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,10 @@ class SavingMethods(ReportingMethods):
 
     def _get_output_dir(self, trial: Any) -> str:
         folder: str = self.args.output_dir
-        return folder
+        if self.hp_search_backend is None or trial is None:
+            return folder
+        backend = search_backend(self.hp_search_backend)
+        return str(Path(folder) / (self.hp_name(trial) if self.hp_name else f"run-{backend.run_id(trial)}"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         load_weights(self.model if model is None else model, resume_from_checkpoint)

@@ -9,9 +9,10 @@ from transformers.trainer_utils import TrainOutput, speed_metrics
 from portico.facade.evaluation import EvaluationMethods
 from portico.facade.optimization import OptimizationMethods
 from portico.facade.saving import SavingMethods
+from portico.facade.search import SearchMethods
 
 
-class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods):
+class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods, SearchMethods):
     """How the facade goes along a run."""
 
     def _backward_now(self, loss: torch.Tensor) -> None:

@@ -1,0 +1,1 @@
+"""Sequence to sequence: a ``Trainer`` that evaluates by generated tokens."""

@@ -1,0 +1,218 @@
+"""What a search refuses, survives and passes on; its trials are compared with transformers in the parity suite."""
+
+import logging
+import os
+import sys
+import weakref
+
+import optuna
+import pytest
+from transformers.trainer_utils import HPSearchBackend
+
+import portico
+from portico.errors import InputError
+from portico.tuning.optuna_backend import OptunaBackend
+from portico.tuning.ray_backend import RayBackend
+from portico.tuning.registry import installed_backend
+from portico.tuning.wandb_backend import WandbBackend
+from unit.toy import Line, toy_trainer
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def searching(output_dir, parts=None, **changes):
+    return toy_trainer(output_dir, parts={"model": None, "model_init": Line, **(parts or {})}, max_steps=2, **changes)
+
+
+def rates(trial):
+    return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)}
+
+
+@pytest.mark.parametrize(
+    ("backend", "requirement"),
+    [(OptunaBackend, "'portico[optuna]'"), (RayBackend, "'portico[ray]'"), (WandbBackend, "wandb")],
+)
+def test_a_missing_package_is_named(backend, requirement, tmp_path, monkeypatch):
+    monkeypatch.setattr(backend, "is_available", lambda self: False)
+    with pytest.raises(RuntimeError) as raised:
+        searching(tmp_path).hyperparameter_search(backend=backend.name)
+    assert str(raised.value) == (
+        f"You picked the {backend.name} backend, but it is not installed. Run `pip install {requirement}`."
+    )
+
+
+def test_no_package_at_all(monkeypatch):
+    for backend in (OptunaBackend, RayBackend, WandbBackend):
+        monkeypatch.setattr(backend, "is_available", lambda self: False)
+    with pytest.raises(RuntimeError, match=r"No hyperparameter search backend available. Run one of .*portico\[ray\]"):
+        installed_backend()
+
+
+def test_optuna_comes_first(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, logger="portico")
+    for backend in (OptunaBackend, RayBackend):
+        monkeypatch.setattr(backend, "is_available", lambda self: True)
+    assert installed_backend().name == "optuna"
+    assert "hyperparameter search backends available. Using optuna as the default." in caplog.text
+
+
+def test_an_unknown_backend_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="sigopt is not a valid HPSearchBackend, please select one of"):
+        searching(tmp_path).hyperparameter_search(backend="sigopt")
+
+
+def test_a_model_is_not_enough(tmp_path):
+    with pytest.raises(RuntimeError, match="you need to pass your model through a model_init function"):
+        toy_trainer(tmp_path).hyperparameter_search(backend="optuna")
+
+
+def test_several_directions_need_optuna(tmp_path, monkeypatch):
+    monkeypatch.setattr(RayBackend, "is_available", lambda self: True)
+    with pytest.raises(InputError, match="is a list, but ray optimises one objective; set `direction` to"):
+        searching(tmp_path).hyperparameter_search(backend="ray", direction=["minimize", "maximize"])
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    trainer = searching(tmp_path)
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    with pytest.raises(
+        InputError, match="2 processes, which a hyperparameter search does not train on; set `devices=1`"
+    ):
+        trainer.hyperparameter_search(backend="optuna")
+
+
+def nan_of_first(study_values):
+    def objective(metrics):
+        study_values.append(metrics["eval_loss"])
+        return float("nan") if len(study_values) == 1 else metrics["eval_loss"]
+
+    return objective
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_nan_objective_loses_and_the_search_goes_on(tmp_path, direction, caplog):
+    values = []
+    study = optuna.create_study(storage="sqlite:///:memory:", direction=direction)
+    storage = study._storage
+    best = searching(tmp_path).hyperparameter_search(
+        rates,
+        nan_of_first(values),
+        n_trials=3,
+        direction=direction,
+        backend="optuna",
+        storage=storage,
+        study_name=study.study_name,
+        load_if_exists=True,
+        sampler=optuna.samplers.RandomSampler(seed=1),
+    )
+    assert best.objective == {"minimize": min, "maximize": max}[direction](values[1:])
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+    assert abs(study.trials[0].value) == sys.float_info.max
+    assert "The objective of a trial is NaN" in caplog.text
+
+
+def test_the_backend_is_forgotten_after_a_failed_search(tmp_path):
+    trainer = searching(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        trainer.hyperparameter_search(lambda trial: 1 / 0, n_trials=1, backend="optuna")
+    assert trainer.hp_search_backend is None
+    assert trainer.train().global_step == 2
+
+
+def test_an_option_nobody_takes_is_refused_before_any_trial(tmp_path):
+    with pytest.raises(TypeError, match="samplers"):
+        searching(tmp_path).hyperparameter_search(rates, n_trials=1, backend="optuna", samplers=3)
+
+
+def test_a_study_goes_on_where_it_was(tmp_path):
+    options = {"storage": f"sqlite:///{tmp_path}/study.db", "study_name": "kept", "load_if_exists": True}
+    for _ in range(2):
+        searching(tmp_path).hyperparameter_search(rates, n_trials=2, backend="optuna", **options)
+    trials = optuna.load_study(study_name="kept", storage=options["storage"]).trials
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+
+
+def test_options_of_the_optimisation_are_passed_on(tmp_path):
+    class Failing(RuntimeError):
+        pass
+
+    seen = []
+
+    def space(trial):
+        seen.append(trial.number)
+        if trial.number == 0:
+            raise Failing
+        return rates(trial)
+
+    best = searching(tmp_path).hyperparameter_search(
+        space, n_trials=2, backend=HPSearchBackend.OPTUNA, catch=(Failing,), gc_after_trial=True, timeout=600
+    )
+    assert seen == [0, 1]
+    assert best.run_id == "1"
+
+
+def test_several_jobs_are_announced_as_one(tmp_path, caplog):
+    searching(tmp_path).hyperparameter_search(rates, n_trials=2, backend="optuna", n_jobs=2)
+    assert "`n_jobs` has no effect: the trials share one trainer and run one after another." in caplog.text
+
+
+def test_a_key_without_field_is_announced(tmp_path, caplog):
+    searching(tmp_path).hyperparameter_search(lambda trial: {"num_layers": 3}, n_trials=1, backend="optuna")
+    assert "Trying to set num_layers in the hyperparameter search but there is no corresponding field" in caplog.text
+
+
+def test_a_model_is_gone_before_the_next_is_made(tmp_path):
+    made = []
+
+    def model_init(trial):
+        assert all(model() is None for model in made[1:])
+        made.append(weakref.ref(model := Line()))
+        return model
+
+    trainer = searching(tmp_path, {"model_init": model_init})
+    trainer.hyperparameter_search(rates, n_trials=3, backend="optuna")
+    assert len(made) == 4
+    assert trainer.model is None
+    assert trainer.train().global_step == 2
+
+
+def test_the_default_space_is_that_of_transformers(tmp_path):
+    trainer = searching(tmp_path)
+    best = trainer.hyperparameter_search(n_trials=1, backend="optuna")
+    assert set(best.hyperparameters) == {
+        "learning_rate",
+        "num_train_epochs",
+        "seed",
+        "per_device_train_batch_size",
+    }
+
+
+def test_a_sequence_to_sequence_trainer_searches_too():
+    assert portico.Seq2SeqTrainer.hyperparameter_search is portico.Trainer.hyperparameter_search
+
+
+@pytest.mark.slow
+def test_ray_runs_the_trials(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+    from ray import tune
+
+    # The processes of the trials import the toy model by its name.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    trainer = searching(tmp_path / "run", eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1)
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        best = trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": tune.grid_search([1e-3, 1e-1])},
+            n_trials=1,
+            backend="ray",
+            storage_path=str(tmp_path / "ray"),
+            name="study",
+            verbose=0,
+        )
+    finally:
+        ray.shutdown()
+    results = {trial.trial_id: trial.last_result["objective"] for trial in best.run_summary.trials}
+    assert best.objective == min(results.values())
+    assert best.objective == results[best.run_id]
+    assert best.hyperparameters in ({"learning_rate": 1e-3}, {"learning_rate": 1e-1})
+    assert (tmp_path / "run" / f"run-{best.run_id}" / "checkpoint-2").is_dir()
