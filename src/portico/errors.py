@@ -1,6 +1,20 @@
+"""What a user gave that cannot be used, catchable as what ``transformers`` raises at the same place."""
+
+
 class InputError(ValueError):
     """What the user gave cannot be used.
 
     The message is one paragraph that says what came, what is allowed and what to set. The command line prints it
     without a traceback.
     """
+
+
+class InputRuntimeError(InputError, RuntimeError):
+    """An :class:`InputError` where ``transformers`` raises ``RuntimeError``: scripts may catch either."""
+
+
+class InputKeyError(InputError, KeyError):
+    """An :class:`InputError` where ``transformers`` raises ``KeyError``: scripts may catch either."""
+
+    # `KeyError` shows its message as a quoted key.
+    __str__ = ValueError.__str__

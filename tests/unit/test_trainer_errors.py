@@ -176,7 +176,6 @@ UNSUPPORTED = {
     "fp16_full_eval": True,
     "optim": "lomo",
     "parallelism_config": object(),
-    "push_to_hub": True,
     "torch_compile": True,
     "use_liger_kernel": True,
 }

@@ -1,6 +1,5 @@
 """One pass over a data set without training: from batches to an ``EvalLoopOutput``."""
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +8,11 @@ import torch
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
+from portico.announcements import announce_evaluation
 from portico.evaluation.arrays import BatchedArrays
 
 if TYPE_CHECKING:
     from portico.contract import Facade
-
-logger = logging.getLogger(__name__)
 
 
 class EvaluationSession:
@@ -45,6 +43,7 @@ class EvaluationSession:
         args = facade.args
         self.facade = facade
         self.loader = loader
+        self.model = facade.model
         self.description = description
         self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         self.ignore_keys = ignore_keys
@@ -59,10 +58,9 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         facade = self.facade
-        logger.debug("***** Running %s *****", self.description)
-        logger.debug("  Num examples = %s", facade.num_examples(self.loader) if has_length(self.loader) else "unknown")
-        logger.debug("  Batch size = %s", self.batch_size)
-        facade.model.eval()
+        announce_evaluation(facade, self.loader, self.description, self.batch_size)
+        self.model = facade._wrap_model(facade.model, training=False, dataloader=self.loader)
+        self.model.eval()
         if hasattr(facade.optimizer, "eval") and callable(facade.optimizer.eval):
             facade.optimizer.eval()
         facade.callback_handler.eval_dataloader = self.loader
@@ -75,7 +73,7 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = facade.prediction_step(
-            facade.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
-from portico.errors import InputError
+from portico.errors import InputKeyError
 from portico.evaluation.runner import run_evaluation
 from portico.evaluation.session import EvaluationSession
+from portico.facade.old_names import OldNames
 from portico.facade.reporting import ReportingMethods
 from portico.facade.steps import StepMethods
 from portico.optim import steps_after_evaluation
 
 
-class EvaluationMethods(StepMethods, ReportingMethods):
+class EvaluationMethods(StepMethods, ReportingMethods, OldNames):
     """How the facade evaluates."""
 
     def evaluate(
@@ -46,7 +47,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = self.evaluation_loop(
+        output = self._loop_of_evaluations(
             loader,
             description="Evaluation",
             # Without metrics nobody looks at the predictions.
@@ -73,7 +74,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
+        output = self._loop_of_evaluations(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)
@@ -155,7 +156,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         name = self.args.metric_for_best_model
         key = name if name.startswith("eval_") else f"eval_{name}"
         if key not in metrics:
-            raise InputError(
+            raise InputKeyError(
                 f"`metric_for_best_model={name!r}` is not among the metrics of the evaluation: {sorted(metrics)}; set "
                 "it to one of them, or let `compute_metrics` return it."
             )

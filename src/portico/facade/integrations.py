@@ -3,7 +3,7 @@
 from transformers import TrainerCallback
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 
 
 def reporting_callbacks(report_to: list[str]) -> list[TrainerCallback]:
@@ -15,7 +15,8 @@ def reporting_callbacks(report_to: list[str]) -> list[TrainerCallback]:
     try:
         return [tracker() for tracker in get_reporting_integration_callbacks(report_to)]
     except (ImportError, RuntimeError, ValueError) as error:
-        raise InputError(
+        kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
+        raise kind(
             f"`report_to={', '.join(report_to)}` cannot be used ({error}); install its package, name another tracker, "
             "or set it to 'none'."
         ) from error

@@ -43,7 +43,6 @@ REFUSALS = {
         lambda name: any(refused in name.value for refused in _REFUSED_OPTIMIZERS), "choose another, as 'adamw_torch'"
     ),
     "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
-    "push_to_hub": Refusal(bool, "leave it out, and upload `output_dir` after training"),
     "torch_compile": Refusal(bool, "leave it out, or give the trainer a model that went through `torch.compile`"),
     "use_liger_kernel": Refusal(bool, "leave it out, or patch the model with liger-kernel before giving it"),
 }
