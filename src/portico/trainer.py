@@ -44,6 +44,7 @@ from portico.facade.old_names import newer_processing_class
 from portico.facade.preparation import apply_log_level, prepared_for_training
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
+from portico.hub.uploads import quiet_uploads
 from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint, RunPlan
@@ -226,7 +227,7 @@ class Trainer(TrainingMethods):
         self.is_in_train = True
         try:
             self._renew_model(trial)
-            with prepared_for_training(self.model, self.args):
+            with prepared_for_training(self.model, self.args), quiet_uploads(self.args):
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
                 return self._inner_training_loop(

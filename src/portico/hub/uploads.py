@@ -2,9 +2,11 @@
 
 import json
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers.trainer_utils import suppress_progress_bars
 from transformers.utils import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
+
+
+def quiet_uploads(args: Any) -> AbstractContextManager[None]:
+    """Return a context without the hub's progress bars, which would break the bar of the training."""
+    return suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
 def create_repository(facade: "Facade", token: str | None, private: bool | None) -> None:
