@@ -8,9 +8,9 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import RemoveColumnsCollator, seed_worker
 
-from portico.announcements import logger
 from portico.errors import InputError
 from portico.feeds import EvaluationFeed, TrainFeed
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade

@@ -8,11 +8,11 @@ import torch
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput, has_length
 
-from portico.announcements import logger
 from portico.checkpoint.callback_states import exportable_callbacks
 from portico.checkpoint.resume import restore_training
 from portico.loaders import skip_first_batches
 from portico.plan import ResumePoint, RunPlan
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade

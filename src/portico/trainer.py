@@ -30,7 +30,6 @@ from transformers.trainer_utils import (
 from transformers.utils.import_utils import is_in_notebook
 
 from portico.accelerator import FacadeAccelerator
-from portico.announcements import announce_training, logger
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
 from portico.checkpoint.resume import find_checkpoint, read_state
@@ -49,6 +48,7 @@ from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint, RunPlan
 from portico.quiet import quiet_lightning
+from portico.run_log import announce_training, logger
 from portico.state import TrainingRun, fresh_state
 
 
@@ -165,7 +165,7 @@ class Trainer(TrainingMethods):
         self.datamodule = TrainerDataModule(self)
 
     def _start_bookkeeping(self, callbacks: list[TrainerCallback | type[TrainerCallback]] | None) -> None:
-        reporting = reporting_callbacks(self.args.report_to)
+        reporting = reporting_callbacks(self.args.report_to, getattr(self.args, "logging_dir", None))
         self.callback_handler = CallbackHandler(
             [DefaultFlowCallback, *reporting, *(callbacks or [])],
             self.model,

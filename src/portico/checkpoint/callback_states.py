@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState, TrainerControl
 
-from portico.announcements import logger
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade

@@ -8,11 +8,11 @@ import torch
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import compare_trainer_and_checkpoint_args, get_last_checkpoint
 
-from portico.announcements import logger
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError
 from portico.lightning_internals import continue_from
 from portico.plan import ResumePoint, RunPlan
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade

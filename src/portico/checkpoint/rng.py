@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers.trainer_pt_utils import safe_globals, set_rng_state_for_device
 
-from portico.announcements import logger
+from portico.run_log import logger
 
 
 def save_rng_state(folder: str, args: Any) -> None:

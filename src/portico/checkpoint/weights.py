@@ -13,8 +13,8 @@ from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
-from portico.announcements import logger
 from portico.errors import InputError
+from portico.run_log import logger
 
 
 def save_weights(

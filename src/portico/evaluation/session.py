@@ -8,8 +8,8 @@ import torch
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
-from portico.announcements import announce_evaluation
 from portico.evaluation.arrays import BatchedArrays
+from portico.run_log import announce_evaluation
 
 if TYPE_CHECKING:
     from portico.contract import Facade

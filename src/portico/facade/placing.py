@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.announcements import logger
 from portico.contract import Facade
+from portico.run_log import logger
 
 
 class PlacingMethods(Facade):

@@ -7,13 +7,13 @@ from typing import Any
 from torch import nn
 from transformers.trainer_utils import sort_checkpoints
 
-from portico.announcements import logger
 from portico.checkpoint.callback_states import restore_callbacks
 from portico.checkpoint.resume import load_optimizer_and_scheduler, load_scaler
 from portico.checkpoint.rng import load_rng_state, save_rng_state
 from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
 from portico.checkpoint.writer import save_arguments, save_optimizer_and_scheduler, save_scaler, write_checkpoint
 from portico.facade.reporting import ReportingMethods
+from portico.run_log import logger
 
 
 class SavingMethods(ReportingMethods):

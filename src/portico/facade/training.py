@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from transformers.trainer_utils import TrainOutput, speed_metrics
 
-from portico.announcements import logger
 from portico.facade.counts import CountingMethods
 from portico.facade.evaluation import EvaluationMethods
 from portico.facade.hub import HubMethods
 from portico.facade.optimization import OptimizationMethods
 from portico.facade.placing import PlacingMethods
 from portico.facade.saving import SavingMethods
+from portico.run_log import logger
 
 
 class TrainingMethods(

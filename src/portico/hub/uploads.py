@@ -18,8 +18,8 @@ from transformers.utils import (
 from transformers.utils.hub import PushInProgress, hf_api
 from transformers.utils.import_utils import is_peft_available
 
-from portico.announcements import logger
 from portico.checkpoint.writer import save_arguments
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade

@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-_PACKAGES = ("portico", "transformers", "dataclasses")
+_LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
 
 
 def warn_of_old_name(old: str, new: str) -> None:
@@ -17,11 +17,11 @@ def warn_of_old_spelling(message: str) -> None:
 
 
 def _depth_of_user_code() -> int:
-    """Return the stack level, seen from the caller, of the nearest frame outside the libraries.
+    """Return the stack level, for a warning of the caller, of the nearest frame outside the libraries.
 
     Constructors are reached directly, through subclasses or through an argument parser: no fixed level is right.
     """
     frame, depth = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, depth = frame.f_back, depth + 1
-    return depth - 1 or 1
+    return depth
