@@ -4,6 +4,7 @@ from functools import cache
 from typing import get_args, get_type_hints
 
 from portico.arguments import TrainingArguments
+from portico.old_spellings.renamed import RENAMED
 from portico.value_rules import Rule
 
 # Values below these fail deep inside torch or numpy, or divide by zero; other bounds transformers checks itself.
@@ -31,4 +32,4 @@ def argument_rules() -> dict[str, Rule]:
         kinds = get_args(hint) or (hint,)
         if set(kinds) <= {bool, int, float, type(None)}:
             rules[name] = Rule(kinds, _LEAST.get(name))
-    return rules
+    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}

@@ -1,12 +1,15 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from transformers.training_args import ParallelMode
+
+from portico.old_spellings.renamed import TakesOldNames, with_old_names
+from portico.old_spellings.retired import RetiredArguments
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -75,7 +78,8 @@ class LightningPlacement:
 
 
 @dataclass
-class TrainingArguments(LightningPlacement, transformers.TrainingArguments):
+@with_old_names(transformers.TrainingArguments)
+class TrainingArguments(LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=TakesOldNames):
     """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
 
     Args:
@@ -85,6 +89,8 @@ class TrainingArguments(LightningPlacement, transformers.TrainingArguments):
         devices: Devices of this machine, one process each; by default 1, or what ``torchrun`` says.
         num_nodes: Machines.
         precision: Lightning precision (``"bf16-mixed"``, ...); by default what ``bf16`` and ``fp16`` say.
+
+    Arguments of ``transformers`` 4 are taken too, with a warning: :mod:`portico.old_spellings`.
     """
 
     accelerator: str | None = field(default=None, metadata={"help": "Lightning accelerator."})
@@ -92,6 +98,11 @@ class TrainingArguments(LightningPlacement, transformers.TrainingArguments):
     devices: int | None = field(default=None, metadata={"help": "Devices of this machine, one process each."})
     num_nodes: int | None = field(default=None, metadata={"help": "Machines."})
     precision: str | None = field(default=None, metadata={"help": "Lightning precision."})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments as plain values; retired ones that are not set are left out."""
+        unset = {one.name for one in fields(RetiredArguments) if getattr(self, one.name) == one.default}
+        return {name: value for name, value in super().to_dict().items() if name not in unset}
 
 
 def adopt_arguments(args: Any) -> Any:
@@ -133,7 +144,11 @@ def _new_adopted(own_class: type) -> Any:
 def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
     """Return a copy of ``args`` that unpickles as Hugging Face's class where portico is not installed."""
     plain: transformers.TrainingArguments = object.__new__(_transformers_class(type(args)))
-    added = set(LightningPlacement.__annotations__) | {"_lightning_strategy", "_setup_devices", "distributed_state"}
+    added = (
+        set(RetiredArguments.__annotations__)
+        | set(LightningPlacement.__annotations__)
+        | {"_lightning_strategy", "_setup_devices", "distributed_state"}
+    )
     plain.__dict__.update({key: value for key, value in args.__dict__.items() if key not in added})
     return plain
 

@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 if TYPE_CHECKING:
     from portico.accelerator import FacadeAccelerator
@@ -54,6 +54,8 @@ class Facade(ABC):
     is_in_train: bool
     current_flos: float
     current_gradient_accumulation_steps: int
+    hub_model_id: str | None
+    push_in_progress: Any
     hp_search_backend: Any
     hp_name: Callable[..., str] | None
     hp_space: Callable[[Any], Any]
@@ -98,6 +100,20 @@ class Facade(ABC):
     @abstractmethod
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any: ...
 
+    @abstractmethod
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Run an evaluation or a prediction."""
+
+    @abstractmethod
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module: ...
+
     # Steps
 
     @property
@@ -141,6 +157,30 @@ class Facade(ABC):
     @abstractmethod
     def _get_learning_rate(self) -> float: ...
 
+    # Hub
+
+    @abstractmethod
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Make the repository on the hub."""
+
+    @abstractmethod
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Upload the model and its card to the hub."""
+
+    @abstractmethod
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None: ...
+
+    @abstractmethod
+    def _finish_current_push(self) -> None: ...
+
     # A run
 
     @abstractmethod
@@ -173,6 +213,35 @@ class Facade(ABC):
     @abstractmethod
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model so that ``from_pretrained`` reads it."""
+
+    @abstractmethod
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, float, int, int, int]:
+        """Count a training run."""
+
+    @abstractmethod
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Return how many examples make one optimizer step."""
+
+    @abstractmethod
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None: ...
+
+    @abstractmethod
+    def _save_scaler(self, output_dir: str) -> None: ...
+
+    @abstractmethod
+    def _save_rng_state(self, output_dir: str) -> None: ...
+
+    @abstractmethod
+    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None: ...
+
+    @abstractmethod
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
+
+    @abstractmethod
+    def _load_scaler(self, checkpoint: str | None) -> None: ...
+
+    @abstractmethod
+    def _load_rng_state(self, checkpoint: str | None) -> None: ...
 
     @abstractmethod
     def _evaluate(

@@ -1,6 +1,5 @@
 """The ``LightningDataModule`` under the facade: data sets become loaders."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,11 @@ from transformers.trainer_utils import RemoveColumnsCollator, seed_worker
 
 from portico.errors import InputError
 from portico.feeds import EvaluationFeed, TrainFeed
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade
     from portico.state import TrainingRun
-
-logger = logging.getLogger(__name__)
 
 
 class TrainerDataModule(pl.LightningDataModule):
@@ -136,9 +134,9 @@ class TrainerDataModule(pl.LightningDataModule):
         if not columns or key in self._announced:
             return
         self._announced.add(key)
+        names, forward = ", ".join(columns), f"`{type(self.facade.model).__name__}.forward`"
+        where = f"in the {description} set" if description is not None else ""
         logger.info(
-            "Columns of the %s set that `%s.forward` does not take are left out: %s.",
-            description or "given",
-            type(self.facade.model).__name__,
-            ", ".join(columns),
+            f"The following columns {where} don't have a corresponding argument in {forward} and have been ignored: "
+            f"{names}. If {names} are not expected by {forward},  you can safely ignore this message."
         )

@@ -23,6 +23,21 @@ class ResumePoint:
     epoch: int = 0
     num_batches_to_skip: int = 0
 
+    @classmethod
+    def after(
+        cls, global_step: int, *, num_update_steps_per_epoch: int, gradient_accumulation_steps: int, skips_data: bool
+    ) -> "ResumePoint":
+        """Return where a run that has made ``global_step`` optimizer steps goes on.
+
+        Args:
+            global_step: Optimizer steps made.
+            num_update_steps_per_epoch: Optimizer steps in one pass.
+            gradient_accumulation_steps: Loader batches in a full accumulation window.
+            skips_data: Whether the batches trained on are skipped; else the epoch begins anew.
+        """
+        epoch, step = divmod(global_step, num_update_steps_per_epoch)
+        return cls(epoch, step * gradient_accumulation_steps if skips_data else 0)
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -57,8 +72,7 @@ class RunPlan:
         max_steps: int,
         num_train_epochs: float,
         gradient_accumulation_steps: int,
-        train_batch_size: int,
-        world_size: int,
+        total_train_batch_size: int,
         num_batches: int | None,
         num_examples: int | None,
     ) -> "RunPlan":
@@ -68,21 +82,19 @@ class RunPlan:
             max_steps: Optimizer steps asked for; epochs decide when it is not positive.
             num_train_epochs: Epochs asked for, possibly a fraction.
             gradient_accumulation_steps: Loader batches a step accumulates.
-            train_batch_size: Examples in a loader batch.
-            world_size: Processes that train together.
+            total_train_batch_size: Examples that make one optimizer step, over all processes.
             num_batches: Length of the loader, ``None`` when it has none.
             num_examples: Length of the data set, ``None`` when it has none.
 
         Raises:
             InputError: If neither ``max_steps`` nor the length of the loader says when to end.
         """
-        total_batch = train_batch_size * gradient_accumulation_steps * world_size
         if not num_batches:
-            return cls._unsized(max_steps, gradient_accumulation_steps, total_batch, num_batches)
+            return cls._unsized(max_steps, gradient_accumulation_steps, total_train_batch_size, num_batches)
         per_epoch = max(math.ceil(num_batches / gradient_accumulation_steps), 1)
         examples = num_examples or 0
         if max_steps > 0:
-            epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_batch)
+            epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_train_batch_size)
         else:
             epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
             max_steps = math.ceil(num_train_epochs * per_epoch)
@@ -94,7 +106,7 @@ class RunPlan:
             gradient_accumulation_steps=gradient_accumulation_steps,
             num_examples=examples,
             num_train_samples=samples,
-            total_train_batch_size=total_batch,
+            total_train_batch_size=total_train_batch_size,
         )
 
     @classmethod
@@ -128,7 +140,31 @@ class RunPlan:
         """Tell whether batch ``batch_idx`` of an epoch is the last of its accumulation window."""
         return (batch_idx + 1) % self.gradient_accumulation_steps == 0 or batch_idx + 1 == self.steps_in_epoch
 
-    def resume_point(self, global_step: int, *, ignore_data_skip: bool) -> ResumePoint:
-        """Return where a run that has made ``global_step`` optimizer steps goes on."""
-        epoch, step = divmod(global_step, self.num_update_steps_per_epoch)
-        return ResumePoint(epoch, 0 if ignore_data_skip else step * self.gradient_accumulation_steps)
+    def as_training_values(self) -> tuple[int, int, int, float, int, int, int]:
+        """Return the counts in the order of ``Trainer.set_initial_training_values``."""
+        return (
+            self.num_train_epochs,
+            self.num_update_steps_per_epoch,
+            self.num_examples,
+            self.num_train_samples,
+            self.total_train_batch_size,
+            self.steps_in_epoch,
+            self.max_steps,
+        )
+
+    @classmethod
+    def of_training_values(
+        cls, values: tuple[int, int, int, float, int, int, int], *, gradient_accumulation_steps: int
+    ) -> "RunPlan":
+        """Return the plan of counts that a subclass of the trainer may have changed."""
+        epochs, per_epoch, examples, samples, total_batch, batches, max_steps = values
+        return cls(
+            num_train_epochs=epochs,
+            num_update_steps_per_epoch=per_epoch,
+            steps_in_epoch=batches,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            num_examples=examples,
+            num_train_samples=samples,
+            total_train_batch_size=total_batch,
+        )

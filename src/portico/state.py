@@ -1,6 +1,5 @@
 """One training run, as Hugging Face tells it: Lightning's progress becomes ``TrainerState`` and ``TrainerControl``."""
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,12 @@ from transformers.trainer_utils import TrainOutput, has_length
 
 from portico.checkpoint.callback_states import exportable_callbacks
 from portico.checkpoint.resume import restore_training
-from portico.checkpoint.rng import load_rng_state
 from portico.loaders import skip_first_batches
 from portico.plan import ResumePoint, RunPlan
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade
-
-logger = logging.getLogger(__name__)
 
 
 class TrainingRun:
@@ -105,7 +102,7 @@ class TrainingRun:
             )
             facade.current_gradient_accumulation_steps = len(window)
             if late_rng:
-                load_rng_state(self.checkpoint, facade.args)
+                facade._load_rng_state(self.checkpoint)
                 late_rng = False
             for batch in window:
                 yield batch
@@ -118,7 +115,7 @@ class TrainingRun:
             return self.loader, 0, False
         skip = self.resume_point.num_batches_to_skip
         if skip == 0:
-            load_rng_state(self.checkpoint, self.facade.args)
+            self.facade._load_rng_state(self.checkpoint)
             return self.loader, 0, False
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
@@ -170,11 +167,9 @@ class TrainingRun:
         facade = self.facade
         if self.num_batches_seen == 0:
             logger.warning(
-                "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
-                "set with fewer examples than `max_steps` needs does this.",
-                self.epoch,
-                facade.state.global_step,
-                facade.state.max_steps,
+                "There seems not to be a single sample in your epoch_iterator, stopping training at step"
+                f" {facade.state.global_step}! This is expected if you're using an IterableDataset and set"
+                f" num_steps ({facade.state.max_steps}) higher than the number of available samples."
             )
             facade.control.should_training_stop = True
         self._fire("on_epoch_end")
@@ -202,16 +197,14 @@ class TrainingRun:
         facade.control = getattr(facade.callback_handler, event)(facade.args, facade.state, facade.control)
 
 
-def count_run(facade: "Facade", loader: Any) -> RunPlan:
+def count_run(facade: "Facade", args: Any, loader: Any) -> RunPlan:
     """Count the steps of a run of ``facade`` over ``loader``."""
-    args = facade.args
     num_batches = len(loader) if has_length(loader) else None
     return RunPlan.make(
         max_steps=args.max_steps,
         num_train_epochs=args.num_train_epochs,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
-        train_batch_size=facade._train_batch_size,
-        world_size=args.world_size,
+        total_train_batch_size=facade.get_total_train_batch_size(args),
         num_batches=num_batches,
         num_examples=facade.num_examples(loader) if num_batches else None,
     )

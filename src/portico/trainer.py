@@ -1,6 +1,5 @@
 """``Trainer``: Hugging Face's API, Lightning's loops."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,28 +31,29 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
-from portico.checkpoint.callback_states import restore_callbacks
 from portico.checkpoint.resume import find_checkpoint, read_state, resumed_batch_size
 from portico.datamodule import TrainerDataModule
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 from portico.facade.announcements import announce_without_effect
 from portico.facade.checks import check_parts
+from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
+from portico.facade.old_names import newer_processing_class
 from portico.facade.preparation import apply_log_level, compiled_for_training, prepared_for_training
 from portico.facade.requirements import check_requirements
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
+from portico.hub.uploads import quiet_uploads
 from portico.lightning_trainer import build_lightning_trainer
 from portico.memory import with_batches_that_fit
 from portico.module import TrainerModule
-from portico.plan import ResumePoint
+from portico.plan import ResumePoint, RunPlan
 from portico.precision import casting_forward, full_evaluation_dtype
 from portico.quiet import quiet_lightning
-from portico.state import TrainingRun, count_run, fresh_state
+from portico.run_log import announce_training, logger
+from portico.state import TrainingRun, fresh_state
 from portico.termination import exiting_on_termination
-
-logger = logging.getLogger(__name__)
 
 
 class Trainer(TrainingMethods):
@@ -62,6 +62,7 @@ class Trainer(TrainingMethods):
     Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
 
     Args:
+        tokenizer: Older spelling of ``processing_class``.
         lightning_callbacks: Lightning callbacks; they see a normal Lightning run.
         loggers: Lightning loggers; they get what Hugging Face logs.
         plugins: Lightning plugins.
@@ -88,11 +89,15 @@ class Trainer(TrainingMethods):
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         *,
+        tokenizer: Any = None,
         lightning_callbacks: list[Callback] | None = None,
         loggers: list[Logger] | None = None,
         plugins: list[Any] | None = None,
     ) -> None:
+        if args is None:
+            logger.info("No `TrainingArguments` passed, using `output_dir=tmp_trainer`.")
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
+        refuse_uncalled_hooks(type(self))
         refuse_unsupported(self.args)
         apply_log_level(self.args)
         announce_without_effect(self.args)
@@ -108,17 +113,17 @@ class Trainer(TrainingMethods):
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
+        self.model = model
         self.create_accelerator_and_postprocess()
         self._take_model(model, model_init)
+        processing_class = newer_processing_class(processing_class, tokenizer)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        check_parts(self)
-        if self.args.should_save:
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+        self._validate_args()
         self._start_bookkeeping(callbacks)
         self._memory_tracker.stop_and_update_metrics()
 
@@ -132,6 +137,9 @@ class Trainer(TrainingMethods):
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
 
+    def _validate_args(self) -> None:
+        check_parts(self)
+
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
             enable_full_determinism(self.args.seed)
@@ -139,13 +147,15 @@ class Trainer(TrainingMethods):
             set_seed(self.args.seed)
 
     def _take_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        if (model is None) == (model_init is None):
+        if model is None and model_init is None:
+            raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
+        if model is not None and model_init is not None:
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
         if full_evaluation_dtype(self.args) is None:
             # Else the first evaluation casts the model and moves half as many bytes.
-            self.model.to(self.args.device)
+            self._move_model_to_device(self.model, self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
@@ -166,7 +176,7 @@ class Trainer(TrainingMethods):
         self.datamodule = TrainerDataModule(self)
 
     def _start_bookkeeping(self, callbacks: list[TrainerCallback | type[TrainerCallback]] | None) -> None:
-        reporting = reporting_callbacks(self.args.report_to)
+        reporting = reporting_callbacks(self.args.report_to, getattr(self.args, "logging_dir", None))
         self.callback_handler = CallbackHandler(
             [DefaultFlowCallback, *reporting, *termination_callbacks(self), *(callbacks or [])],
             self.model,
@@ -175,6 +185,10 @@ class Trainer(TrainingMethods):
             self.lr_scheduler,
         )
         self.add_callback(PrinterCallback if self.args.disable_tqdm else _progress_callback())
+        if self.args.push_to_hub:
+            self.init_hf_repo()
+        if self.args.should_save:
+            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
         self.control = TrainerControl()
         self.state = fresh_state(self)
         self.hp_name = None
@@ -192,10 +206,12 @@ class Trainer(TrainingMethods):
         assert self.model_init is not None
         num_arguments = number_of_arguments(self.model_init)
         if num_arguments > 1:
-            raise InputError(f"`model_init` takes {num_arguments} arguments; it may take none, or the trial alone.")
+            raise InputRuntimeError(
+                f"`model_init` takes {num_arguments} arguments; it may take none, or the trial alone."
+            )
         model = self.model_init(trial) if num_arguments else self.model_init()
         if model is None:
-            raise InputError("`model_init` returned None; let it return a model.")
+            raise InputRuntimeError("`model_init` returned None; let it return a model.")
         return model
 
     # Training
@@ -222,60 +238,105 @@ class Trainer(TrainingMethods):
         self.is_in_train = True
         try:
             self._renew_model(trial)
-            with prepared_for_training(self.model, self.args):
+            with prepared_for_training(self.model, self.args), quiet_uploads(self.args):
                 self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
                     self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
-
-                def fit(batch_size: int) -> TrainOutput:
-                    self._train_batch_size = batch_size
-                    return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
-
+                loop = partial(
+                    self._inner_training_loop,
+                    args=self.args,
+                    resume_from_checkpoint=checkpoint,
+                    trial=trial,
+                    ignore_keys_for_eval=ignore_keys_for_eval,
+                )
                 if self.args.auto_find_batch_size:
-                    return with_batches_that_fit(fit, self._train_batch_size)
-                return fit(self._train_batch_size)
+                    return with_batches_that_fit(loop, self._train_batch_size)
+                return loop(self._train_batch_size)
         finally:
             self.is_in_train = False
 
     def _renew_model(self, trial: Any) -> None:
         if self.model_init is not None:
             self._seed_everything()
-            self.model = self.call_model_init(trial).to(self.args.device)
+            self.model = self.call_model_init(trial)
+            self._move_model_to_device(self.model, self.args.device)
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
             align_special_tokens(self.model, self.processing_class)
 
-    def _plan_run(self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None) -> TrainingRun:
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Count a run, set its state up and let Lightning run it.
+
+        Args:
+            batch_size: Examples in a batch of this process; by default as before.
+            args: Training arguments; by default the trainer's.
+            resume_from_checkpoint: Folder of the checkpoint that the run goes on from.
+            trial: Trial of a hyperparameter search.
+            ignore_keys_for_eval: Model outputs that evaluations during training leave out.
+        """
+        args = self.args if args is None else args
+        self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         loader = self.get_train_dataloader()
-        plan = count_run(self, loader)
-        self.state = fresh_state(self)
-        self.state.is_hyper_param_search = trial is not None
-        self.state.train_batch_size = self._train_batch_size
-        self.state.compute_steps(self.args, plan.max_steps)
-        resumed = read_state(checkpoint, self.args) if checkpoint is not None else None
-        point = ResumePoint()
-        if resumed is not None:
-            self.state = resumed
-            restore_callbacks(self)
-            point = plan.resume_point(resumed.global_step, ignore_data_skip=self.args.ignore_data_skip)
-        self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, trial)
+        plan = RunPlan.of_training_values(
+            self.set_initial_training_values(args, loader),
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+        )
+        point = self._init_training_state(
+            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
+        )
         self.callback_handler.train_dataloader = loader
-        return TrainingRun(
+        run = TrainingRun(
             self,
             loader=loader,
             plan=plan,
-            checkpoint=checkpoint,
-            resume_point=point,
+            checkpoint=resume_from_checkpoint,
+            resume_point=ResumePoint(*point),
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
+        self.model_wrapped = compiled_for_training(self._wrap_model(self.model), self.model_wrapped, self.args)
+        announce_training(self, plan, run.resume_point if resume_from_checkpoint is not None else None)
+        return self._fit(run)
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        """Set the state of a run up, and return the epoch it begins with and the batches it skips there."""
+        self.state = fresh_state(self)
+        self.state.is_hyper_param_search = trial is not None
+        self.state.train_batch_size = self._train_batch_size
+        self.state.compute_steps(self.args, max_steps)
+        resumed = read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
+        point = ResumePoint()
+        if resumed is not None:
+            self.state = resumed
+            self._load_callback_state()
+            point = ResumePoint.after(
+                resumed.global_step,
+                num_update_steps_per_epoch=num_update_steps_per_epoch,
+                gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+                skips_data=not self.args.ignore_data_skip,
+            )
+        self.state.init_training_references(self, max_steps, num_train_epochs, trial)
+        return point.epoch, point.num_batches_to_skip
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
         self.module.take(self.model)
-        self.model_wrapped = compiled_for_training(self.model, self.model_wrapped, self.args)
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
@@ -291,7 +352,7 @@ class Trainer(TrainingMethods):
                 raise KeyboardInterrupt from exit_
             raise
         finally:
-            self.model.to(self.args.device)
+            self._move_model_to_device(self.model, self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()

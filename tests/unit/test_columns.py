@@ -20,12 +20,14 @@ def columned(size=8, **extra):
 def test_columns_the_model_does_not_take_are_left_out_and_told_once(tmp_path, caplog):
     parts = {"train_dataset": columned(title="x", number=3), "eval_dataset": columned(title="x")}
     trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch")
-    with caplog.at_level(logging.INFO, logger="portico"):
+    with caplog.at_level(logging.INFO, logger="transformers"):
         trainer.train()
-    told = [record.message for record in caplog.records if "are left out" in record.message]
-    assert told == [
-        "Columns of the training set that `Line.forward` does not take are left out: number, title.",
-        "Columns of the evaluation set that `Line.forward` does not take are left out: title.",
+    told = [record.message for record in caplog.records if "have been ignored" in record.message]
+    assert [message.split(". ")[0] for message in told] == [
+        "The following columns in the training set don't have a corresponding argument in `Line.forward` and have "
+        "been ignored: number, title",
+        "The following columns in the evaluation set don't have a corresponding argument in `Line.forward` and have "
+        "been ignored: title",
     ]
 
 

@@ -11,8 +11,7 @@ def make(**changes):
         "max_steps": -1,
         "num_train_epochs": 3,
         "gradient_accumulation_steps": 1,
-        "train_batch_size": 4,
-        "world_size": 1,
+        "total_train_batch_size": 4,
         "num_batches": 8,
         "num_examples": 29,
     }
@@ -27,7 +26,7 @@ def test_epochs_decide_without_max_steps():
 
 
 def test_max_steps_decide_over_epochs():
-    plan = make(max_steps=11, gradient_accumulation_steps=3)
+    plan = make(max_steps=11, gradient_accumulation_steps=3, total_train_batch_size=12)
     assert (plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs) == (11, 3, 4)
     assert plan.num_train_samples == 11 * 12
 
@@ -37,12 +36,10 @@ def test_a_fraction_of_an_epoch_is_rounded_up_to_a_step():
     assert (plan.max_steps, plan.num_train_epochs) == (5, 2)
 
 
-def test_a_batch_counts_for_each_process():
-    assert make(world_size=2, gradient_accumulation_steps=3).total_train_batch_size == 24
-
-
 def test_a_stream_is_counted_by_its_steps():
-    plan = make(max_steps=5, gradient_accumulation_steps=4, num_batches=None, num_examples=None)
+    plan = make(
+        max_steps=5, gradient_accumulation_steps=4, total_train_batch_size=16, num_batches=None, num_examples=None
+    )
     assert (plan.steps_in_epoch, plan.num_update_steps_per_epoch, plan.num_examples) == (20, 5, 80)
 
 
@@ -71,13 +68,24 @@ def test_windows_cover_each_epoch_once(num_batches, accumulation, epochs):
     assert plan.max_steps == epochs * len(windows)
 
 
+def resumed_after(global_step, *, skips_data):
+    return ResumePoint.after(
+        global_step, num_update_steps_per_epoch=3, gradient_accumulation_steps=3, skips_data=skips_data
+    )
+
+
 @pytest.mark.parametrize(
     ("global_step", "point"),
     [(0, ResumePoint(0, 0)), (2, ResumePoint(0, 6)), (3, ResumePoint(1, 0)), (4, ResumePoint(1, 3))],
 )
 def test_a_run_goes_on_where_its_steps_end(global_step, point):
-    assert make(gradient_accumulation_steps=3).resume_point(global_step, ignore_data_skip=False) == point
+    assert resumed_after(global_step, skips_data=True) == point
 
 
 def test_no_batch_is_skipped_where_that_is_asked_for():
-    assert make(gradient_accumulation_steps=3).resume_point(4, ignore_data_skip=True) == ResumePoint(1, 0)
+    assert resumed_after(4, skips_data=False) == ResumePoint(1, 0)
+
+
+def test_counts_come_back_in_hugging_faces_order():
+    plan = make(max_steps=11, gradient_accumulation_steps=3)
+    assert RunPlan.of_training_values(plan.as_training_values(), gradient_accumulation_steps=3) == plan

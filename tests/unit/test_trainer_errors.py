@@ -184,7 +184,6 @@ UNSUPPORTED = {
     "accelerator_config": {"split_batches": True},
     "debug": "tpu_metrics_debug",
     "parallelism_config": object(),
-    "push_to_hub": True,
 }
 # Their values need packages that are not there, so the arguments are changed after they were made.
 SET_AFTERWARDS = {"deepspeed": {"stage": 2}, "fsdp": "full_shard"}

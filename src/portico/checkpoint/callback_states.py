@@ -1,14 +1,13 @@
 """The states of callbacks (and of the control flags) that checkpoints hold."""
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState, TrainerControl
 
+from portico.run_log import logger
+
 if TYPE_CHECKING:
     from portico.contract import Facade
-
-logger = logging.getLogger(__name__)
 
 
 def exportable_callbacks(facade: "Facade") -> list[Any]:
@@ -36,7 +35,9 @@ def restore_callbacks(facade: "Facade") -> None:
     known = exportable_callbacks(facade)
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
-        logger.warning("The checkpoint has states of callbacks that are not there, ignored: %s.", ", ".join(unknown))
+        logger.warning(
+            f"Checkpoint included callbacks not included in current configuration. Ignoring. ({', '.join(unknown)})"
+        )
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):

@@ -1,6 +1,5 @@
 """A run brought back to where a checkpoint left it."""
 
-import logging
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,10 @@ from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FIL
 from portico.errors import InputError
 from portico.lightning_internals import continue_from
 from portico.plan import ResumePoint, RunPlan
+from portico.run_log import logger
 
 if TYPE_CHECKING:
     from portico.contract import Facade
-
-logger = logging.getLogger(__name__)
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
@@ -56,7 +54,8 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
     state: TrainerState = TrainerState.load_from_json(str(file))
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
-            "The best checkpoint %s that the resumed run recorded is gone; it is ignored.", state.best_model_checkpoint
+            f"The best checkpoint {state.best_model_checkpoint} recorded in the resumed state does not exist anymore. "
+            "Ignoring it for this run."
         )
         state.best_model_checkpoint = None
     compare_trainer_and_checkpoint_args(args, state)
@@ -81,7 +80,8 @@ def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: Resume
         plan: Counts of the run.
         point: Where in the data it goes on.
     """
-    load_optimizer_and_scheduler(facade, folder)
+    facade._load_optimizer_and_scheduler(folder)
+    facade._load_scaler(folder)
     continue_from(
         facade.lightning_trainer,
         epoch=point.epoch,
@@ -92,7 +92,7 @@ def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: Resume
 
 
 def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
-    """Load the states of optimizer, schedule and scaler from ``folder``, where it has them."""
+    """Load the states of optimizer and schedule from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
         assert facade.optimizer is not None
@@ -104,6 +104,10 @@ def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
             facade.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
     else:
         logger.warning("%s holds no optimizer state, so the optimizer starts anew.", folder)
+
+
+def load_scaler(facade: "Facade", folder: str) -> None:
+    """Load the state of the gradient scaler from ``folder``, where there is one."""
     scaler, scaler_file = gradient_scaler(facade), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
         scaler.load_state_dict(torch.load(scaler_file, weights_only=True))

@@ -1,6 +1,5 @@
 """The states of every random number generator, saved and brought back."""
 
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from transformers.trainer_pt_utils import safe_globals, set_rng_state_for_device
 
-logger = logging.getLogger(__name__)
+from portico.run_log import logger
 
 
 def save_rng_state(folder: str, args: Any) -> None:

@@ -1,6 +1,5 @@
 """A model's weights, written as ``from_pretrained`` reads them and read back."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from transformers.utils import logging as transformers_logging
 
 from portico.errors import InputError
-
-logger = logging.getLogger(__name__)
+from portico.run_log import logger
 
 
 def save_weights(
@@ -42,26 +40,27 @@ def save_weights(
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
-def load_weights(model: nn.Module, folder: str) -> None:
-    """Load the weights that ``folder`` holds into ``model``, in place; keys that do not match are announced.
+def load_weights(model: nn.Module, folder: str) -> Any:
+    """Load the weights that ``folder`` holds into ``model``, in place.
+
+    Returns:
+        What ``load_state_dict`` returns: missing and unexpected keys.
 
     Raises:
         InputError: If ``folder`` is no checkpoint.
     """
     path = Path(folder)
     if (path / SAFE_WEIGHTS_NAME).is_file():
-        result = model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
-    elif (path / WEIGHTS_NAME).is_file():
-        result = model.load_state_dict(torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True), False)
-    elif (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
-        result = load_sharded_checkpoint(model, folder, strict=False)
-    else:
-        held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
-        raise InputError(
-            f"{folder} is not a checkpoint: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: {held}); set "
-            "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
-        )
-    _announce_mismatch(model, result)
+        return model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
+    if (path / WEIGHTS_NAME).is_file():
+        return model.load_state_dict(torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True), False)
+    if (path / SAFE_WEIGHTS_INDEX_NAME).is_file() or (path / WEIGHTS_INDEX_NAME).is_file():
+        return load_sharded_checkpoint(model, folder, strict=False)
+    held = sorted(entry.name for entry in path.iterdir())[:8] if path.is_dir() else "no such folder"
+    raise InputError(
+        f"{folder} is not a checkpoint: it holds no {SAFE_WEIGHTS_NAME} or {WEIGHTS_NAME} (found: {held}); set "
+        "`resume_from_checkpoint` to a `checkpoint-N` folder of an earlier run, or leave it out."
+    )
 
 
 def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -76,15 +75,21 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return stored
 
 
-def _announce_mismatch(model: nn.Module, result: Any) -> None:
+def announce_mismatch(model: nn.Module, result: Any) -> None:
+    """Tell which weights of ``model`` a checkpoint lacks, and which of its own the model does not know.
+
+    Args:
+        model: The model, loaded.
+        result: What :func:`load_weights` returned.
+    """
     weights, missing = model.state_dict(), set(result.missing_keys)
     loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
     missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
-        logger.warning("The checkpoint has no weights for %s; they stay as they are.", sorted(missing))
+        logger.warning(f"There were missing keys in the checkpoint model loaded: {sorted(missing)}.")
     if result.unexpected_keys:
-        logger.warning("The checkpoint has weights the model does not know: %s.", sorted(result.unexpected_keys))
+        logger.warning(f"There were unexpected keys in the checkpoint model loaded: {sorted(result.unexpected_keys)}.")
 
 
 @contextmanager

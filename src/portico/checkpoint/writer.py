@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_callback import TrainerState
-from transformers.trainer_utils import rotate_checkpoints
 
+from portico.arguments import as_transformers_arguments
 from portico.checkpoint.callback_states import export_callbacks
-from portico.checkpoint.rng import save_rng_state
 
 if TYPE_CHECKING:
     from portico.contract import Facade
@@ -21,6 +20,7 @@ OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
+ARGUMENTS_FILE = "training_args.bin"
 
 
 def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
@@ -32,22 +32,20 @@ def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
         facade.accelerator.wait_for_everyone()
         _note_best_checkpoint(state, run_folder, name)
         if not args.save_only_model:
-            save_optimizer_and_scheduler(facade, str(staging))
-            save_rng_state(str(staging), args)
+            facade._save_optimizer_and_scheduler(str(staging))
+            facade._save_scaler(str(staging))
+            facade._save_rng_state(str(staging))
         if args.should_save:
             export_callbacks(facade)
             state.save_to_json(str(staging / STATE_FILE))
+    if args.push_to_hub:
+        facade._push_from_checkpoint(str(final))
     if args.should_save:
-        rotate_checkpoints(
-            output_dir=run_folder,
-            save_total_limit=args.save_total_limit,
-            best_model_checkpoint=state.best_model_checkpoint,
-            use_mtime=True,
-        )
+        facade._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
 
 
 def save_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
-    """Write the states of optimizer, schedule and gradient scaler into ``folder``."""
+    """Write the states of optimizer and schedule into ``folder``."""
     if not facade.args.should_save:
         return
     assert facade.optimizer is not None
@@ -56,9 +54,18 @@ def save_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
         # Schedules warn that the optimizer must be saved too; it was, a line above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
         torch.save(facade.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
+
+
+def save_scaler(facade: "Facade", folder: str) -> None:
+    """Write the state of the gradient scaler into ``folder``, if there is one."""
     scaler = gradient_scaler(facade)
-    if scaler is not None:
+    if scaler is not None and facade.args.should_save:
         torch.save(scaler.state_dict(), Path(folder) / SCALER_FILE)
+
+
+def save_arguments(args: Any, folder: str) -> None:
+    """Write training arguments into ``folder``, as Hugging Face's class."""
+    torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
 
 def gradient_scaler(facade: "Facade") -> Any:

@@ -1,6 +1,5 @@
 """One pass over a data set without training: from batches to an ``EvalLoopOutput``."""
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,10 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify
 
 from portico.evaluation.arrays import BatchList, JoinedArrays
 from portico.evaluation.metrics import batch_metrics
+from portico.run_log import announce_evaluation
 
 if TYPE_CHECKING:
     from portico.contract import Facade
-
-logger = logging.getLogger(__name__)
 
 
 class EvaluationSession:
@@ -46,6 +44,7 @@ class EvaluationSession:
         args = facade.args
         self.facade = facade
         self.loader = loader
+        self.model = facade.model
         self.description = description
         self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         self.ignore_keys = ignore_keys
@@ -62,10 +61,9 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         facade = self.facade
-        logger.debug("***** Running %s *****", self.description)
-        logger.debug("  Num examples = %s", facade.num_examples(self.loader) if has_length(self.loader) else "unknown")
-        logger.debug("  Batch size = %s", self.batch_size)
-        facade.model.eval()
+        announce_evaluation(facade, self.loader, self.description, self.batch_size)
+        self.model = facade._wrap_model(facade.model, training=False, dataloader=self.loader)
+        self.model.eval()
         if hasattr(facade.optimizer, "eval") and callable(facade.optimizer.eval):
             facade.optimizer.eval()
         facade.callback_handler.eval_dataloader = self.loader
@@ -78,7 +76,7 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = facade.prediction_step(
-            facade.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)

@@ -7,7 +7,7 @@ from typing import Any
 from transformers.trainer_utils import has_length
 
 from portico.contract import Facade
-from portico.errors import InputError
+from portico.errors import InputError, InputRuntimeError
 from portico.evaluation.metrics import check_metrics
 
 
@@ -33,9 +33,11 @@ def check_parts(facade: Facade) -> None:
     if args.batch_eval_metrics and facade.compute_metrics is not None:
         _check_batch_metrics(facade.compute_metrics)
     if facade.optimizer_cls_and_kwargs is not None and facade.optimizer is not None:
-        raise InputError("`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them.")
+        raise InputRuntimeError(
+            "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
+        )
     if facade.model_init is not None and (facade.optimizer is not None or facade.lr_scheduler is not None):
-        raise InputError(
+        raise InputRuntimeError(
             "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
             "`create_optimizer_and_scheduler` in a subclass instead."
         )

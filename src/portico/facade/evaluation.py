@@ -10,6 +10,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_m
 from portico.errors import InputKeyError
 from portico.evaluation.runner import run_evaluation
 from portico.evaluation.session import EvaluationSession
+from portico.facade.old_names import OldNames
 from portico.facade.reporting import ReportingMethods
 from portico.facade.steps import StepMethods
 from portico.memory import is_out_of_memory
@@ -17,7 +18,7 @@ from portico.optim import steps_after_evaluation
 from portico.precision import casting_forward, full_evaluation_dtype
 
 
-class EvaluationMethods(StepMethods, ReportingMethods):
+class EvaluationMethods(StepMethods, ReportingMethods, OldNames):
     """How the facade evaluates."""
 
     def evaluate(
@@ -48,7 +49,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = self.evaluation_loop(
+        output = self._loop_of_evaluations(
             loader,
             description="Evaluation",
             # Without metrics nobody looks at the predictions.
@@ -75,7 +76,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
+        output = self._loop_of_evaluations(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)

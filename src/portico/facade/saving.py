@@ -1,21 +1,20 @@
 """Models and checkpoints on disk."""
 
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers.trainer_utils import sort_checkpoints
 
-from portico.arguments import as_transformers_arguments
-from portico.checkpoint.weights import load_weights, save_weights
-from portico.checkpoint.writer import write_checkpoint
+from portico.checkpoint.callback_states import restore_callbacks
+from portico.checkpoint.resume import load_optimizer_and_scheduler, load_scaler
+from portico.checkpoint.rng import load_rng_state, save_rng_state
+from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
+from portico.checkpoint.writer import save_arguments, save_optimizer_and_scheduler, save_scaler, write_checkpoint
 from portico.facade.reporting import ReportingMethods
+from portico.run_log import logger
 from portico.tuning.registry import search_backend
-
-logger = logging.getLogger(__name__)
 
 
 class SavingMethods(ReportingMethods):
@@ -28,13 +27,15 @@ class SavingMethods(ReportingMethods):
             output_dir: Folder; by default ``args.output_dir``.
         """
         self._save(self.args.output_dir if output_dir is None else output_dir)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if not self.args.should_save:
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.debug("Saving the model to %s", folder)
+        logger.info(f"Saving model checkpoint to {output_dir or self.args.output_dir}")
         save_weights(
             self.model,
             self.accelerator.unwrap_model(self.model),
@@ -47,7 +48,7 @@ class SavingMethods(ReportingMethods):
             processor = getattr(self.data_collator, "tokenizer", None)
         if processor is not None:
             processor.save_pretrained(folder)
-        torch.save(as_transformers_arguments(self.args), folder / "training_args.bin")
+        save_arguments(self.args, str(folder))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.hp_search_backend is None and trial is None:
@@ -58,6 +59,15 @@ class SavingMethods(ReportingMethods):
             f"checkpoint-{self.state.global_step}",
         )
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        save_optimizer_and_scheduler(self, output_dir)
+
+    def _save_scaler(self, output_dir: str) -> None:
+        save_scaler(self, output_dir)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        save_rng_state(output_dir, self.args)
+
     def _get_output_dir(self, trial: Any) -> str:
         folder: str = self.args.output_dir
         if self.hp_search_backend is None or trial is None:
@@ -66,12 +76,31 @@ class SavingMethods(ReportingMethods):
         return str(Path(folder) / (self.hp_name(trial) if self.hp_name else f"run-{backend.run_id(trial)}"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_weights(self.model if model is None else model, resume_from_checkpoint)
+        logger.info(f"Loading model from {resume_from_checkpoint}.")
+        self._issue_warnings_after_load(load_weights(self.model if model is None else model, resume_from_checkpoint))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            load_optimizer_and_scheduler(self, checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            load_scaler(self, checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        load_rng_state(checkpoint, self.args)
+
+    def _load_callback_state(self) -> None:
+        restore_callbacks(self)
 
     def _load_best_model(self) -> None:
-        assert self.state.best_model_checkpoint is not None
-        logger.info("Loading the best model from %s", self.state.best_model_checkpoint)
-        load_weights(self.model, self.state.best_model_checkpoint)
+        best = self.state.best_model_checkpoint
+        assert best is not None
+        logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
+        self._issue_warnings_after_load(load_weights(self.model, best))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        announce_mismatch(self.model, load_result)
 
     def _keep_only_best_and_last(self, trial: Any) -> None:
         """With ``save_total_limit=1``, leave the best checkpoint alone on disk once training has ended."""
@@ -80,4 +109,5 @@ class SavingMethods(ReportingMethods):
             return
         for checkpoint in sort_checkpoints(output_dir=self._get_output_dir(trial), best_model_checkpoint=best):
             if not Path(checkpoint).samefile(best):
+                logger.info(f"Deleting older checkpoint [{checkpoint}] due to args.save_total_limit")
                 shutil.rmtree(checkpoint, ignore_errors=True)

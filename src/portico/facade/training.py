@@ -6,13 +6,19 @@ import torch
 from torch import nn
 from transformers.trainer_utils import TrainOutput, speed_metrics
 
+from portico.facade.counts import CountingMethods
 from portico.facade.evaluation import EvaluationMethods
+from portico.facade.hub import HubMethods
 from portico.facade.optimization import OptimizationMethods
+from portico.facade.placing import PlacingMethods
 from portico.facade.saving import SavingMethods
 from portico.facade.search import SearchMethods
+from portico.run_log import logger
 
 
-class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods, SearchMethods):
+class TrainingMethods(
+    EvaluationMethods, OptimizationMethods, SavingMethods, PlacingMethods, CountingMethods, HubMethods, SearchMethods
+):
     """How the facade goes along a run."""
 
     def _backward_now(self, loss: torch.Tensor) -> None:
@@ -23,6 +29,7 @@ class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods, Sea
 
         The name is fixed: the memory tracker of ``transformers`` knows its stages by the methods that call it.
         """
+        logger.info("\n\nTraining completed. Do not forget to share your model on huggingface.co/models =)\n\n")
         self._total_loss_scalar += self._tr_loss.item()
         num_steps = self.state.global_step - self._initial_global_step
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
@@ -42,6 +49,7 @@ class TrainingMethods(EvaluationMethods, OptimizationMethods, SavingMethods, Sea
             self._load_best_model()
         self._keep_only_best_and_last(trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self._finish_current_push()
         return TrainOutput(self.state.global_step, train_loss, metrics)
 
     def _maybe_log_save_evaluate(

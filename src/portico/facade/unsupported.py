@@ -40,7 +40,6 @@ REFUSALS = {
     "deepspeed": Refusal(bool, "leave it out"),
     "fsdp": Refusal(bool, "leave it out"),
     "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
-    "push_to_hub": Refusal(bool, "leave it out, and upload `output_dir` after training"),
 }
 
 

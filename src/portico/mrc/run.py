@@ -20,6 +20,7 @@ from portico.mrc.report import write_report
 from portico.mrc.settings import check_callbacks, check_settings
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
+from portico.old_spellings.renamed import RENAMED
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ _STRATEGY_KEYS = ("strategy", "accelerator", "devices", "num_nodes", "precision"
 def valid_keys() -> dict[str, list[str]]:
     """Return the keys that :func:`run_mrc` takes, for each group in which they are fixed."""
     decided = {"output_dir", *_STRATEGY_KEYS}
+    names = [*(field.name for field in fields(TrainingArguments) if field.init), *RENAMED]
     return {
-        "args": [field.name for field in fields(TrainingArguments) if field.init and field.name not in decided],
+        "args": [name for name in names if name not in decided],
         "model": ["name_or_path", *bert_fields()],
         "data": list(DATA_KEYS),
         "preprocess": list(_PREPROCESS_KEYS),

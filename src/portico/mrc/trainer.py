@@ -1,7 +1,6 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +30,6 @@ class MRCTrainer(Trainer):
         post_process_function: ``f(examples, features, predictions)`` or, for predictions,
             ``f(examples, features, predictions, "predict")``; or an object with ``begin(examples, features)`` whose
             result has ``update(logits, feature_indices)`` and ``compute()``.
-        tokenizer: Older spelling of ``processing_class``.
         **kwargs: As in :class:`~portico.trainer.Trainer`.
 
     Attributes:
@@ -44,17 +42,8 @@ class MRCTrainer(Trainer):
         eval_examples: Examples | None = None,
         eval_dataset: Any = None,
         post_process_function: Callable[..., Any] | None = None,
-        tokenizer: Any = None,
         **kwargs: Any,
     ) -> None:
-        if tokenizer is not None:
-            warnings.warn(
-                "`tokenizer` is called `processing_class` now; the older name still works.",
-                FutureWarning,
-                stacklevel=2,
-            )
-            if kwargs.get("processing_class") is None:
-                kwargs["processing_class"] = tokenizer
         self.eval_examples = eval_examples
         self.post_process_function: Any = post_process_function
         self.answered: Any = None

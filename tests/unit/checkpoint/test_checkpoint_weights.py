@@ -3,7 +3,7 @@ import safetensors.torch
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from portico.checkpoint.weights import load_weights, save_weights
+from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
 from portico.errors import InputError
 from unit.toy import Line
 
@@ -62,17 +62,18 @@ def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
     source = tiny_masked()
     save(source, tmp_path)
     model = tiny_masked()
-    load_weights(model, str(tmp_path))
+    announce_mismatch(model, load_weights(model, str(tmp_path)))
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
     assert torch.equal(model.cls.predictions.decoder.weight, source.cls.predictions.decoder.weight)
-    assert "no weights for" not in caplog.text
+    assert "missing keys" not in caplog.text
 
 
 def test_weights_that_do_not_match_are_told(tmp_path, caplog):
     torch.save({"linear.weight": torch.ones(1, 3), "other": torch.ones(1)}, tmp_path / "pytorch_model.bin")
-    load_weights(Line(), str(tmp_path))
-    assert "no weights for ['linear.bias']" in caplog.text
-    assert "does not know: ['other']" in caplog.text
+    model = Line()
+    announce_mismatch(model, load_weights(model, str(tmp_path)))
+    assert "missing keys in the checkpoint model loaded: ['linear.bias']" in caplog.text
+    assert "unexpected keys in the checkpoint model loaded: ['other']" in caplog.text
 
 
 @pytest.mark.parametrize(("folder", "found"), [("", r"\['notes\.txt'\]"), ("gone", "no such folder")])

@@ -1,0 +1,43 @@
+"""The counts of a training run, under the names that a subclass may override."""
+
+from typing import Any
+
+from portico.contract import Facade
+from portico.state import count_run
+
+
+class CountingMethods(Facade):
+    """How the facade counts a run."""
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, float, int, int, int]:
+        """Count a training run.
+
+        Args:
+            args: Training arguments.
+            dataloader: Training data.
+
+        Returns:
+            ``num_train_epochs``, ``num_update_steps_per_epoch``, ``num_examples``, ``num_train_samples``,
+            ``total_train_batch_size``, ``steps_in_epoch`` (loader batches) and ``max_steps``.
+
+        Raises:
+            InputError: If nothing says when training ends.
+        """
+        return count_run(self, args, dataloader).as_training_values()
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Return how many examples make one optimizer step, over all processes that see different data."""
+        replicas = args.world_size // self.get_tp_size() // self.get_cp_size() // self.get_sp_size()
+        return int(self._train_batch_size * args.gradient_accumulation_steps * replicas)
+
+    def get_tp_size(self) -> int:
+        """Return over how many processes each layer is split."""
+        return int(getattr(self.model, "_tp_size", None) or 1)
+
+    def get_cp_size(self) -> int:
+        """Return over how many processes each sequence is split for attention: 1, since nothing here does that."""
+        return 1
+
+    def get_sp_size(self) -> int:
+        """Return over how many processes each sequence is split: 1, since nothing here does that."""
+        return 1

@@ -1,0 +1,1 @@
+"""The hub: a card that describes the model, and uploads while training and after."""

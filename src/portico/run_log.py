@@ -1,0 +1,65 @@
+"""What a run says of itself, in Hugging Face's words."""
+
+from typing import TYPE_CHECKING, Any
+
+from transformers.trainer_pt_utils import get_model_param_count
+from transformers.trainer_utils import has_length
+from transformers.utils import logging as transformers_logging
+
+if TYPE_CHECKING:
+    from portico.contract import Facade
+    from portico.plan import ResumePoint, RunPlan
+
+# Scripts set the level of the logger `transformers` and hang handlers and filters on it or on `transformers.trainer`;
+# under a name of our own, these lines would pass all of them by.
+logger = transformers_logging.get_logger("transformers.trainer")
+
+
+def announce_training(facade: "Facade", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
+    """Tell the counts of a training run, and where it goes on if it is resumed."""
+    args, batch_size = facade.args, facade._train_batch_size
+    logger.info("***** Running training *****")
+    logger.info(f"  Num examples = {plan.num_examples:,}")
+    logger.info(f"  Num Epochs = {plan.num_train_epochs:,}")
+    logger.info(f"  Num update steps per epoch = {plan.num_update_steps_per_epoch:,}")
+    logger.info(f"  Instantaneous batch size per device = {args.per_device_train_batch_size:,}")
+    if batch_size != args.per_device_train_batch_size:
+        logger.info(f"  Training with DataParallel so batch size has been adjusted to: {batch_size:,}")
+    logger.info(
+        f"  Total train batch size (w. parallel, distributed & accumulation) = {plan.total_train_batch_size:,}"
+    )
+    logger.info(f"  Gradient Accumulation steps = {args.gradient_accumulation_steps}")
+    logger.info(f"  Total optimization steps = {plan.max_steps:,}")
+    logger.info(
+        f"  Number of trainable parameters = {get_model_param_count(facade.model_wrapped, trainable_only=True):,}"
+    )
+    if resume_point is not None:
+        _announce_resuming(facade, resume_point)
+
+
+def _announce_resuming(facade: "Facade", point: "ResumePoint") -> None:
+    logger.info(
+        f"  Resuming training from checkpoint with epoch {point.epoch} and global step {facade.state.global_step}"
+    )
+    if not facade.args.ignore_data_skip:
+        logger.info(
+            f"  Fast-forwarding the dataloader past {point.epoch} epochs and {point.num_batches_to_skip} batches to "
+            "resume from the exact training state."
+        )
+
+
+def announce_evaluation(facade: "Facade", loader: Any, description: str, batch_size: int) -> None:
+    """Tell the counts of an evaluation or a prediction.
+
+    Args:
+        facade: The trainer.
+        loader: Batches.
+        description: ``"Evaluation"`` or ``"Prediction"``.
+        batch_size: Examples in a batch.
+    """
+    logger.info(f"\n***** Running {description} *****")
+    if has_length(loader):
+        logger.info(f"  Num examples = {facade.num_examples(loader)}")
+    else:
+        logger.info("  Num examples: Unknown")
+    logger.info(f"  Batch size = {batch_size}")
