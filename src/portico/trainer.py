@@ -132,7 +132,7 @@ class Trainer(TrainingMethods):
         self.model = self.call_model_init() if model is None else model
         self.model.to(self.args.device)
         self.model_wrapped = self.model
-        traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
+        traits = ModelTraits.of(self.model, self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
         self.can_return_loss = traits.can_return_loss
         self.model_accepts_loss_kwargs = traits.accepts_loss_kwargs

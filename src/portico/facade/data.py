@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import has_length, unwrap_peft_model
 
 from portico.contract import Facade
 from portico.errors import InputError
@@ -123,7 +123,7 @@ class DataMethods(Facade):
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            parameters = list(inspect.signature(self.model.forward).parameters)
+            parameters = list(inspect.signature(unwrap_peft_model(self.model).forward).parameters)
             # A column `label` becomes `labels` in the default collator.
             self._signature_columns = parameters + list({"label", "label_ids", *self.label_names})
 

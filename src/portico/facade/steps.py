@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_pt_utils import nested_detach
+from transformers.trainer_utils import unwrap_peft_model
 
 from portico.facade.data import DataMethods
 
@@ -94,7 +95,7 @@ class StepMethods(DataMethods):
         return (loss, outputs) if return_outputs else loss
 
     def _smoothed_loss(self, model: nn.Module, outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
-        name = type(self.accelerator.unwrap_model(model)).__name__
+        name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
         causal = {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
         return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **causal)
 
