@@ -38,6 +38,7 @@ from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError
 from portico.facade.checks import check_parts
+from portico.facade.historic_overrides import adapt_overrides
 from portico.facade.integrations import reporting_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.preparation import apply_log_level, prepared_for_training
@@ -118,6 +119,10 @@ class Trainer(TrainingMethods):
         self._memory_tracker.stop_and_update_metrics()
 
     # Construction
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adapt_overrides(cls, Trainer)
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:

@@ -12,6 +12,7 @@ from transformers.trainer_utils import has_length, unwrap_peft_model
 
 from portico.contract import Facade
 from portico.errors import InputError
+from portico.facade.historic_overrides import leaves_out
 from portico.loaders import move_to_device
 
 
@@ -157,6 +158,8 @@ class DataMethods(Facade):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        # A loss that knows nothing of the count is a mean of its batch, and is divided by the batches of the window.
+        wanted = wanted and not leaves_out(self.compute_loss, "num_items_in_batch")
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         try:
