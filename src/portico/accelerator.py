@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.loaders import prepare_loader
+from portico.loaders import LookAheadLoader, prepare_loader
 from portico.nested import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
+
+_WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
 
 class FacadeAccelerator:
@@ -116,6 +120,9 @@ class FacadeAccelerator:
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
         """Prepare data loaders; models and optimizers are the strategy's, and come back as they are."""
         prepared = [prepare_loader(item, device=self.device, data_seed=self._data_seed) for item in objects]
+        for loader in prepared:
+            if isinstance(loader, LookAheadLoader):
+                loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def prepare_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
@@ -125,7 +132,8 @@ class FacadeAccelerator:
     def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         """Return the model inside distributed or compiled wrappers."""
         while True:
-            inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+            # Wrappers are known by their kind: a user's own model may call any part of itself `module`.
+            inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
             if not isinstance(inner, nn.Module):
                 return model
             model = inner
@@ -147,7 +155,8 @@ class FacadeAccelerator:
         loader = self._loaders[-1] if self._loaders else None
         if loader is None or not loader.end_of_dataloader or loader.remainder <= 0:
             return gathered
-        return map_tensors(lambda tensor: tensor[: loader.remainder], gathered)
+        # A scalar belongs to no example.
+        return map_tensors(lambda tensor: tensor[: loader.remainder] if tensor.dim() else tensor, gathered)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
@@ -163,12 +172,10 @@ class FacadeAccelerator:
 
     @contextmanager
     def iterating(self, loader: Any) -> Iterator[None]:
-        """Make ``loader`` the one that :meth:`gather_for_metrics` asks about its last batch."""
-        knows_its_end = hasattr(loader, "end_of_dataloader")
-        if knows_its_end:
-            self._loaders.append(loader)
+        """Make ``loader``, while it is iterated, the one that :meth:`gather_for_metrics` asks about its last batch."""
+        self._loaders.append(loader)
         try:
             yield
         finally:
-            if knows_its_end:
-                self._loaders.pop()
+            # Not always the last one: a generator that was left may be closed late.
+            self._loaders.remove(loader)

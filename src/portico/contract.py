@@ -116,6 +116,16 @@ class Facade(ABC):
 
     # Steps
 
+    @abstractmethod
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of a batch."""
+
     @property
     @abstractmethod
     def _runs_own_backward(self) -> bool: ...
@@ -257,7 +267,7 @@ class Facade(ABC):
         trial: Any,
         epoch: float,
         ignore_keys_for_eval: list[str] | None,
-        start_time: float,
+        start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None: ...
 

@@ -5,7 +5,8 @@ it fetches **one batch ahead** of the batch it gives, so data sets and collators
 same moments.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class LookAheadLoader(DataLoader[Any]):
     Attributes:
         end_of_dataloader: Whether the batch given last is the final one.
         remainder: Examples in the final batch, 0 when it is full, -1 when unknown.
+        announce: Context of an iteration, for those who ask which loader is being iterated.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class LookAheadLoader(DataLoader[Any]):
         self.epoch = epoch
         self.end_of_dataloader = False
         self.remainder = -1
+        self.announce: Callable[[LookAheadLoader], AbstractContextManager[Any]] = nullcontext
 
     @property
     def total_batch_size(self) -> int:
@@ -82,6 +85,10 @@ class LookAheadLoader(DataLoader[Any]):
             self.dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        with self.announce(self):
+            yield from self._look_ahead()
+
+    def _look_ahead(self) -> Iterator[Any]:
         self.end_of_dataloader = False
         self.remainder = self._known_remainder()
         self.set_epoch(self.epoch)
@@ -131,7 +138,7 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
     else:
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if isinstance(loader, LookAheadLoader):
-        return LookAheadLoader(
+        rest = LookAheadLoader(
             loader.dataset,
             device=loader.device,
             num_batches_to_skip=0 if by_index else num_batches,
@@ -139,8 +146,10 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
             epoch=loader.epoch,
             **options,
         )
-    rest: DataLoader[Any] = DataLoader(loader.dataset, **options)
-    return rest if by_index else _SkippedIterable(rest, num_batches)
+        rest.announce = loader.announce
+        return rest
+    plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
+    return plain if by_index else _SkippedIterable(plain, num_batches)
 
 
 def move_to_device(data: Any, device: torch.device) -> Any:

@@ -36,6 +36,7 @@ from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
 from portico.facade.announcements import announce_without_effect
 from portico.facade.checks import check_parts
+from portico.facade.historic_overrides import adapt_overrides
 from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
@@ -140,6 +141,10 @@ class Trainer(TrainingMethods):
     def _validate_args(self) -> None:
         check_parts(self)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adapt_overrides(cls, Trainer)
+
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
             enable_full_determinism(self.args.seed)
@@ -157,7 +162,7 @@ class Trainer(TrainingMethods):
             # Else the first evaluation casts the model and moves half as many bytes.
             self._move_model_to_device(self.model, self.args.device)
         self.model_wrapped = self.model
-        traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
+        traits = ModelTraits.of(self.model, self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
         self.can_return_loss = traits.can_return_loss
         self.model_accepts_loss_kwargs = traits.accepts_loss_kwargs

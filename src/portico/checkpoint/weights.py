@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -13,6 +13,7 @@ from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
+from portico.checkpoint.adapters import has_adapters, load_adapters
 from portico.errors import InputError
 from portico.run_log import logger
 
@@ -29,12 +30,13 @@ def save_weights(
         state_dict: Weights to write instead of the model's.
         is_main_process: Whether this process writes.
     """
-    if isinstance(unwrapped, PreTrainedModel):
+    if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and model is not unwrapped:
             state_dict = model.state_dict()
         # A bar over one file would only break the bar of the training.
         with _without_progress_bars():
-            unwrapped.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
+            model_with_files = cast(PreTrainedModel, unwrapped)
+            model_with_files.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
@@ -50,6 +52,9 @@ def load_weights(model: nn.Module, folder: str) -> Any:
         InputError: If ``folder`` is no checkpoint.
     """
     path = Path(folder)
+    if has_adapters(model):
+        load_adapters(model, folder)
+        return
     if (path / SAFE_WEIGHTS_NAME).is_file():
         return model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
     if (path / WEIGHTS_NAME).is_file():

@@ -75,20 +75,27 @@ def gradient_scaler(facade: "Facade") -> Any:
 
 @contextmanager
 def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
-    """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace."""
-    staging = final.with_name(f".{final.name}.partial")
+    """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace.
+
+    The folder has the name of ``final`` in another place: users' ``_save`` and ``save_model`` look at the name.
+    """
+    partial = final.with_name(".partial")
+    staging = partial / final.name
     if facade.args.should_save:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
     facade.accelerator.wait_for_everyone()
     try:
         yield staging
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
     facade.accelerator.wait_for_everyone()
     if facade.args.should_save:
         _put_in_place(staging, final)
+        # A user's `_save` may have written beside the checkpoint.
+        shutil.copytree(partial, final.parent, dirs_exist_ok=True)
+        shutil.rmtree(partial)
     facade.accelerator.wait_for_everyone()
 
 

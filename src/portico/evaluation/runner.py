@@ -27,17 +27,18 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     predicts = session.description == "Prediction"
     enclosing, module.evaluation = module.evaluation, session
     try:
-        with facade.accelerator.iterating(session.loader):
-            session.start()
-            if len(feed) == 0:
-                # Lightning would warn, then skip its loop and with it the hook that finishes.
-                session.finish()
-            elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
-                evaluate_inside(trainer, feed, predicts=predicts)
-            else:
-                with quiet_lightning(), exiting_on_termination(trainer):
-                    run = trainer.test if predicts else trainer.validate
-                    run(module, dataloaders=feed, verbose=False)
+        session.start()
+        if len(feed) == 0:
+            # Lightning would warn, then skip its loop and with it the hook that finishes. A loader draws a seed
+            # from the global generator when it is asked, also for nothing.
+            next(iter(session.loader), None)
+            session.finish()
+        elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
+            evaluate_inside(trainer, feed, predicts=predicts)
+        else:
+            with quiet_lightning(), exiting_on_termination(trainer):
+                run = trainer.test if predicts else trainer.validate
+                run(module, dataloaders=feed, verbose=False)
     finally:
         module.evaluation = enclosing
     assert session.output is not None, "the end of the loop finishes the session"

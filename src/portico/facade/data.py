@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 from transformers.trainer_pt_utils import BatchRebalanceSampler, LengthGroupedSampler
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import has_length, unwrap_peft_model
 
 from portico.contract import Facade
 from portico.errors import InputError
+from portico.facade.historic_overrides import leaves_out
 from portico.loaders import move_to_device
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class DataMethods(Facade):
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            parameters = list(inspect.signature(self.model.forward).parameters)
+            parameters = list(inspect.signature(unwrap_peft_model(self.model).forward).parameters)
             # A column `label` becomes `labels` in the default collator.
             self._signature_columns = parameters + list({"label", "label_ids", *self.label_names})
 
@@ -190,6 +191,8 @@ class DataMethods(Facade):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        # A loss that knows nothing of the count is a mean of its batch, and is divided by the batches of the window.
+        wanted = wanted and not leaves_out(self.compute_loss, "num_items_in_batch")
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         try:

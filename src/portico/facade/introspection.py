@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.trainer_pt_utils import LabelSmoother
+from transformers.trainer_utils import unwrap_peft_model
 from transformers.utils.generic import can_return_loss, find_labels
 
 
@@ -28,16 +29,21 @@ class ModelTraits:
     loss_shifts_labels: bool
 
     @classmethod
-    def of(cls, model: nn.Module, label_names: list[str] | None) -> "ModelTraits":
-        """Read the traits of ``model``; ``label_names`` given by the user win."""
-        parameters = inspect.signature(model.forward).parameters.values()
+    def of(cls, model: nn.Module, unwrapped: nn.Module, label_names: list[str] | None) -> "ModelTraits":
+        """Read the traits of ``model``; ``label_names`` given by the user win.
+
+        The base model inside PEFT's adapters speaks for them; what is inside a wrapper (``unwrapped``) says only what
+        its forward takes, as in ``transformers.Trainer``.
+        """
+        model, unwrapped = unwrap_peft_model(model), unwrap_peft_model(unwrapped)
+        parameters = inspect.signature(unwrapped.forward).parameters.values()
         takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
         return cls(
             label_names=find_labels(type(model)) if label_names is None else label_names,
             can_return_loss=bool(can_return_loss(type(model))),
-            accepts_loss_kwargs=bool(getattr(model, "accepts_loss_kwargs", takes_kwargs)),
+            accepts_loss_kwargs=bool(getattr(unwrapped, "accepts_loss_kwargs", takes_kwargs)),
             loss_shifts_labels=causal and not is_encoder_decoder,
         )
 

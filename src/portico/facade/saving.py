@@ -50,7 +50,8 @@ class SavingMethods(ReportingMethods):
             processor.save_pretrained(folder)
         save_arguments(self.args, str(folder))
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: Any, metrics: Any = None) -> None:
+        """Write a checkpoint; ``metrics``, which older overrides give, were looked at when they were measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
         write_checkpoint(

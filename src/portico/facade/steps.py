@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_pt_utils import nested_detach
+from transformers.trainer_utils import unwrap_peft_model
 
 from portico.facade.data import DataMethods
+from portico.facade.historic_overrides import leaves_out
 
 
 class StepMethods(DataMethods):
@@ -42,6 +44,11 @@ class StepMethods(DataMethods):
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(
+                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return the loss alone, a "
+                "tensor with one element, and `(loss, outputs)` only if it was called with `return_outputs=True`."
+            )
         self._empty_cache_if_due()
         if not self._is_scaled_for_accumulation(num_items_in_batch):
             loss = loss / self.current_gradient_accumulation_steps
@@ -94,7 +101,7 @@ class StepMethods(DataMethods):
         return (loss, outputs) if return_outputs else loss
 
     def _smoothed_loss(self, model: nn.Module, outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
-        name = type(self.accelerator.unwrap_model(model)).__name__
+        name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
         causal = {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
         return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **causal)
 
@@ -139,7 +146,7 @@ class StepMethods(DataMethods):
             if computes_loss:
                 num_items = self._get_num_items_in_batch([inputs], self.args.device)
                 with self.compute_loss_context_manager():
-                    loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items)
+                    loss, outputs = self._loss_and_outputs(model, inputs, num_items)
                 loss = loss.detach().mean()
                 logits = _logits_of(outputs, [*ignored, "loss"], skip_first=True)
             else:
@@ -151,6 +158,14 @@ class StepMethods(DataMethods):
             return loss, None, None
         logits = nested_detach(logits)
         return loss, logits[0] if len(logits) == 1 else logits, labels
+
+    def _loss_and_outputs(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> tuple[Any, Any]:
+        if leaves_out(self.compute_loss, "return_outputs"):
+            # The oldest form gives the loss alone, and may take labels out of the inputs.
+            outputs = model(**inputs)
+            return self.compute_loss(model, inputs), outputs
+        loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        return loss, outputs
 
     def _ignored_outputs(self) -> list[str]:
         config = getattr(self.model, "config", None)

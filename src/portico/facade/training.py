@@ -60,7 +60,7 @@ class TrainingMethods(
         trial: Any,
         epoch: float,
         ignore_keys_for_eval: list[str] | None,
-        start_time: float,
+        start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None:
         """Log, evaluate and save, each if the control flags ask for it."""
@@ -79,7 +79,7 @@ class TrainingMethods(
         self,
         tr_loss: torch.Tensor,
         grad_norm: torch.Tensor | float | None,
-        start_time: float,
+        start_time: float | None,
         learning_rate: float | None,
     ) -> None:
         loss_sum = self.accelerator.gather(tr_loss).mean().item()

@@ -15,7 +15,7 @@ def test_nothing_is_looked_for_without_being_asked(tmp_path):
 def test_the_last_checkpoint_is_found_by_number(tmp_path):
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    (tmp_path / ".checkpoint-11.partial").mkdir()
+    (tmp_path / ".partial" / "checkpoint-11").mkdir(parents=True)
     assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from portico.checkpoint.writer import write_checkpoint
@@ -39,8 +41,8 @@ def test_a_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
 
 
 def test_what_an_interrupted_write_left_is_swept(trained, tmp_path):
-    (tmp_path / ".checkpoint-2.partial").mkdir()
-    (tmp_path / ".checkpoint-2.partial" / "half").write_text("")
+    (tmp_path / ".partial" / "checkpoint-2").mkdir(parents=True)
+    (tmp_path / ".partial" / "checkpoint-2" / "half").write_text("")
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
     assert names(tmp_path) == {"checkpoint-2"}
     assert "half" not in names(tmp_path / "checkpoint-2")
@@ -57,6 +59,23 @@ def test_a_failed_write_keeps_the_checkpoint_that_was_there(trained, tmp_path):
         write_checkpoint(trained, str(tmp_path), "checkpoint-2")
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
+
+
+def test_a_hook_sees_the_final_name_and_may_write_beside_it(trained, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "old").write_text("")
+    save = trained.save_model
+
+    def save_with_notes(folder, **kwargs):
+        save(folder, **kwargs)
+        assert Path(folder).name == "checkpoint-2"
+        (Path(folder).parent / "notes").mkdir()
+        (Path(folder).parent / "notes" / "new").write_text("")
+
+    trained.save_model = save_with_notes
+    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    assert names(tmp_path) == {"checkpoint-2", "notes"}
+    assert names(tmp_path / "notes") == {"old", "new"}
 
 
 def test_only_the_newest_are_kept(tmp_path):
