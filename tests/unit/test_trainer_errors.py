@@ -116,7 +116,7 @@ def test_a_value_that_is_no_choice_is_refused(name, value, allowed, tmp_path):
 
 def test_metrics_by_batch_must_say_when_they_are_due(tmp_path):
     parts = {"compute_metrics": lambda prediction: {}}
-    refused(tmp_path, "it takes no `compute_result`", parts=parts, batch_eval_metrics=True)
+    refused(tmp_path, "must take a boolean `compute_result`", parts=parts, batch_eval_metrics=True)
 
 
 def test_several_processes_are_refused(tmp_path):

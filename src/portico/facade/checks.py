@@ -1,9 +1,5 @@
 """Whether the parts given to a facade go together."""
 
-import inspect
-from collections.abc import Callable
-from typing import Any
-
 from transformers.trainer_utils import has_length
 
 from portico.contract import Facade
@@ -30,8 +26,6 @@ def check_parts(facade: Facade) -> None:
             "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
             "`metric_for_best_model`, for example to 'loss'."
         )
-    if args.batch_eval_metrics and facade.compute_metrics is not None:
-        _check_batch_metrics(facade.compute_metrics)
     if facade.optimizer_cls_and_kwargs is not None and facade.optimizer is not None:
         raise InputRuntimeError(
             "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
@@ -54,13 +48,4 @@ def check_parts(facade: Facade) -> None:
         raise InputError(
             f"The run is placed on {args.world_size} processes, which this version does not train on; set "
             "`devices=1` and start one process."
-        )
-
-
-def _check_batch_metrics(compute_metrics: Callable[..., Any]) -> None:
-    if "compute_result" not in inspect.signature(compute_metrics).parameters:
-        raise InputError(
-            "`batch_eval_metrics=True` calls `compute_metrics` once a batch, but it takes no `compute_result`, a bool "
-            "that is true at the last batch, when the metrics of all are to be returned; give it that argument, "
-            "or set `batch_eval_metrics=False`."
         )
