@@ -12,7 +12,7 @@ from parity.peers import Recorder, ToyDataset, assert_same_values, tiny_bert, un
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def cheap_collections():
     """Both libraries collect garbage after every trial; what was imported before need not be looked through."""
     gc.collect()

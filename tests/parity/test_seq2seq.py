@@ -80,6 +80,7 @@ def test_same_tokens_where_the_collator_makes_decoder_inputs(tmp_path):
         {"max_length": 30, "num_beams": None},
         {"do_sample": True, "top_k": 5, "max_length": 12},
         {"max_length": 7, "synced_gpus": False},
+        {"max_length": 6, "num_beams": 3, "num_return_sequences": 3},
     ],
     ids=str,
 )

@@ -3,13 +3,13 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from transformers import DataCollatorWithPadding, set_seed
 
 from portico.arguments import TrainingArguments
+from portico.configured_run import STRATEGY_KEYS, argument_keys, train_and_evaluate, training_arguments
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.features.featurizer import Featurizer
@@ -20,27 +20,23 @@ from portico.mrc.report import write_report
 from portico.mrc.settings import check_callbacks, check_settings
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
-from portico.old_spellings.renamed import RENAMED
 
 logger = logging.getLogger(__name__)
 
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
-_STRATEGY_KEYS = ("strategy", "accelerator", "devices", "num_nodes", "precision")
 
 
 def valid_keys() -> dict[str, list[str]]:
     """Return the keys that :func:`run_mrc` takes, for each group in which they are fixed."""
-    decided = {"output_dir", *_STRATEGY_KEYS}
-    names = [*(field.name for field in fields(TrainingArguments) if field.init), *RENAMED]
     return {
-        "args": [name for name in names if name not in decided],
+        "args": argument_keys(TrainingArguments),
         "model": ["name_or_path", *bert_fields()],
         "data": list(DATA_KEYS),
         "preprocess": list(_PREPROCESS_KEYS),
         "postprocess": list(_POSTPROCESS_KEYS),
         "metric": ["version_2_with_negative"],
-        "strategy": list(_STRATEGY_KEYS),
+        "strategy": list(STRATEGY_KEYS),
     }
 
 
@@ -79,7 +75,7 @@ def run_mrc(
     """
     started = time.time()
     check_settings(args=args, model=model, data=data, preprocess=preprocess, postprocess=postprocess, metric=metric)
-    arguments = _training_arguments(args, strategy, output_dir)
+    arguments = training_arguments(TrainingArguments, args, strategy, output_dir)
     check_callbacks(callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(data)
@@ -106,7 +102,7 @@ def run_mrc(
         callbacks=list(callbacks),
         loggers=list(logger),
     )
-    metrics = _train_and_evaluate(trainer)
+    metrics = train_and_evaluate(trainer)
     settings = {
         "model": {**model, "parameters": trainer.get_num_trainable_parameters()},
         "data": {**data, "train questions": len(examples.train), "validation questions": len(examples.validation)},
@@ -116,13 +112,6 @@ def run_mrc(
     }
     _report(trainer, metrics, settings, seconds=time.time() - started)
     return metrics
-
-
-def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str) -> TrainingArguments:
-    try:
-        return TrainingArguments(output_dir=output_dir, **{**args, **strategy})
-    except (TypeError, ValueError, ImportError) as error:
-        raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
 
 
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
@@ -152,17 +141,6 @@ def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:
             f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); set it "
             f"to {reader.max_length} or less."
         )
-
-
-def _train_and_evaluate(trainer: MRCTrainer) -> dict[str, float]:
-    trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    trainer.save_model()
-    train_metrics = {**trained.metrics, "train_samples": len(trainer.train_dataset)}
-    trainer.save_metrics("train", train_metrics)
-    metrics = {**trainer.evaluate(), "eval_samples": len(trainer.eval_dataset)}
-    trainer.save_metrics("eval", metrics)
-    trainer.save_state()
-    return {**train_metrics, **metrics}
 
 
 def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping[str, Any], *, seconds: float) -> None:
