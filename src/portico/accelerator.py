@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from portico.accelerator_surface import AcceleratorSurface
 from portico.loaders import prepare_loader
 from portico.nested import map_tensors, pad_to_longest
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
 
-class FacadeAccelerator:
+class FacadeAccelerator(AcceleratorSurface):
     """Stands where ``accelerate.Accelerator`` stands in ``transformers.Trainer``; accelerate is not needed.
 
     Args:
@@ -75,6 +76,11 @@ class FacadeAccelerator:
         """Print on the first process of each machine."""
         if self.is_local_main_process:
             print(*args, **kwargs)
+
+    @property
+    def precision_plugin(self) -> Any:
+        """Lightning's precision of the run."""
+        return self._strategy().precision_plugin
 
     # Gradients
 

@@ -117,6 +117,7 @@ class Trainer(TrainingMethods):
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
         self._start_bookkeeping(callbacks)
         self._memory_tracker.stop_and_update_metrics()
@@ -127,6 +128,11 @@ class Trainer(TrainingMethods):
         """Make ``self.accelerator``, which hands everything to the Lightning strategy of the present run."""
         self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
         self.gather_function = self.accelerator.gather_for_metrics
+        self._note_strategy(self.lightning_trainer.strategy)
+
+    def end(self) -> None:
+        """Take the processes of the run apart; the last call of a script that was started in several."""
+        self.accelerator.end_training()
 
     def _validate_args(self) -> None:
         check_parts(self)
@@ -144,7 +150,9 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        self._move_model_to_device(self.model, self.args.device)
+        self._note_placement(self.model)
+        if self.place_model_on_device:
+            self._move_model_to_device(self.model, self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
@@ -244,7 +252,8 @@ class Trainer(TrainingMethods):
         if self.model_init is not None:
             self._seed_everything()
             self.model = self.call_model_init(trial)
-            self._move_model_to_device(self.model, self.args.device)
+            if self.place_model_on_device:
+                self._move_model_to_device(self.model, self.args.device)
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -336,7 +345,7 @@ class Trainer(TrainingMethods):
                 raise KeyboardInterrupt from exit_
             raise
         finally:
-            self._move_model_to_device(self.model, self.args.device)
+            self.model.to(self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()

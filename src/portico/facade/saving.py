@@ -100,10 +100,10 @@ class SavingMethods(ReportingMethods):
 
     def _keep_only_best_and_last(self, trial: Any) -> None:
         """With ``save_total_limit=1``, leave the best checkpoint alone on disk once training has ended."""
-        best = self.state.best_model_checkpoint
+        run_folder, best = self._get_output_dir(trial), self.state.best_model_checkpoint
         if not self.args.should_save or best is None or self.args.save_total_limit != 1:
             return
-        for checkpoint in sort_checkpoints(output_dir=self._get_output_dir(trial), best_model_checkpoint=best):
+        for checkpoint in sort_checkpoints(output_dir=run_folder, best_model_checkpoint=best):
             if not Path(checkpoint).samefile(best):
                 logger.info(f"Deleting older checkpoint [{checkpoint}] due to args.save_total_limit")
                 shutil.rmtree(checkpoint, ignore_errors=True)

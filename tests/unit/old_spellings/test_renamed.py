@@ -85,7 +85,7 @@ def test_a_whole_run_of_warmup_is_not_one_step(make):
         assert make(warmup_ratio=1.0).get_warmup_steps(80) == 80
     with (
         pytest.warns(FutureWarning),
-        pytest.raises(portico.InputError, match="`warmup_ratio=1.5` is no part of a run"),
+        pytest.raises(portico.InputError, match=r"`warmup_ratio=1\.5` is no part of a run"),
     ):
         make(warmup_ratio=1.5)
 

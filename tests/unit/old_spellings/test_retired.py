@@ -95,7 +95,7 @@ def test_what_is_extended_keeps_what_is_there(make):
 
 
 def test_a_configuration_file_is_not_written_into(make):
-    with pytest.raises(portico.InputError, match="belongs into the configuration that 'fsdp.json' names"):
+    with pytest.raises(portico.InputError, match=r"belongs into the configuration that 'fsdp\.json' names"):
         make(fsdp_min_num_params=3, fsdp_config="fsdp.json")
 
 
