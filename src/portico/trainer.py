@@ -48,7 +48,7 @@ from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint, RunPlan
 from portico.quiet import quiet_lightning
-from portico.run_log import announce_training, logger
+from portico.run_log import announce_overruled, announce_training, logger
 from portico.state import TrainingRun, fresh_state
 
 
@@ -136,6 +136,7 @@ class Trainer(TrainingMethods):
 
     def _validate_args(self) -> None:
         check_parts(self)
+        announce_overruled(self)
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:

@@ -21,6 +21,7 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
+_PARTIAL = ".partial"
 
 
 def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
@@ -63,6 +64,12 @@ def save_scaler(facade: "Facade", folder: str) -> None:
         torch.save(scaler.state_dict(), Path(folder) / SCALER_FILE)
 
 
+def destination(folder: str) -> str:
+    """Return where what is written into ``folder`` will lie: a checkpoint has another name until it is whole."""
+    path = Path(folder)
+    return str(path.with_name(path.name[1 : -len(_PARTIAL)])) if path.name.endswith(_PARTIAL) else folder
+
+
 def save_arguments(args: Any, folder: str) -> None:
     """Write training arguments into ``folder``, as Hugging Face's class."""
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
@@ -76,7 +83,7 @@ def gradient_scaler(facade: "Facade") -> Any:
 @contextmanager
 def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
     """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace."""
-    staging = final.with_name(f".{final.name}.partial")
+    staging = final.with_name(f".{final.name}{_PARTIAL}")
     if facade.args.should_save:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)

@@ -11,7 +11,13 @@ from portico.checkpoint.callback_states import restore_callbacks
 from portico.checkpoint.resume import load_optimizer_and_scheduler, load_scaler
 from portico.checkpoint.rng import load_rng_state, save_rng_state
 from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
-from portico.checkpoint.writer import save_arguments, save_optimizer_and_scheduler, save_scaler, write_checkpoint
+from portico.checkpoint.writer import (
+    destination,
+    save_arguments,
+    save_optimizer_and_scheduler,
+    save_scaler,
+    write_checkpoint,
+)
 from portico.facade.reporting import ReportingMethods
 from portico.run_log import logger
 
@@ -34,7 +40,7 @@ class SavingMethods(ReportingMethods):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.info(f"Saving model checkpoint to {output_dir or self.args.output_dir}")
+        logger.info(f"Saving model checkpoint to {destination(output_dir or self.args.output_dir)}")
         save_weights(
             self.model,
             self.accelerator.unwrap_model(self.model),
@@ -45,6 +51,8 @@ class SavingMethods(ReportingMethods):
         processor = self.processing_class
         if processor is None:
             processor = getattr(self.data_collator, "tokenizer", None)
+            if processor is not None:
+                logger.info("Saving Trainer.data_collator.tokenizer by default as Trainer.processing_class is `None`")
         if processor is not None:
             processor.save_pretrained(folder)
         save_arguments(self.args, str(folder))
