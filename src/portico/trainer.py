@@ -35,6 +35,7 @@ from portico.callbacks import EventBridge
 from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
+from portico.facade.argument_order import refuse_old_order
 from portico.facade.checks import check_parts
 from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks
@@ -94,6 +95,7 @@ class Trainer(TrainingMethods):
             logger.info("No `TrainingArguments` passed, using `output_dir=tmp_trainer`.")
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_uncalled_hooks(type(self))
+        refuse_old_order(compute_loss_func, compute_metrics)
         refuse_unsupported(self.args)
         apply_log_level(self.args)
         self._seed_everything()
