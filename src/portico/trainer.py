@@ -32,7 +32,7 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
-from portico.checkpoint.resume import find_checkpoint, read_state
+from portico.checkpoint.resume import find_checkpoint
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
 from portico.facade.argument_order import refuse_old_order
@@ -303,33 +303,6 @@ class Trainer(TrainingMethods):
         self.model_wrapped = self._wrap_model(self.model)
         announce_training(self, plan, run.resume_point if resume_from_checkpoint is not None else None)
         return self._fit(run)
-
-    def _init_training_state(
-        self,
-        max_steps: int,
-        num_update_steps_per_epoch: int,
-        num_train_epochs: int,
-        resume_from_checkpoint: str | None,
-        trial: Any,
-    ) -> tuple[int, int]:
-        """Set the state of a run up, and return the epoch it begins with and the batches it skips there."""
-        self.state = fresh_state(self)
-        self.state.is_hyper_param_search = trial is not None
-        self.state.train_batch_size = self._train_batch_size
-        self.state.compute_steps(self.args, max_steps)
-        resumed = read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
-        point = ResumePoint()
-        if resumed is not None:
-            self.state = resumed
-            self._load_callback_state()
-            point = ResumePoint.after(
-                resumed.global_step,
-                num_update_steps_per_epoch=num_update_steps_per_epoch,
-                gradient_accumulation_steps=self.args.gradient_accumulation_steps,
-                skips_data=not self.args.ignore_data_skip,
-            )
-        self.state.init_training_references(self, max_steps, num_train_epochs, trial)
-        return point.epoch, point.num_batches_to_skip
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)

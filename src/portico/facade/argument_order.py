@@ -6,9 +6,7 @@ from typing import Any
 
 from portico.errors import InputTypeError
 
-_ADVICE = (
-    "`compute_loss_func` comes before `compute_metrics` since transformers 4.46; give these and the rest by keyword."
-)
+_ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
 
 def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: Any) -> None:
