@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from portico.accelerator_surface import AcceleratorSurface
 from portico.loaders import LookAheadLoader, prepare_loader
 from portico.nested import map_tensors, pad_to_longest
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 
 
-class FacadeAccelerator:
+class FacadeAccelerator(AcceleratorSurface):
     """Stands where ``accelerate.Accelerator`` stands in ``transformers.Trainer``; accelerate is not needed.
 
     Args:
@@ -79,6 +80,11 @@ class FacadeAccelerator:
         """Print on the first process of each machine."""
         if self.is_local_main_process:
             print(*args, **kwargs)
+
+    @property
+    def precision_plugin(self) -> Any:
+        """Lightning's precision of the run."""
+        return self._strategy().precision_plugin
 
     # Gradients
 

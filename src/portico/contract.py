@@ -251,6 +251,9 @@ class Facade(ABC):
     def _load_scaler(self, checkpoint: str | None) -> None: ...
 
     @abstractmethod
+    def _load_callback_state(self) -> None: ...
+
+    @abstractmethod
     def _load_rng_state(self, checkpoint: str | None) -> None: ...
 
     @abstractmethod

@@ -13,6 +13,10 @@ class InputRuntimeError(InputError, RuntimeError):
     """An :class:`InputError` where ``transformers`` raises ``RuntimeError``: scripts may catch either."""
 
 
+class InputTypeError(InputError, TypeError):
+    """An :class:`InputError` where ``transformers`` raises ``TypeError``: scripts may catch either."""
+
+
 class InputKeyError(InputError, KeyError):
     """An :class:`InputError` where ``transformers`` raises ``KeyError``: scripts may catch either."""
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import IterableDataset
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import has_length
 from transformers.utils import logging as transformers_logging
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
 # Scripts set the level of the logger `transformers` and hang handlers and filters on it or on `transformers.trainer`;
 # under a name of our own, these lines would pass all of them by.
 logger = transformers_logging.get_logger("transformers.trainer")
+
+
+def announce_overruled(facade: "Facade") -> None:
+    """Tell which training arguments give way to others, or to the kind of the training set."""
+    args = facade.args
+    if args.max_steps > 0 and args.num_train_epochs > 0:
+        logger.info("max_steps is given, it will override any value given in num_train_epochs")
+    if isinstance(facade.train_dataset, IterableDataset):
+        logger.info(
+            f"The `train_sampling_strategy='{args.train_sampling_strategy}'` option is ignored when using an "
+            "`IterableDataset`. Samplers cannot be used with IterableDataset as they require indexed access to the "
+            "dataset."
+        )
 
 
 def announce_training(facade: "Facade", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:

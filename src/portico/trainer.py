@@ -31,10 +31,11 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.accelerator import FacadeAccelerator
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
-from portico.checkpoint.resume import find_checkpoint, read_state, resumed_batch_size
+from portico.checkpoint.resume import find_checkpoint, resumed_batch_size
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
 from portico.facade.announcements import announce_without_effect
+from portico.facade.argument_order import refuse_old_order
 from portico.facade.checks import check_parts
 from portico.facade.historic_overrides import adapt_overrides
 from portico.facade.hooks import refuse_uncalled_hooks
@@ -52,7 +53,7 @@ from portico.module import TrainerModule
 from portico.plan import ResumePoint, RunPlan
 from portico.precision import casting_forward, full_evaluation_dtype
 from portico.quiet import quiet_lightning
-from portico.run_log import announce_training, logger
+from portico.run_log import announce_overruled, announce_training, logger
 from portico.state import TrainingRun, fresh_state
 from portico.termination import exiting_on_termination
 
@@ -99,6 +100,7 @@ class Trainer(TrainingMethods):
             logger.info("No `TrainingArguments` passed, using `output_dir=tmp_trainer`.")
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_uncalled_hooks(type(self))
+        refuse_old_order(compute_loss_func, compute_metrics)
         refuse_unsupported(self.args)
         apply_log_level(self.args)
         announce_without_effect(self.args)
@@ -124,6 +126,7 @@ class Trainer(TrainingMethods):
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.neftune_noise_alpha = self.args.neftune_noise_alpha
         self._validate_args()
         self._start_bookkeeping(callbacks)
         self._memory_tracker.stop_and_update_metrics()
@@ -137,9 +140,15 @@ class Trainer(TrainingMethods):
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
+        self._note_strategy(self.lightning_trainer.strategy)
+
+    def end(self) -> None:
+        """Take the processes of the run apart; the last call of a script that was started in several."""
+        self.accelerator.end_training()
 
     def _validate_args(self) -> None:
         check_parts(self)
+        announce_overruled(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -158,8 +167,9 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        if full_evaluation_dtype(self.args) is None:
-            # Else the first evaluation casts the model and moves half as many bytes.
+        self._note_placement(self.model)
+        # A full evaluation in less precision casts the model first, and moves half as many bytes.
+        if self.place_model_on_device and full_evaluation_dtype(self.args) is None:
             self._move_model_to_device(self.model, self.args.device)
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.model, self.accelerator.unwrap_model(self.model), self.args.label_names)
@@ -265,7 +275,8 @@ class Trainer(TrainingMethods):
         if self.model_init is not None:
             self._seed_everything()
             self.model = self.call_model_init(trial)
-            self._move_model_to_device(self.model, self.args.device)
+            if self.place_model_on_device:
+                self._move_model_to_device(self.model, self.args.device)
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -312,33 +323,6 @@ class Trainer(TrainingMethods):
         announce_training(self, plan, run.resume_point if resume_from_checkpoint is not None else None)
         return self._fit(run)
 
-    def _init_training_state(
-        self,
-        max_steps: int,
-        num_update_steps_per_epoch: int,
-        num_train_epochs: int,
-        resume_from_checkpoint: str | None,
-        trial: Any,
-    ) -> tuple[int, int]:
-        """Set the state of a run up, and return the epoch it begins with and the batches it skips there."""
-        self.state = fresh_state(self)
-        self.state.is_hyper_param_search = trial is not None
-        self.state.train_batch_size = self._train_batch_size
-        self.state.compute_steps(self.args, max_steps)
-        resumed = read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
-        point = ResumePoint()
-        if resumed is not None:
-            self.state = resumed
-            self._load_callback_state()
-            point = ResumePoint.after(
-                resumed.global_step,
-                num_update_steps_per_epoch=num_update_steps_per_epoch,
-                gradient_accumulation_steps=self.args.gradient_accumulation_steps,
-                skips_data=not self.args.ignore_data_skip,
-            )
-        self.state.init_training_references(self, max_steps, num_train_epochs, trial)
-        return point.epoch, point.num_batches_to_skip
-
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
         self.module.take(self.model)
@@ -357,7 +341,7 @@ class Trainer(TrainingMethods):
                 raise KeyboardInterrupt from exit_
             raise
         finally:
-            self._move_model_to_device(self.model, self.args.device)
+            self.model.to(self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()

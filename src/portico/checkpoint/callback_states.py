@@ -42,6 +42,8 @@ def restore_callbacks(facade: "Facade") -> None:
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
             _replace(facade, callback, type(callback).from_state(state))
+        if same:
+            logger.info("Continuing training from checkpoint, restoring any callbacks that were passed in")
 
 
 def _replace(facade: "Facade", old: Any, new: Any) -> None:

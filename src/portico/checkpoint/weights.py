@@ -38,6 +38,7 @@ def save_weights(
             model_with_files = cast(PreTrainedModel, unwrapped)
             model_with_files.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
+        logger.info("Trainer.model is not a `PreTrainedModel`, only saving its state dict.")
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 

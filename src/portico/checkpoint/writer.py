@@ -21,6 +21,7 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 ARGUMENTS_FILE = "training_args.bin"
+_PARTIAL = ".partial"
 
 
 def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
@@ -63,6 +64,12 @@ def save_scaler(facade: "Facade", folder: str) -> None:
         torch.save(scaler.state_dict(), Path(folder) / SCALER_FILE)
 
 
+def destination(folder: str) -> str:
+    """Return where what is written into ``folder`` will lie: a checkpoint is in another place until it is whole."""
+    path = Path(folder)
+    return str(path.parent.with_name(path.name)) if path.parent.name == _PARTIAL else folder
+
+
 def save_arguments(args: Any, folder: str) -> None:
     """Write training arguments into ``folder``, as Hugging Face's class."""
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
@@ -79,7 +86,7 @@ def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
 
     The folder has the name of ``final`` in another place: users' ``_save`` and ``save_model`` look at the name.
     """
-    partial = final.with_name(".partial")
+    partial = final.with_name(_PARTIAL)
     staging = partial / final.name
     if facade.args.should_save:
         shutil.rmtree(partial, ignore_errors=True)

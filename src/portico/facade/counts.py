@@ -1,9 +1,11 @@
-"""The counts of a training run, under the names that a subclass may override."""
+"""The counts of a training run and the state it begins with, under the names that a subclass may override."""
 
 from typing import Any
 
+from portico.checkpoint.resume import read_state
 from portico.contract import Facade
-from portico.state import count_run
+from portico.plan import ResumePoint
+from portico.state import count_run, fresh_state
 
 
 class CountingMethods(Facade):
@@ -41,3 +43,30 @@ class CountingMethods(Facade):
     def get_sp_size(self) -> int:
         """Return over how many processes each sequence is split: 1, since nothing here does that."""
         return 1
+
+    def _init_training_state(
+        self,
+        max_steps: int,
+        num_update_steps_per_epoch: int,
+        num_train_epochs: int,
+        resume_from_checkpoint: str | None,
+        trial: Any,
+    ) -> tuple[int, int]:
+        """Set the state of a run up, and return the epoch it begins with and the batches it skips there."""
+        self.state = fresh_state(self)
+        self.state.is_hyper_param_search = trial is not None
+        self.state.train_batch_size = self._train_batch_size
+        self.state.compute_steps(self.args, max_steps)
+        resumed = read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
+        point = ResumePoint()
+        if resumed is not None:
+            self.state = resumed
+            self._load_callback_state()
+            point = ResumePoint.after(
+                resumed.global_step,
+                num_update_steps_per_epoch=num_update_steps_per_epoch,
+                gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+                skips_data=not self.args.ignore_data_skip,
+            )
+        self.state.init_training_references(self, max_steps, num_train_epochs, trial)
+        return point.epoch, point.num_batches_to_skip

@@ -12,6 +12,7 @@ from transformers.trainer_utils import speed_metrics
 
 from portico.contract import Facade
 from portico.lightning_internals import publish_metrics
+from portico.run_log import logger
 
 
 class ReportingMethods(Facade):
@@ -35,8 +36,8 @@ class ReportingMethods(Facade):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
         publish_metrics(self.lightning_trainer, numbers)
-        for logger in self._loggers:
-            logger.log_metrics(numbers, step=self.state.global_step)
+        for lightning_logger in self._loggers:
+            lightning_logger.log_metrics(numbers, step=self.state.global_step)
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` as a table, from one process.
@@ -109,7 +110,13 @@ class ReportingMethods(Facade):
         if mode == "no":
             return
         main_input = getattr(self.model, "main_input_name", "input_ids")
-        if main_input in inputs:
+        if main_input not in inputs:
+            logger.warning(
+                "Tried to track the number of tokens seen, however the current model is not configured properly to "
+                "know what item is the input. To fix this, add a `main_input_name` attribute to the model class you "
+                "are using."
+            )
+        else:
             tokens = _count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
             self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
@@ -120,6 +127,8 @@ def _count_tokens(inputs: Any, main_input: str, processing_class: Any, *, paddin
     pad_token_id = getattr(processing_class, "pad_token_id", None)
     if not padding and pad_token_id is not None:
         return (inputs[main_input] != pad_token_id).sum()
+    if not padding:
+        logger.warning("Could not determine method to count non-padding tokens, falling back to counting all tokens.")
     return torch.tensor(inputs[main_input].numel())
 
 

@@ -11,7 +11,13 @@ from portico.checkpoint.callback_states import restore_callbacks
 from portico.checkpoint.resume import load_optimizer_and_scheduler, load_scaler
 from portico.checkpoint.rng import load_rng_state, save_rng_state
 from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
-from portico.checkpoint.writer import save_arguments, save_optimizer_and_scheduler, save_scaler, write_checkpoint
+from portico.checkpoint.writer import (
+    destination,
+    save_arguments,
+    save_optimizer_and_scheduler,
+    save_scaler,
+    write_checkpoint,
+)
 from portico.facade.reporting import ReportingMethods
 from portico.run_log import logger
 from portico.tuning.registry import search_backend
@@ -35,7 +41,7 @@ class SavingMethods(ReportingMethods):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.info(f"Saving model checkpoint to {output_dir or self.args.output_dir}")
+        logger.info(f"Saving model checkpoint to {destination(output_dir or self.args.output_dir)}")
         save_weights(
             self.model,
             self.accelerator.unwrap_model(self.model),
@@ -46,6 +52,8 @@ class SavingMethods(ReportingMethods):
         processor = self.processing_class
         if processor is None:
             processor = getattr(self.data_collator, "tokenizer", None)
+            if processor is not None:
+                logger.info("Saving Trainer.data_collator.tokenizer by default as Trainer.processing_class is `None`")
         if processor is not None:
             processor.save_pretrained(folder)
         save_arguments(self.args, str(folder))
@@ -105,10 +113,10 @@ class SavingMethods(ReportingMethods):
 
     def _keep_only_best_and_last(self, trial: Any) -> None:
         """With ``save_total_limit=1``, leave the best checkpoint alone on disk once training has ended."""
-        best = self.state.best_model_checkpoint
+        run_folder, best = self._get_output_dir(trial), self.state.best_model_checkpoint
         if not self.args.should_save or best is None or self.args.save_total_limit != 1:
             return
-        for checkpoint in sort_checkpoints(output_dir=self._get_output_dir(trial), best_model_checkpoint=best):
+        for checkpoint in sort_checkpoints(output_dir=run_folder, best_model_checkpoint=best):
             if not Path(checkpoint).samefile(best):
                 logger.info(f"Deleting older checkpoint [{checkpoint}] due to args.save_total_limit")
                 shutil.rmtree(checkpoint, ignore_errors=True)

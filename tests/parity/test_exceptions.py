@@ -1,0 +1,106 @@
+"""What a user can do wrong is caught by the `except` that catches it under transformers."""
+
+import pytest
+import torch
+import transformers
+from torch.utils.data import Dataset, IterableDataset
+
+import portico
+from unit.toy import Line, Points, toy_arguments
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Points()[index] for index in range(10))
+
+
+class Nameless(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"unknown": index}
+
+
+class Silent(Line):
+    def forward(self, x, labels=None):
+        return {"logits": self.linear(x)}
+
+
+class Batcher:
+    def collate_batch(self, examples):
+        return examples
+
+
+def trainer_of(library, folder, parts, arguments):
+    options = {"model": Line(), "train_dataset": Points(), "eval_dataset": Points(4), **parts}
+    return library.Trainer(args=toy_arguments(folder, library.TrainingArguments, **arguments), **options)
+
+
+def sgd():
+    return torch.optim.SGD(Line().parameters())
+
+
+AT_CONSTRUCTION = {
+    "no model": ({"model": None}, {}),
+    "model and model_init": ({"model_init": Line}, {}),
+    "model_init of two arguments": ({"model": None, "model_init": lambda trial, extra: Line()}, {}),
+    "model_init of nothing": ({"model": None, "model_init": lambda: None}, {}),
+    "model_init and optimizers": ({"model": None, "model_init": Line, "optimizers": (sgd(), None)}, {}),
+    "two optimizers": ({"optimizers": (sgd(), None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}, {}),
+    "evaluation without data": ({"eval_dataset": None}, {"eval_strategy": "epoch"}),
+    "best without a metric": ({}, {"save_strategy": "best", "eval_strategy": "epoch"}),
+    "stream without steps": ({"train_dataset": Stream()}, {}),
+    "collator": ({"data_collator": Batcher()}, {}),
+    "tracker": ({}, {"report_to": "paper"}),
+    "arguments": ({}, {"eval_strategy": "sometimes"}),
+    "saving out of step": ({}, {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "steps"}),
+}
+LATER = {
+    "training without data": ({"train_dataset": None}, {}, lambda trainer: trainer.train()),
+    "evaluating without data": ({"eval_dataset": None}, {}, lambda trainer: trainer.evaluate()),
+    "resuming from nothing": ({}, {}, lambda trainer: trainer.train(resume_from_checkpoint=True)),
+    "resuming from nowhere": ({}, {}, lambda trainer: trainer.train(resume_from_checkpoint="nowhere")),
+    "unknown metric": (
+        {},
+        {"eval_strategy": "epoch", "metric_for_best_model": "f1"},
+        lambda trainer: trainer.train(),
+    ),
+    "unknown set": (
+        {"eval_dataset": {"a": Points(4)}},
+        {},
+        lambda trainer: trainer.get_eval_dataloader("b"),
+    ),
+    "model without loss": ({"model": Silent()}, {}, lambda trainer: trainer.train()),
+    "batch without inputs": ({"train_dataset": Nameless()}, {}, lambda trainer: trainer.train()),
+    "learning rates before training": ({}, {}, lambda trainer: trainer.get_learning_rates()),
+    "groups before training": ({}, {}, lambda trainer: trainer.get_optimizer_group()),
+}
+
+
+def raised(action):
+    with pytest.raises(Exception, match=r".") as caught:
+        action()
+    return caught.value
+
+
+@pytest.mark.parametrize("mistake", AT_CONSTRUCTION)
+def test_a_mistake_found_at_construction(mistake, tmp_path):
+    parts, arguments = AT_CONSTRUCTION[mistake]
+    theirs = raised(lambda: trainer_of(transformers, tmp_path, parts, arguments))
+    ours = raised(lambda: trainer_of(portico, tmp_path, parts, arguments))
+    assert isinstance(ours, type(theirs)), (ours, theirs)
+
+
+@pytest.mark.parametrize("mistake", LATER)
+def test_a_mistake_found_later(mistake, tmp_path):
+    parts, arguments, act = LATER[mistake]
+    theirs = raised(lambda: act(trainer_of(transformers, tmp_path / "theirs", parts, arguments)))
+    ours = raised(lambda: act(trainer_of(portico, tmp_path / "ours", parts, arguments)))
+    assert isinstance(ours, type(theirs)), (ours, theirs)
+
+
+def test_a_missing_metric_is_told_without_quotes(tmp_path):
+    error = raised(lambda: LATER["unknown metric"][2](trainer_of(portico, tmp_path, {}, LATER["unknown metric"][1])))
+    assert isinstance(error, portico.InputError)
+    assert str(error).startswith("`metric_for_best_model='f1'`")

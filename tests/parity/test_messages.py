@@ -1,0 +1,85 @@
+"""What a run says: the same lines at the same level to whoever listens to the logger of transformers."""
+
+import logging
+
+import pytest
+import transformers
+from transformers.utils import logging as transformers_logging
+
+import portico
+from parity.peers import ToyDataset, run
+
+SAVING = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3, "num_train_epochs": 1}
+SCENARIOS = {
+    "training": {},
+    "accumulation": {"gradient_accumulation_steps": 3, "max_steps": 2},
+    "saving": {**SAVING, "load_best_model_at_end": True, "save_total_limit": 1},
+    "prediction": {"max_steps": 1, "after": lambda trainer: trainer.predict(ToyDataset(5)).metrics and {}},
+    "tokens": {"max_steps": 2, "include_num_input_tokens_seen": "non_padding"},
+}
+
+
+class Listener(logging.Handler):
+    """Keeps the level and the text of each line, with the folder of the run left out."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = str(folder)
+        self.lines = []
+
+    def emit(self, record):
+        if record.name == "transformers.trainer":
+            self.lines.append((record.levelname, record.getMessage().replace(self.folder, "run")))
+
+
+@pytest.fixture
+def heard(tmp_path):
+    """Train with a library and return what its logger said."""
+    level = transformers_logging.get_verbosity()
+
+    def listen(library, **options):
+        folder = tmp_path / library.__name__
+        listener = Listener(folder)
+        transformers_logging.add_handler(listener)
+        try:
+            run(library, folder, **options)
+        finally:
+            transformers_logging.remove_handler(listener)
+        return listener.lines
+
+    yield listen
+    transformers_logging.set_verbosity(level)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_both_libraries_say_the_same(scenario, heard):
+    ours, theirs = (heard(library, log_level="info", **SCENARIOS[scenario]) for library in (portico, transformers))
+    assert ours == theirs
+    assert ("INFO", "***** Running training *****") in ours
+
+
+def test_a_resumed_run_says_where_it_goes_on(heard, tmp_path):
+    lines = []
+    for library in (portico, transformers):
+        heard(library, **SAVING)
+        resume = str(tmp_path / library.__name__ / "checkpoint-3")
+        lines.append(heard(library, log_level="info", resume=resume, **SAVING))
+    assert lines[0] == lines[1]
+    assert any("Fast-forwarding the dataloader past 0 epochs and 3 batches" in text for _, text in lines[0])
+
+
+def test_the_level_set_for_transformers_holds(heard):
+    transformers_logging.set_verbosity_warning()
+    assert heard(portico, max_steps=1) == []
+    transformers_logging.set_verbosity_info()
+    assert ("INFO", "***** Running training *****") in heard(portico, max_steps=1)
+
+
+@pytest.mark.parametrize(("process", "level"), [(0, logging.ERROR), (1, logging.CRITICAL)])
+def test_each_process_has_its_level(process, level, tmp_path, monkeypatch):
+    args = portico.TrainingArguments(
+        str(tmp_path), log_level="error", log_level_replica="critical", use_cpu=True, report_to="none"
+    )
+    monkeypatch.setattr(portico.TrainingArguments, "process_index", process)
+    monkeypatch.setattr(portico.TrainingArguments, "local_process_index", process)
+    assert args.get_process_log_level() == level

@@ -1,0 +1,137 @@
+"""The public surface beside that of the installed transformers, name by name; each difference has its reason here."""
+
+import dataclasses
+import inspect
+
+import pytest
+import transformers
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
+
+import portico
+from parity.peers import ToyDataset, tiny_bert
+from portico.facade.hooks import INSTEAD
+from portico.old_spellings.retired import RetiredArguments
+from unit.toy import toy_trainer
+
+LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins"]
+LIGHTNING_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precision"}
+
+DIFFERENT_SIGNATURES = {
+    "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",
+    "metrics_format": "transformers 5.23 lost its `self`, so that calling it on a trainer fails there",
+}
+# Built by the search of hyperparameters.
+SEARCH = {"_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint", "hyperparameter_search"}
+NOT_THERE = {
+    **dict.fromkeys(INSTEAD, "no code here calls it; a subclass that overrides it is refused"),
+    **dict.fromkeys(SEARCH, "the search of hyperparameters brings it"),
+}
+ATTRIBUTES_NOT_THERE = {
+    "_loggers_initialized": "written and never read by transformers",
+    "_mixed_mesh_grads": "belongs to models that transformers shards itself",
+}
+
+
+def parameters(function):
+    return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
+
+
+def is_static(kind, name):
+    return isinstance(inspect.getattr_static(kind, name), staticmethod)
+
+
+def own_names(kind):
+    return [name for name in vars(kind) if name == "__init__" or not name.startswith("__")]
+
+
+@pytest.mark.parametrize("name", sorted(own_names(transformers.Trainer)))
+def test_the_trainer_has_each_method_with_its_signature(name):
+    if not hasattr(portico.Trainer, name):
+        assert name in NOT_THERE
+        return
+    theirs, ours = getattr(transformers.Trainer, name), getattr(portico.Trainer, name)
+    if callable(theirs):
+        assert (parameters(theirs) == parameters(ours)) is (name not in DIFFERENT_SIGNATURES)
+        assert is_static(transformers.Trainer, name) == is_static(portico.Trainer, name)
+
+
+def test_no_difference_is_declared_in_vain():
+    names = set(own_names(transformers.Trainer))
+    assert DIFFERENT_SIGNATURES.keys() <= names
+    assert NOT_THERE.keys() <= names
+    assert not any(hasattr(portico.Trainer, name) for name in INSTEAD)
+
+
+def test_the_constructor_adds_keywords_only():
+    theirs, ours = parameters(transformers.Trainer), parameters(portico.Trainer)
+    assert ours[: len(theirs)] == theirs
+    assert [name for name, kind, _ in ours[len(theirs) :] if kind is inspect.Parameter.KEYWORD_ONLY] == [
+        "tokenizer",
+        *LIGHTNING_PARTS,
+    ]
+
+
+@pytest.fixture(scope="module")
+def trainers(tmp_path_factory):
+    """A trainer of each library that has trained and evaluated."""
+    made = []
+    for library in (transformers, portico):
+        args = library.TrainingArguments(
+            str(tmp_path_factory.mktemp("run")), report_to="none", use_cpu=True, disable_tqdm=True, max_steps=1
+        )
+        data = {"train_dataset": ToyDataset(), "eval_dataset": ToyDataset(4)}
+        made.append(library.Trainer(model=tiny_bert(), args=args, **data))
+        made[-1].remove_callback(transformers.PrinterCallback)
+        made[-1].train()
+        made[-1].evaluate()
+    return made
+
+
+def test_the_trainer_has_each_attribute(trainers):
+    theirs, ours = trainers
+    missing = {name for name in vars(theirs) if not hasattr(ours, name)}
+    assert missing == ATTRIBUTES_NOT_THERE.keys()
+
+
+def test_plain_attributes_have_the_same_values(trainers):
+    theirs, ours = trainers
+    plain = [name for name, value in vars(theirs).items() if isinstance(value, bool | int | str | None)]
+    plain = [name for name in plain if name not in ATTRIBUTES_NOT_THERE and "time" not in name]
+    assert len(plain) > 10
+    for name in plain:
+        # `False` here is `None` there, for a switch that is not set.
+        assert (getattr(ours, name) or None) == (getattr(theirs, name) or None), name
+
+
+def test_the_arguments_have_each_field_with_its_default():
+    theirs, ours = (
+        {field.name: field for field in dataclasses.fields(library.TrainingArguments)}
+        for library in (transformers, portico)
+    )
+    added = ours.keys() - theirs.keys()
+    assert added == LIGHTNING_FIELDS | RetiredArguments.__annotations__.keys()
+    assert theirs.keys() <= ours.keys()
+    for name, field in theirs.items():
+        assert (field.default, field.init) == (ours[name].default, ours[name].init)
+    assert list(ours)[: len(theirs)] == list(theirs)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in dir(transformers.TrainingArguments) if name[0] != "_"))
+def test_the_arguments_have_each_method_with_its_signature(name):
+    theirs, ours = getattr(transformers.TrainingArguments, name), getattr(portico.TrainingArguments, name)
+    if inspect.isfunction(theirs):
+        assert parameters(theirs) == parameters(ours)
+
+
+def test_results_are_the_classes_of_transformers(tmp_path):
+    trainer = toy_trainer(tmp_path, max_steps=1)
+    assert type(trainer.train()) is TrainOutput
+    assert type(trainer.predict(trainer.eval_dataset)) is PredictionOutput
+    assert type(trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation")) is EvalLoopOutput
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_an_override_that_would_never_be_called_is_refused(name, tmp_path):
+    subclass = type("Curious", (portico.Trainer,), {name: lambda self, *args, **kwargs: None})
+    with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
+        toy_trainer(tmp_path, subclass)
