@@ -127,6 +127,9 @@ METRICS = [
     ((test_metrics.test_same_predictions_before_any_training,), off.dropout_left_on),
     ((test_metrics.test_same_numbers_with_preprocessed_logits,), ignoring_part("preprocess_logits_for_metrics")),
     ((test_metrics.test_same_numbers_with_label_names,), off.dropout_left_on),
+    ((test_metrics.test_same_predictions_of_a_stream,), off.last_batch_left_whole),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, None), off.padded_with_zero),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), off.padded_with_zero),
 ]
 
 _UNCOUNTED = test_models.test_same_numbers_with_labels_that_do_not_all_count
