@@ -64,6 +64,12 @@ class Trainer(TrainingMethods):
     Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
 
     Args:
+        compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
+            a dict of metrics by name. These are updated batch by batch with ``(logits, labels)``, after
+            ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
+            results carry the usual prefix; one without a name goes by its class, and one that is no number becomes a
+            nested list (``ClasswiseWrapper`` names the entries). Labels of -100 reach the metric: set its
+            ``ignore_index=-100``.
         tokenizer: Older spelling of ``processing_class``.
         lightning_callbacks: Lightning callbacks; they see a normal Lightning run.
         loggers: Lightning loggers; they get what Hugging Face logs.
@@ -85,7 +91,7 @@ class Trainer(TrainingMethods):
         processing_class: Any = None,
         model_init: Callable[..., nn.Module] | None = None,
         compute_loss_func: Callable[..., Any] | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
+        compute_metrics: Any = None,
         callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,

@@ -1,12 +1,13 @@
 """Runs the same training with both libraries and records everything a user could see."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import BertConfig, BertForSequenceClassification, TrainerCallback
 
 import portico
@@ -32,6 +33,16 @@ class ToyDataset(Dataset):
         if self.draws:
             tokens = torch.where(torch.rand(tokens.shape) < 0.2, torch.zeros_like(tokens), tokens)
         return {"input_ids": tokens, "labels": self.labels[index]}
+
+
+class ToyStream(IterableDataset):
+    """The toy sentences without a length; with ``draws``, each look at one draws."""
+
+    def __init__(self, size: int = 29, draws: bool = False) -> None:
+        self.data = ToyDataset(size, draws=draws)
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return (self.data[index] for index in range(len(self.data)))
 
 
 def tiny_bert() -> BertForSequenceClassification:

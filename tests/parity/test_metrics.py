@@ -1,9 +1,11 @@
 """The same metrics, predictions and labels."""
 
+import pytest
 import torch
 from torch.utils.data import Dataset
 
-from parity.peers import ToyDataset, compare, untimed
+from parity.language import Sequences, pad_everything, tiny_tagger
+from parity.peers import ToyDataset, ToyStream, compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -152,4 +154,37 @@ def test_same_numbers_with_label_names(tmp_path):
         label_names=["first", "second"],
         after=after,
         **EVALUATED,
+    )
+
+
+def test_same_predictions_of_a_stream(tmp_path):
+    def after(trainer):
+        output = trainer.predict(ToyStream(10))
+        return {"predictions": output.predictions, "labels": output.label_ids, "metrics": untimed(output.metrics)}
+
+    compare(tmp_path, after=after, max_steps=2)
+
+
+def talkative_tagger():
+    model = tiny_tagger()
+    model.config.output_hidden_states = True
+    return model
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_same_nested_predictions_of_many_widths(every, tmp_path):
+    def after(trainer):
+        output = trainer.predict(Sequences(ragged=True, classes=3, seed=5))
+        logits, hidden_states = output.predictions
+        assert len(hidden_states) == 3
+        return {"logits": logits, "hidden": hidden_states, "labels": output.label_ids}
+
+    compare(
+        tmp_path,
+        make_model=talkative_tagger,
+        train_dataset=lambda: Sequences(ragged=True, classes=3),
+        trainer_options={"data_collator": pad_everything},
+        eval_accumulation_steps=every,
+        max_steps=2,
+        after=after,
     )

@@ -1,8 +1,5 @@
 """Checkpoints of either library, continued by either: always the weights of one uninterrupted training."""
 
-import json
-from pathlib import Path
-
 import pytest
 import safetensors.torch
 import torch
@@ -10,7 +7,8 @@ import transformers
 from transformers import TrainerCallback
 
 import portico
-from parity.peers import ToyDataset, assert_same_values, run, untimed
+from parity.checkpoints import assert_same_checkpoint, load_trusted
+from parity.peers import ToyDataset, run
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {
@@ -32,7 +30,9 @@ class StopAt(TrainerCallback):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    return run(transformers, tmp_path_factory.mktemp("whole"), **SAVING)
+    """Return the outcome of a training by transformers, and the folder it saved into."""
+    folder = tmp_path_factory.mktemp("whole")
+    return run(transformers, folder, **SAVING), folder
 
 
 @pytest.mark.parametrize("step", range(1, 7))
@@ -40,14 +40,18 @@ def uninterrupted(tmp_path_factory):
     ("first", "second"), [("transformers", "portico"), ("portico", "transformers"), ("portico",) * 2]
 )
 def test_resumed_run_ends_like_the_whole_one(first, second, step, uninterrupted, tmp_path):
+    whole, saved = uninterrupted
     run(LIBRARIES[first], tmp_path, callbacks=[lambda: StopAt(step)], **SAVING)
     resumed = run(LIBRARIES[second], tmp_path, resume=str(tmp_path / f"checkpoint-{step}"), **SAVING)
-    for name, tensor in uninterrupted.weights.items():
+    for name, tensor in whole.weights.items():
         assert torch.equal(resumed.weights[name], tensor), name
-    assert resumed.history[:-1] == uninterrupted.history[:-1]
+    assert resumed.history[:-1] == whole.history[:-1]
     if step < 6:
         # A finished run has no epoch left in which the random states would be brought back.
-        assert torch.equal(resumed.rng, uninterrupted.rng)
+        assert torch.equal(resumed.rng, whole.rng)
+    # The checkpoint at `step` itself remembers that the run was stopped.
+    for number in range(step + 1, 7):
+        assert_same_checkpoint(tmp_path / f"checkpoint-{number}", saved / f"checkpoint-{number}")
 
 
 @pytest.mark.parametrize("ignore_data_skip", [False, True])
@@ -93,37 +97,16 @@ def test_checkpoints_are_equal_file_by_file(tmp_path):
     run(transformers, tmp_path / "run", **SAVING)
     (tmp_path / "run").rename(tmp_path / "theirs")
     run(portico, tmp_path / "run", **SAVING)
-    ours, theirs = tmp_path / "run" / "checkpoint-5", tmp_path / "theirs" / "checkpoint-5"
-    assert {file.name for file in ours.iterdir()} == {file.name for file in theirs.iterdir()}
-    assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
-    assert (ours / "config.json").read_bytes() == (theirs / "config.json").read_bytes()
-    for name in ("optimizer.pt", "scheduler.pt"):
-        assert_same_values(_load(ours / name), _load(theirs / name))
-    assert _state(ours) == _state(theirs)
-    mine, other = _load_trusted(ours / "rng_state.pth"), _load_trusted(theirs / "rng_state.pth")
-    assert torch.equal(mine["cpu"], other["cpu"])
-    assert mine["python"] == other["python"]
+    for number in range(1, 7):
+        name = f"checkpoint-{number}"
+        assert_same_checkpoint(tmp_path / "run" / name, tmp_path / "theirs" / name)
 
 
 def test_arguments_unpickle_as_those_of_transformers(tmp_path):
     run(portico, tmp_path, **SAVING)
-    arguments = _load_trusted(tmp_path / "checkpoint-1" / "training_args.bin")
+    arguments = load_trusted(tmp_path / "checkpoint-1" / "training_args.bin")
     assert type(arguments) is transformers.TrainingArguments
     assert arguments.gradient_accumulation_steps == 3
-
-
-def _load(file: Path):
-    return torch.load(file, weights_only=True)
-
-
-def _load_trusted(file: Path):
-    return torch.load(file, weights_only=False)
-
-
-def _state(folder: Path):
-    state = json.loads((folder / "trainer_state.json").read_text())
-    state["log_history"] = [untimed(entry) for entry in state["log_history"]]
-    return state
 
 
 def test_weights_round_trip(tmp_path):

@@ -35,7 +35,7 @@ class TorchMetrics(BatchMetrics):
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
         """Count a batch, on the device where it is."""
         logits, labels = prediction.predictions, prediction.label_ids
-        if isinstance(logits, torch.Tensor):
+        if self._num_updates == 0 and isinstance(logits, torch.Tensor):
             self.metrics.to(logits.device)
         try:
             self.metrics.update(logits, labels)

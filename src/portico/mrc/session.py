@@ -48,7 +48,9 @@ class AnswerSession(EvaluationSession):
         begin = getattr(post_process_function, "begin", None)
         self._streamed = begin(examples, features) if begin is not None else None
         # The metrics are those of the answers, so no batch of logits goes to them.
-        self._answer_metrics, self.stream, self.keeps_arrays = self.stream, None, True
+        self._answer_metrics = self.stream
+        self.stream = None
+        self.keeps_arrays = True
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
         """Hand the logits of a batch to the post-processing; keep no more than the loss."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torchmetrics import SumMetric
 from transformers import DataCollatorWithPadding, PrinterCallback
 from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
@@ -192,3 +193,20 @@ def test_probability_of_no_answer_is_bounded(parts, tmp_path):
     probabilities = np.array([record["no_answer_probability"] for record in trainer.answered.predictions])
     odds = np.array(list(trainer.answered.answers.null_odds.values()))
     assert ((probabilities > 0.5) == (odds > 0)).all()
+
+
+class Answered(SumMetric):
+    """Counts answers, and the questions they are compared with."""
+
+    def update(self, preds, target):
+        super().update(torch.tensor([len(preds), len(target)]))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_metrics_of_torchmetrics_see_the_answers(streams, parts, tmp_path):
+    def collected(examples, features, predictions):
+        return SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
+
+    options = {} if streams else {"post_process_function": collected}
+    trainer = make_trainer(parts, tmp_path, compute_metrics={"answered": Answered()}, **options)
+    assert trainer.evaluate()["eval_answered"] == 80

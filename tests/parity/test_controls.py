@@ -1,0 +1,244 @@
+"""Negative controls: each parity test fails when what it watches over is switched off.
+
+A control runs the body of a parity test with one switch of :mod:`parity.switches` thrown (in portico alone), and
+requires the comparison with transformers to fail. ``CONTROLS`` below is the whole table, a row for each case of each
+parity test; ``test_every_parity_test_has_a_control`` keeps it whole. By family:
+
+========================================  =====================================================================
+cases                                     switched off
+========================================  =====================================================================
+basic, data_seed, prepared loaders        seeded order, its epoch, the single look into a loader
+data sets and collators that draw         look-ahead of one batch, fetching a window at once
+streams                                   length of the feed, the guard of open windows, remainder of the last batch
+accumulation, partial windows             division by the real window and by nobody else, count of items
+clipping, decay, schedules, optimizers    order of the norm, parameter groups, step of the schedule, rate logged
+training steps of the user's own          backward passes at once
+evaluation, metrics, predictions          truncation of the last batch, evaluation mode, padding, names
+callbacks that steer or evaluate          stopping either way, mode after an evaluation
+checkpoints and resuming                  states of optimizer, random numbers (and their moment), callbacks
+arguments and parts                       the argument or the part itself: portico ignores it
+========================================  =====================================================================
+"""
+
+import inspect
+
+import pytest
+
+from parity import peers, switches, test_metrics, test_models, test_more, test_resume, test_training
+from parity.switches import ignoring, ignoring_part
+
+off = switches
+
+ARGUMENTS = [
+    ("basic", off.plain_order),
+    ("basic", off.same_order_each_epoch),
+    ("basic", off.extra_iterator),
+    ("basic", off.gradients_zeroed_late),
+    ("basic", off.rate_after_the_schedule),
+    ("accumulation", off.lightning_divides),
+    ("partial_window", off.no_count_of_items),
+    ("accumulation_four", off.lightning_divides),
+    ("accumulation_five", off.no_count_of_items),
+    ("no_clipping", off.no_norm_without_clipping),
+    ("tight_clipping", off.clipping_by_groups),
+    ("weight_decay", off.everything_decayed),
+    ("max_steps", ignoring("max_steps")),
+    ("max_steps_over_epochs", ignoring("max_steps")),
+    ("fractional_epochs", ignoring("num_train_epochs")),
+    ("drop_last", ignoring("dataloader_drop_last")),
+    ("cosine_with_warmup", off.schedule_standing_still),
+    ("warmup_share", ignoring("warmup_steps")),
+    ("adafactor", ignoring("optim")),
+    ("sgd", ignoring("optim")),
+    ("data_seed", ignoring("data_seed")),
+    ("group_by_length", ignoring("train_sampling_strategy")),
+    ("sequential", ignoring("train_sampling_strategy")),
+    ("eval_steps", off.last_batch_left_whole),
+    ("eval_epoch", off.last_batch_left_whole),
+    ("eval_on_start", ignoring("eval_on_start")),
+    ("eval_delay", ignoring("eval_delay")),
+    ("eval_accumulation", off.last_batch_left_whole),
+    ("save_and_eval_mid_epoch", ignoring("save_strategy", "save_steps")),
+    ("best_model", off.best_model_left),
+    ("save_best", ignoring("save_strategy")),
+    ("plateau", off.plateau_standing_still),
+    ("label_smoothing", ignoring("label_smoothing_factor")),
+    ("log_first_step", ignoring("logging_first_step")),
+    ("log_epoch", ignoring("logging_strategy")),
+    ("tokens_seen", ignoring("include_num_input_tokens_seen")),
+    ("workers", ignoring("dataloader_num_workers")),
+]
+
+DATA = [
+    ("dataset_that_draws", off.no_look_ahead),
+    ("dataset_that_draws_accumulated", off.windows_batch_by_batch),
+    ("stream", off.feed_without_length),
+    ("stream_gone_through", off.feed_without_length),
+    ("stream_that_draws", off.no_look_ahead),
+    ("stream_with_open_window", off.open_windows_stepped_on),
+    ("stream_for_evaluation", off.last_batch_left_whole),
+    ("named_sets", off.last_batch_left_whole),
+    ("named_sets_of_streams", off.last_batch_left_whole),
+    ("best_of_named_sets", off.best_model_left),
+    ("plain_module", off.windows_taken_for_full),
+    ("metrics", off.names_without_prefix),
+    ("early_stopping", off.training_not_stopped),
+]
+
+TRAINING = [
+    *(((test_training.test_same_numbers_with, name), switch) for name, switch in ARGUMENTS),
+    *(((test_training.test_same_numbers_on, name), switch) for name, switch in DATA),
+    ((test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopEpoch), off.epoch_not_stopped),
+    (
+        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopTrainingInSubstep),
+        off.training_not_stopped,
+    ),
+    (
+        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.ForceEverything),
+        off.nothing_between_steps,
+    ),
+    *(
+        ((test_training.test_same_numbers_when_a_callback_evaluates, event), off.training_mode_restored)
+        for event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end")
+    ),
+    *(
+        ((test_training.test_same_numbers_with_a_subclass, base), switch)
+        for base, switch in (
+            (test_training.overriding_compute_loss, ignoring("base")),
+            (test_training.overriding_training_step, off.windows_taken_for_full),
+            (test_training.calling_super, off.no_count_of_items),
+            (test_training.raw_backward, off.backward_deferred),
+            (test_training.adversarial, off.backward_deferred),
+            (test_training.many_small, ignoring("base")),
+            (test_training.own_evaluation_loop, ignoring("base")),
+        )
+    ),
+    ((test_training.test_same_numbers_with_compute_loss_func,), off.losses_divided_twice),
+    ((test_training.test_same_numbers_when_a_loss_is_not_finite,), off.infinite_losses_counted),
+    ((test_training.test_same_predictions_after_training,), off.dropout_left_on),
+    ((test_training.test_same_numbers_in_a_second_run_of_the_same_trainer,), off.same_order_each_epoch),
+]
+
+METRICS = [
+    ((test_metrics.test_same_metrics_of_inputs_and_losses,), off.last_batch_left_whole),
+    ((test_metrics.test_same_metrics_of_batches,), off.no_look_ahead),
+    ((test_metrics.test_same_lists_without_concatenation,), ignoring("eval_do_concat_batches")),
+    ((test_metrics.test_same_predictions_without_labels,), off.dropout_left_on),
+    ((test_metrics.test_same_predictions_before_any_training,), off.dropout_left_on),
+    ((test_metrics.test_same_numbers_with_preprocessed_logits,), ignoring_part("preprocess_logits_for_metrics")),
+    ((test_metrics.test_same_numbers_with_label_names,), off.dropout_left_on),
+    ((test_metrics.test_same_predictions_of_a_stream,), off.last_batch_left_whole),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, None), off.padded_with_zero),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), off.padded_with_zero),
+]
+
+_UNCOUNTED = test_models.test_same_numbers_with_labels_that_do_not_all_count
+MODELS = [
+    ((_UNCOUNTED, "gpt2", 1), off.last_batch_left_whole),
+    ((_UNCOUNTED, "gpt2", 3), off.no_count_of_items),
+    ((_UNCOUNTED, "t5", 1), off.last_batch_left_whole),
+    ((_UNCOUNTED, "t5", 3), off.no_count_of_items),
+    ((_UNCOUNTED, "tagger_ragged", 1), off.padded_with_zero),
+    ((_UNCOUNTED, "tagger_ragged", 3), off.no_count_of_items),
+    ((test_models.test_same_numbers_with_label_smoothing_of_a_causal_model,), off.smoothing_unshifted),
+    ((test_models.test_same_numbers_with_a_collator_that_masks_at_random,), off.windows_batch_by_batch),
+    ((test_models.test_same_numbers_with_a_collator_that_pads,), off.last_batch_left_whole),
+    ((test_models.test_same_numbers_with_a_processing_class,), ignoring("train_sampling_strategy")),
+    ((test_models.test_same_numbers_on_a_columned_data_set,), ignoring("train_sampling_strategy")),
+    *(
+        ((test_models.test_same_numbers_with_a_loader_of_ones_own, make_loader), switch)
+        for make_loader, switch in (
+            (test_models.collated_list, off.no_count_of_items),
+            (test_models.generated_loader, off.no_count_of_items),
+            (test_models.prepared_loader, off.plain_order),
+            (test_models.weighted_loader, off.no_count_of_items),
+        )
+    ),
+]
+
+_SAVED = {"save_total_limit": 2}
+_SAVED_BEST = {
+    **_SAVED,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "load_best_model_at_end": True,
+    "learning_rate": 0.5,
+}
+MORE = [
+    *(
+        ((test_more.test_same_numbers_with_activation_checkpointing, options), ignoring("activation_checkpointing"))
+        for options in (None, {"use_reentrant": True}, {"every_n_layers": 2})
+    ),
+    ((test_more.test_same_numbers_with_gradient_checkpointing,), ignoring("gradient_checkpointing")),
+    ((test_more.test_same_numbers_with_noisy_embeddings,), ignoring("neftune_noise_alpha")),
+    ((test_more.test_same_memory_figures_by_name,), ignoring("skip_memory_metrics")),
+    ((test_more.test_same_numbers_with_a_given_optimizer_and_schedule,), ignoring_part("optimizers")),
+    ((test_more.test_same_numbers_with_an_optimizer_class,), ignoring_part("optimizer_cls_and_kwargs")),
+    ((test_more.test_same_files_of_checkpoints, {"save_only_model": True}), ignoring("save_only_model")),
+    ((test_more.test_same_files_of_checkpoints, _SAVED), ignoring("save_total_limit")),
+    ((test_more.test_same_files_of_checkpoints, _SAVED_BEST), ignoring("save_total_limit")),
+    ((test_more.test_same_numbers_after_a_model_init,), off.model_kept),
+    ((test_more.test_same_numbers_in_bfloat16,), ignoring("bf16")),
+]
+
+_RESUMED = test_resume.test_resumed_run_ends_like_the_whole_one
+RESUME = [
+    ((_RESUMED, "transformers", "portico", 1), off.rng_not_brought_back),
+    ((_RESUMED, "transformers", "portico", 3), off.optimizer_started_anew),
+    ((_RESUMED, "portico", "transformers", 2), off.other_rng_saved),
+    ((_RESUMED, "portico", "portico", 4), off.optimizer_started_anew),
+    ((test_resume.test_resumed_events_are_those_of_transformers, False), off.rng_brought_back_early),
+    ((test_resume.test_resumed_events_are_those_of_transformers, True), off.rng_not_brought_back),
+    ((test_resume.test_resume_of_a_finished_run_only_finishes,), ignoring("resume")),
+    ((test_resume.test_callback_states_come_back,), off.callbacks_not_restored),
+    ((test_resume.test_checkpoints_are_equal_file_by_file,), off.other_rng_saved),
+    ((test_resume.test_arguments_unpickle_as_those_of_transformers,), off.arguments_pickled_as_ours),
+]
+
+CONTROLS = TRAINING + METRICS + MODELS + MORE + RESUME
+
+
+def _name(value):
+    if isinstance(value, tuple):
+        return "-".join(_name(part) for part in value).removeprefix("test_")
+    return getattr(value, "__name__", str(value))
+
+
+uninterrupted = test_resume.uninterrupted
+
+# Where a switch breaks the run itself, before there is anything to compare.
+BROKEN_RUNS = {off.backward_deferred: (RuntimeError, TypeError)}
+
+
+@pytest.mark.parametrize(("case", "switch"), CONTROLS, ids=_name)
+@pytest.mark.filterwarnings("ignore")
+def test_a_comparison_fails_with(case, switch, monkeypatch, request, tmp_path):
+    test, *arguments = case
+    if "uninterrupted" in inspect.signature(test).parameters:
+        arguments.append(request.getfixturevalue("uninterrupted"))
+    switch(monkeypatch)
+    for module in (test_more, test_resume):
+        monkeypatch.setattr(module, "run", peers.run)
+    with pytest.raises(BROKEN_RUNS.get(switch, AssertionError)) as caught:
+        test(*arguments, tmp_path)
+    if switch not in BROKEN_RUNS:
+        assert "parity" in caught.traceback[-1].path.parts, "the comparison itself fails"
+
+
+def test_every_parity_test_has_a_control():
+    tests = {
+        test
+        for module in (test_training, test_metrics, test_models, test_more, test_resume)
+        for name, test in vars(module).items()
+        if name.startswith("test_") and inspect.isfunction(test)
+    }
+    # It looks at a file of its own alone.
+    tests.remove(test_resume.test_weights_round_trip)
+    assert {case[0] for case, _ in CONTROLS} == tests
+
+
+@pytest.mark.parametrize(
+    ("controls", "scenarios"), [(ARGUMENTS, test_training.ARGUMENTS), (DATA, test_training.DATA)], ids=["args", "data"]
+)
+def test_every_scenario_has_a_control(controls, scenarios):
+    assert {name for name, _ in controls} == set(scenarios)
