@@ -1,6 +1,7 @@
 """Logs, metrics files, callbacks, processes."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from transformers.trainer_utils import speed_metrics
 
 from portico.contract import Facade
 from portico.lightning_internals import publish_metrics
+
+logger = logging.getLogger(__name__)
 
 
 class ReportingMethods(Facade):
@@ -109,9 +112,16 @@ class ReportingMethods(Facade):
         if mode == "no":
             return
         main_input = getattr(self.model, "main_input_name", "input_ids")
-        if main_input in inputs:
-            tokens = _count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
-            self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
+        if main_input not in inputs:
+            logger.warning(
+                "`include_num_input_tokens_seen=%r` counts no tokens, because the batch holds no `%s`; name the input "
+                "in a class attribute `main_input_name` of the model.",
+                mode,
+                main_input,
+            )
+            return
+        tokens = _count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
+        self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
 
 def _count_tokens(inputs: Any, main_input: str, processing_class: Any, *, padding: bool) -> Any:
@@ -120,6 +130,11 @@ def _count_tokens(inputs: Any, main_input: str, processing_class: Any, *, paddin
     pad_token_id = getattr(processing_class, "pad_token_id", None)
     if not padding and pad_token_id is not None:
         return (inputs[main_input] != pad_token_id).sum()
+    if not padding:
+        logger.warning(
+            "`include_num_input_tokens_seen='non_padding'` counts padding too, because there is neither an "
+            "`attention_mask` in the batch nor a `pad_token_id`; give the trainer its `processing_class`."
+        )
     return torch.tensor(inputs[main_input].numel())
 
 
