@@ -223,16 +223,20 @@ class Trainer(TrainingMethods):
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
                     self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
-
-                def fit(batch_size: int) -> TrainOutput:
-                    self._train_batch_size = batch_size
-                    return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
-
+                attempt = partial(
+                    self._attempt, checkpoint=checkpoint, trial=trial, ignore_keys_for_eval=ignore_keys_for_eval
+                )
                 if self.args.auto_find_batch_size:
-                    return with_batches_that_fit(fit, self._train_batch_size)
-                return fit(self._train_batch_size)
+                    return with_batches_that_fit(attempt, self._train_batch_size)
+                return attempt(self._train_batch_size)
         finally:
             self.is_in_train = False
+
+    def _attempt(
+        self, batch_size: int, *, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
+    ) -> TrainOutput:
+        self._train_batch_size = batch_size
+        return self._fit(self._plan_run(checkpoint, trial, ignore_keys_for_eval))
 
     def _renew_model(self, trial: Any) -> None:
         if self.model_init is not None:

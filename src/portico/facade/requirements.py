@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers.utils import is_liger_kernel_available
+from transformers.utils.import_utils import is_liger_kernel_available
 
 from portico.errors import InputError, MissingPackageError
 
