@@ -51,7 +51,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
     def cast(*args: Any, **kwargs: Any) -> Any:
         # Lightning's own context casts a weight anew at each use, so gradients of one used twice are summed in another
         # precision. The casts kept here end with this forward, since weights may change before the next.
-        with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision]):
+        with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):
             outputs = forward(*args, **kwargs)
         torch.clear_autocast_cache()
         return map_tensors(_to_float32, outputs)

@@ -18,6 +18,7 @@ import portico
 from parity.peers import ToyDataset, assert_identical, run, untimed
 from portico.fields.table import TREATMENTS
 
+TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
 SAVED = {"save_strategy": "steps", "save_steps": 1}
 SCENARIOS = {
@@ -139,9 +140,8 @@ ELSEWHERE = {
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
     "tests/unit/test_preparation.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
-    "tests/unit/test_trainer_errors.py": (
-        "accelerator_config ddp_backend deepspeed fsdp fsdp_config parallelism_config push_to_hub"
-    ),
+    "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config push_to_hub",
+    "runs on several processes": "ddp_backend fsdp_config",
     "the trainer that generates": (
         "predict_with_generate generation_max_length generation_num_beams generation_config sortish_sampler"
     ),
@@ -189,6 +189,8 @@ def unmeasured(trainer_class):
 
 
 def observe(library, folder, name, arguments):
+    if "report_to" in arguments:
+        pytest.importorskip(TENSORBOARD)
     options = {"trainer_options": {"compute_metrics": metrics}}
     if name == "columns":
         options = {"train_dataset": sized_sentences, "trainer_options": {"data_collator": without_size}}
@@ -208,10 +210,11 @@ def observe(library, folder, name, arguments):
 
 
 def scalars(folder):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    """Return what TensorBoard shows: values with their steps, by tag."""
     read = {}
     for run_folder in sorted((folder / "runs").glob("*")) if (folder / "runs").is_dir() else ():
-        events = accumulator(str(run_folder)).Reload()
+        reader = pytest.importorskip(TENSORBOARD).EventAccumulator
+        events = reader(str(run_folder)).Reload()
         for tag in untimed(dict.fromkeys(events.Tags()["scalars"])):
             read[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     return read

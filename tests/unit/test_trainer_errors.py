@@ -191,7 +191,8 @@ SET_AFTERWARDS = {"deepspeed": {"stage": 2}, "fsdp": "full_shard"}
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_an_argument_that_does_nothing_is_refused(name, tmp_path):
-    refused(tmp_path, rf"`{name}=.*is not supported by this version", **{name: UNSUPPORTED[name]})
+    match = rf"`{name}=.*is not supported by this version of portico; {REFUSALS[name].instead}\.$"
+    refused(tmp_path, match, **{name: UNSUPPORTED[name]})
 
 
 @pytest.mark.parametrize("name", SET_AFTERWARDS)

@@ -112,13 +112,14 @@ class ReportingMethods(Facade):
         main_input = getattr(self.model, "main_input_name", "input_ids")
         if main_input not in inputs:
             logger.warning(
-                "Tried to track the number of tokens seen, however the current model is not configured properly to "
-                "know what item is the input. To fix this, add a `main_input_name` attribute to the model class you "
-                "are using."
+                "`include_num_input_tokens_seen=%r` counts no tokens, because the batch holds no `%s`; name the input "
+                "in a class attribute `main_input_name` of the model.",
+                mode,
+                main_input,
             )
-        else:
-            tokens = _count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
-            self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
+            return
+        tokens = _count_tokens(inputs, main_input, self.processing_class, padding=mode != "non_padding")
+        self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
 
 def _count_tokens(inputs: Any, main_input: str, processing_class: Any, *, padding: bool) -> Any:
@@ -128,7 +129,10 @@ def _count_tokens(inputs: Any, main_input: str, processing_class: Any, *, paddin
     if not padding and pad_token_id is not None:
         return (inputs[main_input] != pad_token_id).sum()
     if not padding:
-        logger.warning("Could not determine method to count non-padding tokens, falling back to counting all tokens.")
+        logger.warning(
+            "`include_num_input_tokens_seen='non_padding'` counts padding too, because there is neither an "
+            "`attention_mask` in the batch nor a `pad_token_id`; give the trainer its `processing_class`."
+        )
     return torch.tensor(inputs[main_input].numel())
 
 

@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 import portico
+from parity.peers import ToyDataset, tiny_bert
 from portico.facade.unsupported import REFUSALS
 from portico.fields.page import page
 from portico.fields.table import TREATMENTS
@@ -42,3 +43,20 @@ def test_nothing_is_announced_by_default(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         toy_trainer(tmp_path)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts", "match"),
+    [
+        ("all", {}, "counts no tokens, because the batch holds no `input_ids`"),
+        (
+            "non_padding",
+            {"model": tiny_bert(), "train_dataset": ToyDataset(2), "eval_dataset": None},
+            "counts padding too, because there is neither",
+        ),
+    ],
+)
+def test_tokens_that_cannot_be_counted_are_announced(mode, parts, match, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        toy_trainer(tmp_path, parts=parts, max_steps=1, include_num_input_tokens_seen=mode).train()
+    assert any(match in record.getMessage() for record in caplog.records)
