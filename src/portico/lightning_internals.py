@@ -90,6 +90,13 @@ def has_data(trainer: pl.Trainer) -> bool:
     return trainer.fit_loop._data_fetcher is not None
 
 
+def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
+    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "an epoch is running"
+    fetcher.length = num_batches
+
+
 def evaluate_inside_fit(trainer: pl.Trainer, feed: Any) -> None:
     """Run the fit loop's own validation loop over ``feed``, at any point of a fit.
 
