@@ -159,8 +159,8 @@ class DescentMethods(Trainer):
         self.checkpointer.maybe_save_checkpoint(self, progress.epochs_completed, progress.batches_in_epoch_completed)
 
     def get_best_weights_path(self) -> str | None:
-        """Return the file of the best weights; ``None`` before there is one."""
-        return str(self.best_weights.path) if self.best_weights.path.is_file() else None
+        """Return the file of the best weights; ``None`` where there is none."""
+        return str(self.best_weights.path) if self.best_weights.path and self.best_weights.exist else None
 
     def all_callbacks(self) -> list[Any]:
         """Return the callbacks of every kind."""
@@ -196,9 +196,9 @@ class DescentMethods(Trainer):
         self.epoch_callbacks(trainer=self, metrics=self.report.metrics, epoch=epoch, is_primary=self.is_primary)
         self.progress.complete_epoch()
         self.maybe_save_checkpoint()
-        if self.metric_tracker.is_best_so_far() and self.is_primary:
+        if self.metric_tracker.is_best_so_far():
             with self.averaged_weights():
-                self.best_weights.save(self.model)
+                self.best_weights.save(self.model, is_primary=self.is_primary)
         self.accelerator.wait_for_everyone()
 
     def _validate(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class DescentMethods(Trainer):
         self.progress = Progress()
 
     def _finish(self) -> None:
-        if self.best_weights.path.is_file():
+        if self.best_weights.exist:
             self.best_weights.load(self.model)
         if self.serialization_dir is not None and self.is_primary:
             self.report.write(self.serialization_dir)

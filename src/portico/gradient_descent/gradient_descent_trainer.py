@@ -1,7 +1,9 @@
 """AllenNLP's ``GradientDescentTrainer`` over Lightning."""
 
 import logging
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -194,15 +196,14 @@ class GradientDescentTrainer(DescentMethods):
         self._take_writers(checkpointer, tensorboard_writer)
 
     def _take_folder(self, serialization_dir: str | Path | None) -> str:
-        """Return the folder of the run: the best weights are kept for its length even where nothing else is."""
+        """Return the folder of the run; one that goes with the trainer where nothing is to be kept."""
         self.serialization_dir = None if serialization_dir is None else Path(serialization_dir)
+        self.best_weights = BestWeights(self.serialization_dir)
         if self.serialization_dir is not None:
-            folder = self.serialization_dir
-        else:
-            self._scratch = tempfile.TemporaryDirectory()
-            folder = Path(self._scratch.name)
-        self.best_weights = BestWeights(folder)
-        return str(folder)
+            return str(self.serialization_dir)
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def _take_writers(self, checkpointer: Checkpointer | None, writer: TensorboardWriter | None) -> None:
         folder = None if self.serialization_dir is None else str(self.serialization_dir)
