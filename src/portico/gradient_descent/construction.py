@@ -5,6 +5,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -64,6 +65,8 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
         constructor, arguments = _constructor_of(base, given)
         _refuse_unknown(constructor, arguments)
         return ConfiguredLazy(constructor, arguments)
+    if isinstance(given, partial):
+        _refuse_unknown(given.func, given.keywords)
     if callable(given):
         return Lazy(given)
     raise ConfigurationError(

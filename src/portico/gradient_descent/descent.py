@@ -212,13 +212,13 @@ class DescentMethods(Trainer):
 
     def _publish(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
         """Hand the metrics to files, TensorBoard, Hugging Face's callbacks and Lightning's loggers."""
-        numbers = {name: value for name, value in self.report.metrics.items() if isinstance(value, int | float)}
-        self.loop.log(numbers)
+        # The evaluation has logged its own.
+        self.loop.log(self.report.progress_numbers())
         if not self.is_primary:
             return
         if self.tensorboard_writer is not None:
             # From 1: TensorBoard does not like 0.
-            self.tensorboard_writer.log_metrics(train_metrics, validation_metrics, epoch + 1, log_to_console=True)
+            self.tensorboard_writer.log_metrics(train_metrics, validation_metrics, epoch + 1)
         if self.serialization_dir is not None:
             self.report.write_epoch(self.serialization_dir)
 

@@ -45,6 +45,16 @@ class TrainingReport:
             self._add("best_validation", validation_metrics)
             self._tracker.best_epoch_metrics = dict(validation_metrics)
 
+    def progress_numbers(self) -> dict[str, float]:
+        """Return the numbers that tell how the training goes: its metrics in the last epoch, and the best epoch."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name.startswith(("training_", "best_"))
+            and isinstance(value, int | float)
+            and not name.endswith(("_memory_MB", "_start_epoch", "_epochs"))
+        }
+
     def write_epoch(self, folder: Path) -> None:
         """Write ``metrics_epoch_N.json``."""
         dump_metrics(folder / f"metrics_epoch_{self.metrics['epoch']}.json", self.metrics)

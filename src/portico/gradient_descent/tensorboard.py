@@ -176,7 +176,6 @@ class TensorboardWriter(Registrable):
         train_metrics: Mapping[str, Any],
         val_metrics: Mapping[str, Any] | None = None,
         epoch: int | None = None,
-        log_to_console: bool = False,
     ) -> None:
         """Write metrics of training and validation.
 
@@ -184,16 +183,11 @@ class TensorboardWriter(Registrable):
             train_metrics: Metrics of training.
             val_metrics: Metrics of validation.
             epoch: Step to write them at; by default that of training.
-            log_to_console: Log them as a table as well.
         """
-        val_metrics = val_metrics or {}
         for name, value in train_metrics.items():
             self.add_train_scalar(name, value, epoch)
-        for name, value in val_metrics.items():
+        for name, value in (val_metrics or {}).items():
             self.add_validation_scalar(name, value, epoch)
-        if log_to_console:
-            for name in sorted({**train_metrics, **val_metrics}):
-                logger.info("%s | training %s | validation %s", name, train_metrics.get(name), val_metrics.get(name))
 
     def log_memory_usage(self, cpu_memory_usage: Mapping[int, float], gpu_memory_usage: Mapping[int, float]) -> None:
         """Write the memory of each process, of all of them, and of each GPU, in MB."""

@@ -108,7 +108,16 @@ class PlainTraining:
     """
 
     def __init__(
-        self, *, model=None, accumulate=1, grad_norm=None, grad_clipping=None, decay=None, rate=None, num_epochs=3, size=10
+        self,
+        *,
+        model=None,
+        accumulate=1,
+        grad_norm=None,
+        grad_clipping=None,
+        decay=None,
+        rate=None,
+        num_epochs=3,
+        size=10,
     ) -> None:
         self.model = Net() if model is None else model
         self.accumulate, self.grad_norm, self.grad_clipping = accumulate, grad_norm, grad_clipping

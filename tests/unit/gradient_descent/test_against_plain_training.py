@@ -1,7 +1,8 @@
 """The numbers of a training are those of a loop written out in plain PyTorch, bit for bit."""
 
 import pytest
-import torch
+
+from portico.gradient_descent import ExponentialMovingAverage
 from unit.gradient_descent.plain_training import (
     Net,
     PenalizedNet,
@@ -10,8 +11,6 @@ from unit.gradient_descent.plain_training import (
     make_trainer,
     weights,
 )
-
-from portico.gradient_descent import ExponentialMovingAverage
 
 
 class Recorder:
@@ -141,5 +140,3 @@ def test_without_validation_the_last_weights_are_the_best():
     metrics = trainer.train()
     assert metrics["best_epoch"] == 1
     assert not any("validation" in key for key in metrics)
-
-

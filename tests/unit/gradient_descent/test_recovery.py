@@ -5,6 +5,10 @@ import json
 import pytest
 import torch
 from torch.utils.data import DataLoader
+
+from portico.gradient_descent import Checkpointer, ConfigurationError, ExponentialMovingAverage
+from portico.gradient_descent.learning_rate_schedulers import LinearWithWarmup, SlantedTriangular
+from portico.gradient_descent.momentum_schedulers import InvertedTriangular
 from unit.gradient_descent.plain_training import (
     Net,
     NoisyPoints,
@@ -12,10 +16,6 @@ from unit.gradient_descent.plain_training import (
     make_trainer,
     weights,
 )
-
-from portico.gradient_descent import Checkpointer, ConfigurationError, ExponentialMovingAverage
-from portico.gradient_descent.learning_rate_schedulers import LinearWithWarmup, SlantedTriangular
-from portico.gradient_descent.momentum_schedulers import InvertedTriangular
 
 # What an interruption may change: clocks, memory, and sums that the model keeps to itself.
 CHANGING = ("memory_MB", "duration", "training_count", "training_start_epoch", "training_epochs")
