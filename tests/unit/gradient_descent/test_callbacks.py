@@ -1,5 +1,8 @@
 """Who is called when, with what."""
 
+import csv
+from pathlib import Path
+
 import lightning.pytorch as pl
 import pytest
 import torch
@@ -154,14 +157,16 @@ def test_callbacks_of_hugging_face_and_lightning_see_the_same_run(tmp_path):
         def on_train_epoch_end(self, trainer, pl_module):
             events.append(("lightning epoch", "validation_loss" in trainer.callback_metrics))
 
-    csv = CSVLogger(tmp_path)
-    trainer = make_trainer(num_epochs=1, callbacks=[OfLightning(), OfHuggingFace], loggers=[csv])
+    table = CSVLogger(tmp_path)
+    trainer = make_trainer(num_epochs=1, callbacks=[OfLightning(), OfHuggingFace], loggers=[table])
     metrics = trainer.train()
     steps = [event for step in range(1, 6) for event in (("hf step", step), ("lightning batch", step))]
     assert events == [*steps, ("hf epoch", 1.0), ("hf log", True), ("lightning epoch", True), ("hf end",)]
-    logged = {key: value for row in csv.experiment.metrics for key, value in row.items()}
-    assert logged["training_loss"] == metrics["training_loss"]
-    assert logged["validation_loss"] == metrics["validation_loss"]
+    table.save()
+    with Path(table.experiment.metrics_file_path).open() as file:
+        logged = {key: value for row in csv.DictReader(file) for key, value in row.items() if value}
+    assert float(logged["training_loss"]) == metrics["training_loss"]
+    assert float(logged["validation_loss"]) == metrics["validation_loss"]
 
 
 def test_a_callback_of_hugging_face_can_stop_and_save(tmp_path):
@@ -194,7 +199,7 @@ def read(folder):
 
 def single(value):
     """What TensorBoard keeps: single precision."""
-    return torch.tensor(float(value)).item()
+    return torch.as_tensor(value).detach().float().item()
 
 
 def test_tensorboard_reads_what_was_written(tmp_path):

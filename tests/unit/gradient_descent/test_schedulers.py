@@ -254,6 +254,7 @@ def test_combined_goes_on_from_its_state():
         for step in range(first, last):
             scheduler.step_batch(step)
             rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
             if step % 4 == 0:
                 scheduler.step()
         return rates

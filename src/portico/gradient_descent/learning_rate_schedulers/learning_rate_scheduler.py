@@ -1,5 +1,8 @@
 """The base of all learning-rate schedulers, and the wrappers of torch's."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,7 +41,8 @@ class TorchScheduler(LearningRateScheduler):
 
     def step(self, metric: float | None = None) -> None:
         """End an epoch."""
-        self.lr_scheduler.step()
+        with _begun_in_mid_training():
+            self.lr_scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the schedule."""
@@ -65,7 +69,16 @@ class TorchMetricScheduler(TorchScheduler):
                 "This learning rate scheduler requires a validation metric to compute the schedule and therefore must "
                 "be used with a validation dataset; give `validation_data_loader`, or choose another scheduler."
             )
-        self.lr_scheduler.step(metric)
+        with _begun_in_mid_training():
+            self.lr_scheduler.step(metric)
+
+
+@contextmanager
+def _begun_in_mid_training() -> Iterator[None]:
+    """Silence torch's warning that the optimizer has not been stepped: a combined schedule begins after an epoch."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        yield
 
 
 def as_learning_rate_scheduler(scheduler: Any) -> Any:
