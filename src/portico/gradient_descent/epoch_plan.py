@@ -42,11 +42,17 @@ class EpochPlan(RunPlan):
         return self.steps_in_epoch < sys.maxsize
 
 
-def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int) -> int | None:
-    """Return the optimizer steps of an epoch; ``None`` if the loader has no length."""
+def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
+    """Return the optimizer steps of an epoch; ``None`` if the loader has no length.
+
+    Args:
+        data_loader: The loader.
+        num_gradient_accumulation_steps: Batches of a step.
+        world_size: Processes that the batches are dealt out to.
+    """
     if not has_length(data_loader):
         return None
-    return math.ceil(len(data_loader) / num_gradient_accumulation_steps)
+    return math.ceil(len(data_loader) // world_size / num_gradient_accumulation_steps)
 
 
 def count_epochs(

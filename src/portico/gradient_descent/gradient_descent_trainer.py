@@ -291,6 +291,7 @@ class GradientDescentTrainer(DescentMethods):
             serialization_dir=serialization_dir,
             num_epochs=num_epochs,
             num_gradient_accumulation_steps=num_gradient_accumulation_steps,
+            world_size=world_size,
             no_grad=no_grad,
             lazy_parts={
                 "optimizer": optimizer,

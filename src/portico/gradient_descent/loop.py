@@ -12,6 +12,7 @@ from portico.evaluation.session import EvaluationSession
 from portico.gradient_descent.epoch_plan import count_epochs
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import DescentRun
+from portico.gradient_descent.sharing import dealt
 from portico.gradient_descent.validation import ValidationSession
 from portico.plan import ResumePoint
 from portico.state import TrainingRun, fresh_state
@@ -77,8 +78,8 @@ class LoopTrainer(Trainer):
     # Data
 
     def get_train_dataloader(self) -> Any:
-        """Return the user's loader as it is."""
-        return self.descent.data_loader
+        """Return the user's loader, or this process's share of it."""
+        return dealt(self.descent.data_loader, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the user's validation loader, or ``eval_dataset``, which must be a loader too.
@@ -91,7 +92,7 @@ class LoopTrainer(Trainer):
             raise ConfigurationError(
                 "Validation results cannot be calculated without a `validation_data_loader`; give one to the trainer."
             )
-        return loader
+        return dealt(loader, self.args)
 
     # Steps
 

@@ -38,6 +38,7 @@ def construct_parts(
     serialization_dir: str | None,
     num_epochs: int,
     num_gradient_accumulation_steps: int,
+    world_size: int,
     no_grad: Sequence[str] | None,
     lazy_parts: Mapping[str, Any],
     callbacks: Mapping[str, Sequence[Any] | None],
@@ -50,6 +51,7 @@ def construct_parts(
         serialization_dir: Folder of the run.
         num_epochs: Epochs of the training.
         num_gradient_accumulation_steps: Batches of an optimizer step.
+        world_size: Processes.
         no_grad: Patterns of the parameters to freeze.
         lazy_parts: Parts by argument name, lazy or ``None``.
         callbacks: Lists of callbacks or their configurations, by argument name.
@@ -81,7 +83,7 @@ def construct_parts(
             known |= {
                 "optimizer": made[name],
                 "num_epochs": num_epochs,
-                "num_steps_per_epoch": steps_per_epoch(data_loader, num_gradient_accumulation_steps),
+                "num_steps_per_epoch": steps_per_epoch(data_loader, num_gradient_accumulation_steps, world_size),
                 # A parameter group may have frozen some more.
                 "parameters": [pair for pair in trainable if pair[1].requires_grad],
             }

@@ -149,7 +149,8 @@ class DescentRun(TrainingRun):
         What is behind is fetched again with the random states of then, so that loaders, samplers and data sets come
         to the same place; the states of the checkpoint come after it.
         """
-        loader, args, progress = self.loader, self.facade.args, self.descent.progress
+        # The user's loader, of which the run may iterate a share.
+        loader, args, progress = self.descent.data_loader, self.facade.args, self.descent.progress
         _set_epoch(loader, self.epoch)
         skipped = self._skipped(self.epoch)
         resumed_here = self.is_resumed and self.epoch == self.resume_point.epoch
@@ -158,7 +159,7 @@ class DescentRun(TrainingRun):
         elif resumed_here:
             set_states(self.descent.restored_states, loader, args)
         progress.epoch_start = present_states(loader, args)
-        batches = iter(loader)
+        batches = iter(self.loader)
         if skipped:
             fetched = sum(1 for _ in islice(batches, skipped))
             if fetched < skipped:
