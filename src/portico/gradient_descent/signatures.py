@@ -9,7 +9,9 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the named parameters of a class or function; those behind ``**kwargs`` come from the parent classes.
+    """Return the named parameters of a class or function.
+
+    Those behind ``**kwargs`` come from the parent classes, and for a class method from the class that it builds.
 
     Annotations that are strings are resolved where they can be.
     """
@@ -37,6 +39,8 @@ def accepted(constructor: Callable[..., Any], offered: Mapping[str, Any]) -> dic
 
 
 def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:
+    if inspect.ismethod(constructor) and inspect.isclass(constructor.__self__):
+        return [constructor, *_signature_chain(constructor.__self__)]
     if not inspect.isclass(constructor):
         return [constructor]
     return [owner.__dict__["__init__"] for owner in constructor.__mro__[:-1] if "__init__" in owner.__dict__]

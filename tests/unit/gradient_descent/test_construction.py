@@ -24,6 +24,7 @@ from portico.gradient_descent import (
 )
 from portico.gradient_descent.callbacks import BatchCallback
 from portico.gradient_descent.config_file import read_config
+from portico.gradient_descent.signatures import parameters_of
 from unit.gradient_descent.plain_training import Net, PlainTraining, assert_same_weights, loaders, weights
 
 
@@ -194,6 +195,13 @@ def test_a_type_is_required_where_there_is_no_default():
 def test_the_configuration_wins_over_the_value_at_hand(caplog):
     assert from_params(Shape, {"side": 2.0}, side=3.0).side == 2.0
     assert "`side` is set in the configuration, which wins" in caplog.text
+
+
+def test_a_class_method_takes_what_its_class_takes():
+    assert {"optimizer", "model", "precision", "callbacks", "loggers"} <= set(
+        parameters_of(GradientDescentTrainer.from_partial_objects)
+    )
+    assert list(parameters_of(Cube)) == ["height", "side"]
 
 
 def test_a_lazy_object_takes_what_its_constructor_takes():

@@ -1,6 +1,5 @@
 """What the command line runs: the classification of topics, and configuration files of AllenNLP."""
 
-import functools
 import json
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from portico.cli import compose
+from portico.cli.runner import call_runner
 from portico.gradient_descent import ConfigurationError
 from portico.gradient_descent.experiment import run_gradient_descent, valid_keys
 from portico.gradient_descent.topics.data import make_loaders, num_words
@@ -142,8 +142,24 @@ def test_groups_of_other_experiments_are_refused(tmp_path):
 
 
 def test_hydra_may_build_the_parts(tmp_path):
-    parts = {"optimizer": functools.partial(torch.optim.SGD, lr=0.5), "num_epochs": 1, "moving_average": None}
-    assert train(tmp_path, trainer=parts)["epoch"] == 0
+    optimizer = "{_target_: torch.optim.SGD, _partial_: true, lr: 0.5}"
+    overrides = [
+        "data.num_train=64",
+        "data.num_validation=32",
+        "trainer.num_epochs=1",
+        "trainer.moving_average=null",
+        f"trainer.optimizer={optimizer}",
+    ]
+    strategy = "strategy.accelerator=cpu"
+    settings = compose([*overrides, strategy, "~trainer.optimizer.type", "logger=csv"], experiment="gradient_descent")
+    settings["logger"]["csv"]["save_dir"] = str(tmp_path)
+    call_runner(settings, str(tmp_path / "run"))
+    assert "training_loss" in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+    state = torch.load(tmp_path / "run" / "training_state_e1_b0.th", weights_only=False)
+    assert "nesterov" in state["optimizer"]["param_groups"][0]
+    both = compose([*overrides, strategy], experiment="gradient_descent")
+    with pytest.raises(ConfigurationError, match="`type` is not an argument of `SGD`"):
+        call_runner(both, str(tmp_path / "both"))
 
 
 def test_the_keys_are_those_of_the_trainer():
