@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from portico.cli import compose as compose
     from portico.datamodule import TrainerDataModule as TrainerDataModule
     from portico.errors import InputError as InputError
+    from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
+    from portico.gradient_descent.callbacks import EpochCallback as EpochCallback
+    from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
+    from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer as GradientDescentTrainer
+    from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
+    from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.seq2seq.arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
@@ -16,8 +22,14 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
+    "BatchCallback": "portico.gradient_descent.callbacks",
+    "Checkpointer": "portico.gradient_descent.checkpointer",
+    "EpochCallback": "portico.gradient_descent.callbacks",
+    "ExponentialMovingAverage": "portico.gradient_descent.moving_average",
+    "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
+    "MovingAverage": "portico.gradient_descent.moving_average",
     "Seq2SeqTrainer": "portico.seq2seq.trainer",
     "Seq2SeqTrainingArguments": "portico.seq2seq.arguments",
     "Trainer": "portico.trainer",

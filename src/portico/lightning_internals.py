@@ -98,6 +98,13 @@ def has_data(trainer: pl.Trainer) -> bool:
     return trainer.fit_loop._data_fetcher is not None
 
 
+def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
+    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "an epoch is running"
+    fetcher.length = num_batches
+
+
 def evaluate_inside(trainer: pl.Trainer, feed: Any, *, predicts: bool) -> None:
     """Run an evaluation inside another loop of ``trainer``: at any point of a fit, or of another evaluation.
 

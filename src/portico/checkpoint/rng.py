@@ -13,6 +13,12 @@ from portico.run_log import logger
 
 def save_rng_state(folder: str, args: Any) -> None:
     """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.save(present_rng_states(args), _rng_file(folder, args))
+
+
+def present_rng_states(args: Any) -> dict[str, Any]:
+    """Return the states of Python's, numpy's and torch's generators of this process."""
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -22,8 +28,7 @@ def save_rng_state(folder: str, args: Any) -> None:
         states["cuda"] = (
             torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
         )
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(states, _rng_file(folder, args))
+    return states
 
 
 def load_rng_state(folder: str | None, args: Any) -> None:
@@ -40,6 +45,11 @@ def load_rng_state(folder: str | None, args: Any) -> None:
         return
     with safe_globals():
         states = torch.load(file, weights_only=True)
+    set_rng_states(states, args)
+
+
+def set_rng_states(states: dict[str, Any], args: Any) -> None:
+    """Bring the generators of this process to ``states``."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])

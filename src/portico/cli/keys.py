@@ -21,7 +21,7 @@ OPEN_SECTIONS = (
     "paths",
     "objective",
 )
-TOP_LEVEL_NAMES = (*OPEN_SECTIONS, "name", "overwrite", "experiment", "sweep", "debug", "hydra")
+TOP_LEVEL_NAMES = (*OPEN_SECTIONS, "name", "overwrite", "allennlp_config", "experiment", "sweep", "debug", "hydra")
 # What the command line itself reads; all other sections belong to the runner.
 CLI_KEYS: Mapping[str, Collection[str]] = {
     "trainer": ("run", "valid_keys"),
@@ -40,8 +40,10 @@ def suggestion(unknown: str, known: Collection[str]) -> str:
 
 
 def runner_groups(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the configuration that is handed to the runner."""
-    return {name: value for name, value in settings.items() if name not in CLI_NAMES}
+    """Return the part of the configuration that is handed to the runner; of `trainer` what is not read here."""
+    groups = {name: value for name, value in settings.items() if name not in CLI_NAMES}
+    trainer = {key: value for key, value in settings.get("trainer", {}).items() if key not in CLI_KEYS["trainer"]}
+    return {**groups, "trainer": trainer} if trainer else groups
 
 
 def check_groups(settings: Mapping[str, Any], parameters: Collection[str]) -> None:

@@ -10,7 +10,16 @@ from portico.errors import InputError
 
 CONFIG_FILE = "config.yaml"
 # What only a run leaves behind. A folder that holds one of these is taken.
-SIGNS_OF_A_RUN = (CONFIG_FILE, "all_results.json", "trainer_state.json", "checkpoint-*")
+SIGNS_OF_A_RUN = (
+    CONFIG_FILE,
+    "all_results.json",
+    "trainer_state.json",
+    "checkpoint-*",
+    # Of AllenNLP's trainer.
+    "*.th",
+    "metrics*.json",
+    "log",
+)
 
 
 def check_folder_settings(settings: Mapping[str, Any]) -> None:

@@ -49,6 +49,10 @@ def call_runner(settings: Mapping[str, Any], output_dir: str) -> Mapping[str, fl
     run: Callable[..., Mapping[str, float]] = get_method(settings["trainer"]["run"])
     groups = runner_groups(settings)
     objects = {name: _build(groups.pop(name)) for name in OBJECT_GROUPS}
+    if "trainer" in groups:
+        with explained():
+            # Parts with a `_target_` are built, those with `_partial_` when the trainer calls them.
+            objects["trainer"] = instantiate(groups.pop("trainer"), _convert_="all")
     return run(**groups, **objects, output_dir=output_dir)
 
 

@@ -1,0 +1,92 @@
+"""How many batches and steps an AllenNLP training has, whose loader may not know its length."""
+
+import math
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from transformers.trainer_utils import has_length
+
+from portico.gradient_descent.errors import ConfigurationError
+from portico.plan import RunPlan
+
+
+@dataclass
+class Window:
+    """The accumulation window that is being trained on.
+
+    Args:
+        end: Batches of the epoch up to the end of the window.
+    """
+
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class EpochPlan(RunPlan):
+    """Counts of a training that ends with its data.
+
+    Args:
+        window: The present window; it, and no count, tells which batch is the last of one.
+    """
+
+    window: Window = field(default_factory=Window)
+
+    def ends_window(self, batch_idx: int) -> bool:
+        """Tell whether batch ``batch_idx`` of the present epoch is the last of its accumulation window."""
+        return batch_idx + 1 == self.window.end
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the number of batches was known beforehand."""
+        return self.steps_in_epoch < sys.maxsize
+
+
+def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
+    """Return the optimizer steps of an epoch; ``None`` if the loader has no length.
+
+    Args:
+        data_loader: The loader.
+        num_gradient_accumulation_steps: Batches of a step.
+        world_size: Processes that the batches are dealt out to.
+    """
+    if not has_length(data_loader):
+        return None
+    return math.ceil(len(data_loader) // world_size / num_gradient_accumulation_steps)
+
+
+def count_epochs(
+    data_loader: Any, *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
+) -> EpochPlan:
+    """Count the batches and steps of ``num_epochs`` passes over ``data_loader``.
+
+    Raises:
+        ConfigurationError: If the loader is empty.
+    """
+    per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
+    if per_epoch is None:
+        return EpochPlan(
+            num_train_epochs=num_epochs,
+            num_update_steps_per_epoch=sys.maxsize,
+            steps_in_epoch=sys.maxsize,
+            max_steps=sys.maxsize,
+            gradient_accumulation_steps=num_gradient_accumulation_steps,
+            num_examples=0,
+            num_train_samples=0.0,
+            total_train_batch_size=num_gradient_accumulation_steps * world_size,
+        )
+    if per_epoch == 0:
+        raise ConfigurationError(
+            "`data_loader` is empty, so there is nothing to train on; give one with at least one batch (a loader with "
+            "`drop_last=True` drops all of a data set that is smaller than a batch)."
+        )
+    counted = RunPlan.make(
+        max_steps=-1,
+        num_train_epochs=num_epochs,
+        gradient_accumulation_steps=num_gradient_accumulation_steps,
+        # The examples in a batch are the loader's affair; speeds are told in batches.
+        total_train_batch_size=num_gradient_accumulation_steps * world_size,
+        num_batches=len(data_loader),
+        num_examples=len(data_loader),
+    )
+    return EpochPlan(**asdict(counted))

@@ -1,0 +1,7 @@
+"""The error of a configuration, under the name that AllenNLP gives it."""
+
+from portico.errors import InputError
+
+
+class ConfigurationError(InputError):
+    """A configuration, or the arguments of a trainer, cannot be used; the message says what to set."""

@@ -1,0 +1,175 @@
+"""What ``python train.py +experiment=gradient_descent`` runs."""
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from portico.gradient_descent.config_file import read_config
+from portico.gradient_descent.construction import from_params
+from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
+from portico.gradient_descent.registry import Registrable
+from portico.gradient_descent.signatures import parameters_of
+from portico.gradient_descent.topics.classifier import BagOfWordsClassifier
+from portico.gradient_descent.topics.data import make_loaders, num_words
+from portico.gradient_descent.topics.sentences import TOPICS
+from portico.gradient_descent.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+_BY_THE_EXPERIMENT = ("model", "data_loader", "validation_data_loader", "serialization_dir")
+_PLACEMENT = ("strategy", "accelerator", "devices", "num_nodes", "precision")
+# AllenNLP's seeds, and what it takes when a file does not say.
+_SEEDS = {"random_seed": 13370, "numpy_seed": 1337, "pytorch_seed": 133}
+_FILE_KEYS = ("trainer", "model", "data_loader", "validation_data_loader", *_SEEDS)
+
+
+class Model(Registrable):
+    """Registry of models that a configuration names."""
+
+
+class DataLoader(Registrable):
+    """Registry of functions and classes that make the batches a configuration names."""
+
+
+Model.register("bag_of_words")(BagOfWordsClassifier)
+
+
+class _Parts(NamedTuple):
+    model: nn.Module
+    data_loader: Any
+    validation_data_loader: Any
+
+
+def valid_keys() -> dict[str, list[str]]:
+    """Return the keys that :func:`run_gradient_descent` takes, for each group in which they are fixed."""
+    of_trainer = parameters_of(GradientDescentTrainer.from_partial_objects)
+    decided = {*_BY_THE_EXPERIMENT, "callbacks", "loggers", *_PLACEMENT}
+    return {
+        "trainer": ["run", "valid_keys", "type", *(name for name in of_trainer if name not in decided)],
+        "args": ["seed", "resume_from_checkpoint"],
+        "model": list(parameters_of(BagOfWordsClassifier)),
+        "data": list(parameters_of(make_loaders)),
+        "strategy": list(_PLACEMENT),
+    }
+
+
+def run_gradient_descent(
+    *,
+    trainer: Mapping[str, Any],
+    args: Mapping[str, Any],
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    preprocess: Mapping[str, Any],
+    postprocess: Mapping[str, Any],
+    metric: Mapping[str, Any],
+    strategy: Mapping[str, Any],
+    callbacks: Sequence[Any],
+    logger: Sequence[Any],
+    output_dir: str,
+    allennlp_config: str | None = None,
+) -> dict[str, float]:
+    """Train a classifier of topics, or what a configuration file of AllenNLP describes, into ``output_dir``.
+
+    Args:
+        trainer: Arguments of ``GradientDescentTrainer.from_partial_objects``, its parts as dicts with ``"type"`` or as
+            partials.
+        args: ``seed``; ``resume_from_checkpoint``, which the command line asks for before it uses a folder again.
+        model: Arguments of the classifier.
+        data: Arguments of :func:`~portico.gradient_descent.topics.data.make_loaders`.
+        preprocess: Must be empty, as ``postprocess`` and ``metric``: other experiments have them.
+        postprocess: See ``preprocess``.
+        metric: See ``preprocess``.
+        strategy: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
+        callbacks: Callbacks of Hugging Face and Lightning.
+        logger: Lightning loggers.
+        output_dir: Folder of the run.
+        allennlp_config: Jsonnet or JSON file; its sections take the place of ``trainer``, ``model`` and ``data``.
+
+    Returns:
+        The numbers among the metrics of training.
+
+    Raises:
+        ConfigurationError: If a setting or the file cannot be used; before training.
+    """
+    _refuse_unused(preprocess=preprocess, postprocess=postprocess, metric=metric)
+    if allennlp_config is None:
+        seed = args.get("seed", 0)
+        _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
+        parts = _topic_parts(model, data)
+    else:
+        config = read_config(allennlp_config)
+        _check_sections(config, allennlp_config)
+        _seed(**{name: config.get(name, default) for name, default in _SEEDS.items()})
+        trainer, parts = config["trainer"], _parts_of(config, model, data)
+    descent = from_params(
+        Trainer,
+        {**trainer, **strategy},
+        **parts._asdict(),
+        serialization_dir=output_dir,
+        callbacks=list(callbacks),
+        loggers=list(logger),
+    )
+    metrics = {name: value for name, value in descent.train().items() if isinstance(value, int | float)}
+    descent.loop.save_metrics("all", metrics, combined=False)
+    _tell(metrics, output_dir)
+    return metrics
+
+
+def _topic_parts(model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
+    classifier = BagOfWordsClassifier(**{"vocab_size": num_words(), "num_labels": len(TOPICS), **model})
+    return _Parts(classifier, *make_loaders(**data))
+
+
+def _parts_of(config: Mapping[str, Any], model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
+    """Build what the file describes; what it leaves out is the classification of topics."""
+    embedded = _topic_parts(model, data)
+    if ("model" in config) and ("data_loader" not in config) and config["model"].get("type") != "bag_of_words":
+        raise ConfigurationError(
+            "The configuration file has a 'model' of its own but no 'data_loader'; add one, such as "
+            "{'type': 'my_package.my_module.make_loader'}, and a 'validation_data_loader' if it validates."
+        )
+    extras = {"vocab_size": num_words(), "num_labels": len(TOPICS)}
+    built = from_params(Model, config["model"], **extras) if "model" in config else embedded.model
+    if "data_loader" not in config:
+        return embedded._replace(model=built)
+    validation = config.get("validation_data_loader")
+    return _Parts(
+        built,
+        from_params(DataLoader, config["data_loader"]),
+        None if validation is None else from_params(DataLoader, validation),
+    )
+
+
+def _check_sections(config: Mapping[str, Any], path: str) -> None:
+    unknown = sorted(set(config) - set(_FILE_KEYS))
+    if unknown:
+        raise ConfigurationError(
+            f"{path} has the sections {', '.join(unknown)}, which need AllenNLP itself; portico reads "
+            f"{', '.join(_FILE_KEYS)}. In the place of a dataset reader, give 'data_loader' and "
+            "'validation_data_loader' with the dotted path of your own function or class as their 'type'."
+        )
+    if not isinstance(config.get("trainer"), Mapping):
+        raise ConfigurationError(f"{path} has no section 'trainer'; add one with the arguments of the trainer.")
+
+
+def _refuse_unused(**groups: Mapping[str, Any]) -> None:
+    for name, group in groups.items():
+        if group:
+            raise ConfigurationError(f"The group `{name}` is not used by this experiment; leave `{name}` out.")
+
+
+def _seed(*, random_seed: int, numpy_seed: int, pytorch_seed: int) -> None:
+    random.seed(random_seed)
+    np.random.seed(numpy_seed)
+    torch.manual_seed(pytorch_seed)
+
+
+def _tell(metrics: Mapping[str, float], output_dir: str) -> None:
+    best = {name: value for name, value in metrics.items() if name.startswith("best_")}
+    _log.info("Best epoch: %s. Everything else is in %s.", best, output_dir)

@@ -1,0 +1,123 @@
+"""The best value of a validation metric, and when it was last improved."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from portico.gradient_descent.errors import ConfigurationError
+
+_SIGNS = {"+": 1.0, "-": -1.0}
+
+
+class MetricTracker:
+    """Tells whether an epoch was the best so far, and whether to stop.
+
+    Args:
+        metric_name: Name of a metric with ``+`` in front if more is better, ``-`` if less is. Of several the signed
+            sum counts.
+        patience: Epochs without improvement after which to stop; ``None`` never stops.
+
+    Attributes:
+        best_epoch: Epoch of the best value, from 0.
+        best_epoch_metrics: All validation metrics of that epoch.
+
+    Raises:
+        ConfigurationError: If a name has no sign, or ``patience`` is not positive.
+    """
+
+    def __init__(self, metric_name: str | Sequence[str], patience: int | None = None) -> None:
+        if patience is not None and (type(patience) is not int or patience <= 0):
+            raise ConfigurationError(
+                f'{patience} is an invalid value for "patience": it must be a positive integer or None (if you want '
+                "to disable early stopping)"
+            )
+        names = [metric_name] if isinstance(metric_name, str) else list(metric_name)
+        self.tracked_metrics = [_signed(name) for name in names]
+        if not names:
+            raise ConfigurationError("`validation_metric` is an empty list; name at least one metric, as '-loss'.")
+        self._patience = patience
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every value, but not the patience."""
+        self._best_so_far: float | None = None
+        self._epochs_with_no_improvement = 0
+        self._is_best_so_far = True
+        self._epoch_number = 0
+        self.best_epoch: int | None = None
+        self.best_epoch_metrics: dict[str, float] = {}
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of an epoch into account; equal to the best is not better.
+
+        Raises:
+            ConfigurationError: If a tracked metric is not among them.
+        """
+        score = self.combined_score(metrics)
+        self._is_best_so_far = self._best_so_far is None or score > self._best_so_far
+        if self._is_best_so_far:
+            self._best_so_far = score
+            self._epochs_with_no_improvement = 0
+            self.best_epoch = self._epoch_number
+        else:
+            self._epochs_with_no_improvement += 1
+        self._epoch_number += 1
+
+    def combined_score(self, metrics: Mapping[str, float]) -> float:
+        """Return the signed sum of the tracked metrics; more is better.
+
+        Raises:
+            ConfigurationError: If one of them is missing.
+        """
+        for _, name in self.tracked_metrics:
+            if name not in metrics:
+                raise ConfigurationError(
+                    f"You configured the trainer to use the {name} metric for early stopping, but the model did not "
+                    f"produce that metric; set `validation_metric` to one of: {', '.join(metrics)}, with + or - in "
+                    "front."
+                )
+        return sum(sign * metrics[name] for sign, name in self.tracked_metrics)
+
+    def scheduler_metric(self, metrics: Mapping[str, float]) -> float:
+        """Return what schedulers look at: the one tracked metric without its sign, or the signed sum of several.
+
+        Raises:
+            ConfigurationError: If one of them is missing.
+        """
+        score = self.combined_score(metrics)
+        return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
+
+    def is_best_so_far(self) -> bool:
+        """Tell whether the last value is the best one; without any value, it is."""
+        return self._is_best_so_far
+
+    def should_stop_early(self) -> bool:
+        """Tell whether the patience is used up."""
+        return self._patience is not None and self._epochs_with_no_improvement >= self._patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` needs."""
+        return {
+            "best_so_far": self._best_so_far,
+            "epochs_with_no_improvement": self._epochs_with_no_improvement,
+            "is_best_so_far": self._is_best_so_far,
+            "epoch_number": self._epoch_number,
+            "best_epoch": self.best_epoch,
+            "best_epoch_metrics": dict(self.best_epoch_metrics),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._best_so_far = state_dict["best_so_far"]
+        self._epochs_with_no_improvement = state_dict["epochs_with_no_improvement"]
+        self._is_best_so_far = state_dict["is_best_so_far"]
+        self._epoch_number = state_dict["epoch_number"]
+        self.best_epoch = state_dict["best_epoch"]
+        self.best_epoch_metrics = dict(state_dict["best_epoch_metrics"])
+
+
+def _signed(name: str) -> tuple[float, str]:
+    if name[:1] not in _SIGNS:
+        raise ConfigurationError(
+            f"`validation_metric={name!r}` must start with + or -: '+{name}' if more is better, '-{name}' if less is."
+        )
+    return _SIGNS[name[0]], name[1:]

@@ -1,0 +1,107 @@
+"""Moving averages of a model's parameters."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from portico.gradient_descent.registry import Registrable
+
+
+class MovingAverage(Registrable):
+    """Keeps an average of every parameter beside it, and swaps it in on request.
+
+    Args:
+        parameters: Pairs of name and parameter; the averages start with their present values.
+    """
+
+    default_implementation = "exponential"
+
+    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._parameters = list(parameters)
+        self._shadows = {name: parameter.detach().clone() for name, parameter in self._parameters}
+        self._backups = {name: parameter.detach().clone() for name, parameter in self._parameters}
+        self._is_assigned = False
+
+    def apply(self, num_updates: int | None = None) -> None:
+        """Take the present values into the averages.
+
+        Args:
+            num_updates: Number of the optimizer step, from 1.
+        """
+        raise NotImplementedError
+
+    def assign_average_value(self) -> None:
+        """Put the averages into the parameters, in place, and keep what was there."""
+        for name, parameter in self._parameters:
+            self._backups[name].copy_(parameter.detach())
+            parameter.data.copy_(self._shadows[name])
+
+    def restore(self) -> None:
+        """Put back what :meth:`assign_average_value` took out."""
+        for name, parameter in self._parameters:
+            parameter.data.copy_(self._backups[name])
+
+    @contextmanager
+    def assigned(self) -> Iterator[None]:
+        """Have the averages in the parameters for a while; within such a while this does nothing."""
+        if self._is_assigned:
+            yield
+            return
+        self.assign_average_value()
+        self._is_assigned = True
+        try:
+            yield
+        finally:
+            self._is_assigned = False
+            self.restore()
+
+    def move_to_parameters(self) -> None:
+        """Keep the averages where the parameters are, which may have moved to a device."""
+        for name, parameter in self._parameters:
+            self._shadows[name] = self._shadows[name].to(parameter.device)
+            self._backups[name] = self._backups[name].to(parameter.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return averages and backups; with the averages swapped in, the backups are the trained values."""
+        return {"shadows": self._shadows, "backups": self._backups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        for name, _ in self._parameters:
+            self._shadows[name].copy_(state_dict["shadows"][name])
+            self._backups[name].copy_(state_dict["backups"][name])
+
+
+@MovingAverage.register("exponential")
+class ExponentialMovingAverage(MovingAverage):
+    """An average in which older values count ever less.
+
+    Args:
+        parameters: Pairs of name and parameter.
+        decay: Weight of the average against the new value, at most.
+        numerator: With ``denominator``, lets the average follow faster at the start: in step ``n`` the weight is at
+            most ``(numerator + n) / (denominator + n)``.
+        denominator: See ``numerator``.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.Tensor]],
+        decay: float = 0.9999,
+        numerator: float = 1.0,
+        denominator: float = 10.0,
+    ) -> None:
+        super().__init__(parameters)
+        self._decay = decay
+        self._numerator = numerator
+        self._denominator = denominator
+
+    def apply(self, num_updates: int | None = None) -> None:
+        """Take the present values into the averages, with the plain decay where ``num_updates`` is not given."""
+        decay = self._decay
+        if num_updates is not None:
+            decay = min(decay, (self._numerator + num_updates) / (self._denominator + num_updates))
+        for name, parameter in self._parameters:
+            self._shadows[name].mul_(decay).add_((1 - decay) * parameter.detach())

@@ -1,0 +1,175 @@
+"""A training written out in plain PyTorch, and the same training for the trainer under test."""
+
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from portico.gradient_descent import GradientDescentTrainer
+
+
+class NoisyPoints(Dataset):
+    """Points of a linear rule; each look at one draws noise from torch's global generator."""
+
+    def __init__(self, size: int = 10, seed: int = 0) -> None:
+        self.x = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed))
+        self.y = self.x @ torch.tensor([[1.0], [-2.0], [0.5]])
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[index] + 0.1 * torch.rand(3), "labels": self.y[index]}
+
+
+class Net(nn.Module):
+    """A small model with dropout, metrics and, on request, a penalty."""
+
+    def __init__(self, penalty: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.inner = nn.Linear(3, 4)
+        self.outer = nn.Linear(4, 1)
+        self.penalty = penalty
+        self.count = 0
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = nn.functional.dropout(torch.tanh(self.inner(x)), 0.3, self.training)
+        logits = self.outer(hidden)
+        self.count += len(x)
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+    def get_metrics(self, reset: bool = False) -> dict[str, float]:
+        metrics = {"count": float(self.count)}
+        if reset:
+            self.count = 0
+        return metrics
+
+
+class PenalizedNet(Net):
+    def get_regularization_penalty(self) -> torch.Tensor:
+        return self.penalty * self.outer.weight.pow(2).sum()
+
+
+def loaders(size: int = 10, batch_size: int = 2) -> tuple[Any, Any]:
+    return (
+        DataLoader(NoisyPoints(size), batch_size=batch_size, shuffle=True),
+        DataLoader(NoisyPoints(6, seed=1), batch_size=2),
+    )
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def make_trainer(folder: Any = None, *, model: Any = None, size: int = 10, **options: Any) -> GradientDescentTrainer:
+    """Return a quiet trainer of ``Net`` on the CPU, with torch seeded as the plain training seeds it."""
+    model = Net() if model is None else model
+    train, validation = loaders(size)
+    given = {
+        "optimizer": make_optimizer(model),
+        "data_loader": train,
+        "validation_data_loader": validation,
+        "num_epochs": 3,
+        "cuda_device": -1,
+        "serialization_dir": folder,
+        **options,
+    }
+    torch.manual_seed(11)
+    return GradientDescentTrainer(model, **given)
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_same_weights(ours: Any, theirs: Any) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+class PlainTraining:
+    """The loop, with one keyword for each feature; nothing of the package is used.
+
+    Args:
+        model: Model, ``Net`` or like it.
+        accumulate: Batches of a step.
+        grad_norm: Largest norm.
+        grad_clipping: Largest value.
+        decay: Decay of the moving averages; ``None`` for none.
+        rate: Learning rate of a step, from 1, before it is made.
+        num_epochs: Epochs.
+        size: Examples.
+
+    After ``run``: ``losses`` and ``validation_losses`` by epoch, ``norms`` by step, ``best`` weights and their epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        model=None,
+        accumulate=1,
+        grad_norm=None,
+        grad_clipping=None,
+        decay=None,
+        rate=None,
+        num_epochs=3,
+        size=10,
+    ) -> None:
+        self.model = Net() if model is None else model
+        self.accumulate, self.grad_norm, self.grad_clipping = accumulate, grad_norm, grad_clipping
+        self.decay, self.rate, self.num_epochs, self.size = decay, rate, num_epochs, size
+        self.losses, self.validation_losses, self.norms = [], [], []
+
+    def run(self) -> "PlainTraining":
+        train, validation = loaders(self.size)
+        optimizer = make_optimizer(self.model)
+        parameters = list(self.model.parameters())
+        shadows = [parameter.detach().clone() for parameter in parameters]
+        step, best = 0, None
+        torch.manual_seed(11)
+        for epoch in range(self.num_epochs):
+            self.model.train()
+            batches, losses = iter(train), []
+            while group := list(islice(batches, self.accumulate)):
+                step += 1
+                optimizer.zero_grad()
+                loss_of_step = 0.0
+                for batch in group:
+                    loss = self.model(**batch)["loss"]
+                    if isinstance(self.model, PenalizedNet):
+                        loss = loss + self.model.get_regularization_penalty()
+                    loss = loss / len(group)
+                    loss.backward()
+                    loss_of_step += loss.item()
+                losses.append(loss_of_step)
+                if self.grad_norm is not None:
+                    self.norms.append(nn.utils.clip_grad_norm_(parameters, self.grad_norm).item())
+                if self.grad_clipping is not None:
+                    nn.utils.clip_grad_value_(parameters, self.grad_clipping)
+                if self.rate is not None:
+                    optimizer.param_groups[0]["lr"] = self.rate(step)
+                optimizer.step()
+                if self.decay is not None:
+                    decay = min(self.decay, (1 + step) / (10 + step))
+                    for shadow, parameter in zip(shadows, parameters, strict=True):
+                        shadow.mul_(decay).add_((1 - decay) * parameter.detach())
+            self.losses.append(sum(losses) / len(losses))
+            trained = [parameter.detach().clone() for parameter in parameters]
+            if self.decay is not None:
+                self._put(shadows)
+            self.model.eval()
+            with torch.no_grad():
+                values = [self.model(**batch)["loss"].item() for batch in validation]
+            self.validation_losses.append(sum(values) / len(values))
+            if best is None or self.validation_losses[-1] < best:
+                best, self.best_epoch, self.best = self.validation_losses[-1], epoch, weights(self.model)
+            self._put(trained)
+        return self
+
+    def _put(self, values) -> None:
+        for parameter, value in zip(self.model.parameters(), values, strict=True):
+            parameter.data.copy_(value)

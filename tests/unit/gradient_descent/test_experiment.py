@@ -1,0 +1,169 @@
+"""What the command line runs: the classification of topics, and configuration files of AllenNLP."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from portico.cli import compose
+from portico.cli.runner import call_runner
+from portico.gradient_descent import ConfigurationError
+from portico.gradient_descent.experiment import run_gradient_descent, valid_keys
+from portico.gradient_descent.topics.data import make_loaders, num_words
+from portico.gradient_descent.topics.sentences import TOPICS, make_sentences, vocabulary
+from unit.gradient_descent.plain_training import Net, NoisyPoints
+
+GROUPS = ("args", "model", "data", "preprocess", "postprocess", "metric", "strategy")
+
+
+class FileNet(Net):
+    """A model that a file names by its path."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+
+def file_loader(size: int = 10) -> DataLoader:
+    return DataLoader(NoisyPoints(size), batch_size=2)
+
+
+def train(folder, *, allennlp_config=None, trainer=None, **changes):
+    settings = compose(["data.num_train=300", "data.num_validation=100"], experiment="gradient_descent")
+    groups = {name: {**settings[name], **changes.pop(name, {})} for name in GROUPS}
+    own = {key: value for key, value in settings["trainer"].items() if key not in ("run", "valid_keys")}
+    options = {"callbacks": [], "logger": [], **changes}
+    return run_gradient_descent(
+        trainer={**own, "cuda_device": -1, **(trainer or {})},
+        **groups,
+        **options,
+        output_dir=str(folder),
+        allennlp_config=None if allennlp_config is None else str(allennlp_config),
+    )
+
+
+def test_it_learns(tmp_path):
+    metrics = train(tmp_path)
+    assert metrics["best_validation_accuracy"] > 0.8
+    assert {"best.th", "metrics.json", "all_results.json", "log"} <= {path.name for path in tmp_path.iterdir()}
+    assert json.loads((tmp_path / "all_results.json").read_text()) == metrics
+    assert all(isinstance(value, int | float) for value in metrics.values())
+
+
+def test_the_seed_decides(tmp_path):
+    options = {"trainer": {"num_epochs": 1}}
+    first, again, other = (
+        train(tmp_path / name, args={"seed": seed}, **options) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert first["training_loss"] == again["training_loss"] != other["training_loss"]
+
+
+def test_sentences_are_the_same_for_the_same_seed():
+    assert make_sentences(5, seed=1) == make_sentences(5, seed=1) != make_sentences(5, seed=2)
+    words = set(vocabulary())
+    assert all(
+        set(sentence.words) <= words and 0 <= sentence.topic < len(TOPICS) for sentence in make_sentences(50, 0)
+    )
+
+
+def test_batches_are_padded_numbers():
+    batch = next(iter(make_loaders(8, 8, 4)[1]))
+    assert batch["tokens"].dtype == batch["label"].dtype == torch.int64
+    assert batch["tokens"].shape[0] == 4
+    assert batch["tokens"].min() >= 0
+    assert batch["tokens"].max() < num_words()
+
+
+def test_a_file_takes_the_place_of_the_settings(tmp_path):
+    file = tmp_path / "config.jsonnet"
+    file.write_text("""
+        local epochs = 2;
+        {
+          pytorch_seed: 5,
+          model: {type: "bag_of_words", embedding_dim: 4},
+          trainer: {
+            num_epochs: epochs, cuda_device: -1, validation_metric: "+accuracy",
+            optimizer: {type: "huggingface_adamw", lr: 0.02, parameter_groups: [[["bias"], {weight_decay: 0.0}]]},
+            learning_rate_scheduler: {type: "slanted_triangular"},
+            checkpointer: {keep_most_recent_by_count: 1},
+            epoch_callbacks: ["track_epoch_callback"],
+            tensorboard_writer: {summary_interval: 5},
+          },
+        }
+    """)
+    metrics = train(tmp_path / "run", allennlp_config=file)
+    assert metrics["epoch"] == 1
+    assert [path.name for path in (tmp_path / "run").glob("model_state*")] == ["model_state_e2_b0.th"]
+    state = torch.load(tmp_path / "run" / "best.th", weights_only=True)
+    assert state["embedding.weight"].shape == (num_words(), 4)
+
+
+def test_a_file_may_bring_model_and_data(tmp_path):
+    file = tmp_path / "config.json"
+    content = {
+        "model": {"type": f"{__name__}.FileNet", "scale": 2.0},
+        "data_loader": {"type": f"{__name__}.file_loader", "size": 6},
+        "trainer": {"num_epochs": 1, "cuda_device": -1, "optimizer": {"type": "sgd", "lr": 0.1}},
+    }
+    file.write_text(json.dumps(content))
+    metrics = train(tmp_path / "run", allennlp_config=file)
+    assert metrics["training_count"] == 6.0
+    assert "validation_loss" not in metrics
+    content["validation_data_loader"] = {"type": f"{__name__}.file_loader", "size": 4}
+    file.write_text(json.dumps(content))
+    assert train(tmp_path / "validated", allennlp_config=file)["validation_count"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (
+            {"trainer": {}, "dataset_reader": {}, "vocabulary": {}},
+            "the sections dataset_reader, vocabulary, which",
+        ),
+        ({"model": {"type": "bag_of_words"}}, "has no section 'trainer'"),
+        ({"trainer": {}, "model": {"type": "torch.nn.Linear"}}, "has a 'model' of its own but no 'data_loader'"),
+        ({"trainer": {"type": "callback"}}, "'callback' is not a registered name for Trainer"),
+        ({"trainer": {"num_epoch": 1}}, "`num_epoch` is not an argument of"),
+    ],
+)
+def test_a_file_that_asks_for_what_is_not_there_is_refused(tmp_path, content, match):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match=match):
+        train(tmp_path / "run", allennlp_config=file)
+    assert not (tmp_path / "run").exists()
+
+
+def test_groups_of_other_experiments_are_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="group `preprocess` is not used by this experiment"):
+        train(tmp_path, preprocess={"doc_stride": 4})
+
+
+def test_hydra_may_build_the_parts(tmp_path):
+    optimizer = "{_target_: torch.optim.SGD, _partial_: true, lr: 0.5}"
+    overrides = [
+        "data.num_train=64",
+        "data.num_validation=32",
+        "trainer.num_epochs=1",
+        "trainer.moving_average=null",
+        f"trainer.optimizer={optimizer}",
+    ]
+    strategy = "strategy.accelerator=cpu"
+    settings = compose([*overrides, strategy, "~trainer.optimizer.type", "logger=csv"], experiment="gradient_descent")
+    settings["logger"]["csv"]["save_dir"] = str(tmp_path)
+    call_runner(settings, str(tmp_path / "run"))
+    assert "training_loss" in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+    state = torch.load(tmp_path / "run" / "training_state_e1_b0.th", weights_only=False)
+    assert "nesterov" in state["optimizer"]["param_groups"][0]
+    both = compose([*overrides, strategy], experiment="gradient_descent")
+    with pytest.raises(ConfigurationError, match="`type` is not an argument of `SGD`"):
+        call_runner(both, str(tmp_path / "both"))
+
+
+def test_the_keys_are_those_of_the_trainer():
+    keys = valid_keys()
+    assert {"run", "valid_keys", "type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= set(keys["trainer"])
+    assert not {"model", "data_loader", "serialization_dir", "callbacks", "precision"} & set(keys["trainer"])
+    assert "precision" in keys["strategy"]

@@ -1,0 +1,41 @@
+"""Trains in two processes, or in one that accumulates over two batches, and writes down what came of it."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from portico.gradient_descent import ExponentialMovingAverage, GradientDescentTrainer, TensorboardBatchMemoryUsage
+from unit.gradient_descent.plain_training import make_optimizer
+from unit.toy import Line, Points
+
+
+def train(kind: str, folder: str) -> None:
+    model: nn.Module = Line()
+    ways = {"one": {"num_gradient_accumulation_steps": 2}, "two": {"distributed": True, "world_size": 2}}
+    torch.manual_seed(11)
+    trainer = GradientDescentTrainer(
+        model,
+        make_optimizer(model),
+        DataLoader(Points(16), batch_size=2, shuffle=True),
+        validation_data_loader=DataLoader(Points(8, seed=1), batch_size=2),
+        num_epochs=2,
+        cuda_device=-1,
+        serialization_dir=folder,
+        grad_norm=0.5,
+        moving_average=ExponentialMovingAverage(model.named_parameters(), decay=0.5),
+        batch_callbacks=[TensorboardBatchMemoryUsage()],
+        **ways[kind],
+    )
+    metrics = trainer.train()
+    if trainer.is_primary:
+        result = {name: metrics[name] for name in ("training_loss", "best_validation_loss", "best_epoch")}
+        result |= {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+        Path(folder, "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:])
