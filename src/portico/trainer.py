@@ -307,27 +307,33 @@ class Trainer(TrainingMethods):
         """
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
+        run = self._plan_run(args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+        self.model_wrapped = compiled_for_training(self._wrap_model(self.model), self.model_wrapped, self.args)
+        announce_training(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
+        return self._fit(run)
+
+    def _plan_run(
+        self, args: Any, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
+    ) -> TrainingRun:
+        """Count a run and set its state up."""
         loader = self.get_train_dataloader()
         plan = RunPlan.of_training_values(
             self.set_initial_training_values(args, loader),
             gradient_accumulation_steps=args.gradient_accumulation_steps,
         )
         point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
+            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
         self.callback_handler.train_dataloader = loader
-        run = TrainingRun(
+        return TrainingRun(
             self,
             loader=loader,
             plan=plan,
-            checkpoint=resume_from_checkpoint,
+            checkpoint=checkpoint,
             resume_point=ResumePoint(*point),
             trial=trial,
             ignore_keys_for_eval=ignore_keys_for_eval,
         )
-        self.model_wrapped = compiled_for_training(self._wrap_model(self.model), self.model_wrapped, self.args)
-        announce_training(self, plan, run.resume_point if resume_from_checkpoint is not None else None)
-        return self._fit(run)
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)

@@ -134,7 +134,9 @@ class LoopTrainer(Trainer):
 
     # A run
 
-    def _plan_run(self, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None) -> TrainingRun:
+    def _plan_run(
+        self, args: Any, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
+    ) -> TrainingRun:
         loader, progress = self.get_train_dataloader(), self.descent.progress
         plan = count_epochs(
             loader,
