@@ -10,6 +10,7 @@ from transformers.trainer_utils import TrainOutput, has_length
 
 from portico.checkpoint.callback_states import exportable_callbacks
 from portico.checkpoint.resume import restore_training
+from portico.errors import InputError
 from portico.loaders import skip_first_batches
 from portico.plan import ResumePoint, RunPlan
 from portico.run_log import logger
@@ -53,6 +54,7 @@ class TrainingRun:
         self.trial = trial
         self.ignore_keys_for_eval = ignore_keys_for_eval
         self.epoch = self.resume_point.epoch
+        self.first_step = 0
         self.num_batches_seen = 0
         self.num_items_in_batch: torch.Tensor | int | None = None
         # Loss and inputs of a batch whose backward pass Lightning has not run yet.
@@ -84,6 +86,7 @@ class TrainingRun:
     def begin_epoch(self, epoch: int) -> None:
         """Enter epoch ``epoch``."""
         self.epoch = epoch
+        self.first_step = self.facade.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
         self.grad_norm = None
         self.learning_rate = None
@@ -172,8 +175,20 @@ class TrainingRun:
                 f" num_steps ({facade.state.max_steps}) higher than the number of available samples."
             )
             facade.control.should_training_stop = True
+        self._check_progress()
         self._fire("on_epoch_end")
         self._log_save_evaluate()
+
+    def _check_progress(self) -> None:
+        """Refuse to go on without end over a stream too short for a single step."""
+        control, window = self.facade.control, self.plan.gradient_accumulation_steps
+        is_stopped = control.should_epoch_stop or control.should_training_stop
+        if self.facade.state.global_step == self.first_step and not is_stopped:
+            raise InputError(
+                f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
+                f"{window} that make an optimizer step, so training would never end; set "
+                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or give more data."
+            )
 
     def finish(self) -> None:
         """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""

@@ -86,6 +86,13 @@ def test_a_stream_needs_a_number_of_steps(tmp_path):
     refused(tmp_path, "set `max_steps`", parts={"train_dataset": Stream()})
 
 
+def test_a_stream_must_be_long_enough_for_a_step(tmp_path):
+    parts = {"train_dataset": Stream()}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=2, gradient_accumulation_steps=6)
+    with pytest.raises(portico.InputError, match=r"5 batches in epoch 0, fewer than the 6 .* would never end"):
+        trainer.train()
+
+
 def test_best_model_needs_a_metric(tmp_path):
     refused(tmp_path, "set `metric_for_best_model`", save_strategy="best", eval_strategy="epoch")
 
