@@ -36,6 +36,10 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
         if self.model is not model:
             self.model = model
 
+    def take_wrapped(self, wrapped: nn.Module) -> None:
+        """Train through ``wrapped``, which the strategy has put around the model."""
+        self.facade.model_wrapped = wrapped
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the user's model."""
         return self.model(*args, **kwargs)

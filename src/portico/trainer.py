@@ -31,6 +31,7 @@ from transformers.trainer_utils import (
 from transformers.utils.import_utils import is_in_notebook
 
 from portico.accelerator import FacadeAccelerator
+from portico.accelerator_settings import apply_accelerator_settings, sharing_options
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.callbacks import EventBridge
 from portico.checkpoint.callback_states import restore_callbacks
@@ -46,6 +47,7 @@ from portico.facade.unsupported import refuse_unsupported
 from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint
+from portico.processes import connect, connect_early, ending_together
 from portico.quiet import quiet_lightning
 from portico.state import TrainingRun, count_run, fresh_state
 
@@ -90,6 +92,7 @@ class Trainer(TrainingMethods):
     ) -> None:
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_unsupported(self.args)
+        apply_accelerator_settings(self.args)
         apply_log_level(self.args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
@@ -102,7 +105,8 @@ class Trainer(TrainingMethods):
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
-        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
+        connect_early(self.lightning_trainer.strategy)
+        self.accelerator = FacadeAccelerator(self._current_strategy, sharing_options(self.args))
         self.gather_function = self.accelerator.gather_for_metrics
         self._take_model(model, model_init)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
@@ -256,7 +260,8 @@ class Trainer(TrainingMethods):
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
-            with quiet_lightning():
+            with ending_together(), quiet_lightning():
+                connect(self.lightning_trainer.strategy)
                 self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
         except SIGTERMException as exit_:
             # Lightning's exit would have the code of success, and whoever ended the run would take it for finished.
@@ -284,11 +289,15 @@ class Trainer(TrainingMethods):
         self.lightning_trainer = build_lightning_trainer(
             self.args,
             plan=run.plan if run is not None else None,
+            model=self.__dict__.get("model"),
             callbacks=bridge + parts["callbacks"],
             loggers=parts["loggers"],
             plugins=parts["plugins"],
         )
         self.args.lightning_strategy = self.lightning_trainer.strategy
+
+    def _current_strategy(self) -> Any:
+        return self.lightning_trainer.strategy
 
 
 def _progress_callback() -> type[TrainerCallback]:

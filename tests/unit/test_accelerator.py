@@ -12,7 +12,7 @@ from unit.toy import Line, toy_trainer
 @pytest.fixture
 def accelerator():
     strategy = SingleDeviceStrategy(device="cpu")
-    return FacadeAccelerator(lambda: strategy, data_seed=3)
+    return FacadeAccelerator(lambda: strategy, {"data_seed": 3})
 
 
 def test_it_tells_where_the_run_is(accelerator):

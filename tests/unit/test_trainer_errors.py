@@ -106,10 +106,6 @@ def test_an_unknown_order_of_the_data_is_refused(tmp_path):
         trainer.train()
 
 
-def test_several_processes_are_refused(tmp_path):
-    refused(tmp_path, "placed on 2 processes", devices=2, strategy="ddp")
-
-
 @pytest.mark.parametrize(
     ("resume", "match"), [(True, "holds no `checkpoint-N` folder"), ("nowhere", "`resume_from_checkpoint=nowhere`")]
 )
@@ -168,7 +164,6 @@ def test_activation_checkpointing_needs_a_model_that_can(tmp_path):
 
 
 UNSUPPORTED = {
-    "accelerator_config": {"split_batches": True},
     "auto_find_batch_size": True,
     "bf16_full_eval": True,
     "debug": "tpu_metrics_debug",

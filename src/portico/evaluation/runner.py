@@ -6,6 +6,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from portico.feeds import EvaluationFeed
 from portico.lightning_internals import evaluate_inside_fit, has_data
+from portico.processes import connect, ending_together
 from portico.quiet import quiet_lightning
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             elif facade.is_in_train and has_data(trainer):
                 evaluate_inside_fit(trainer, feed)
             else:
-                with quiet_lightning():
+                with ending_together(), quiet_lightning():
+                    connect(trainer.strategy)
                     run = trainer.test if session.description == "Prediction" else trainer.validate
                     run(module, dataloaders=feed, verbose=False)
     finally:

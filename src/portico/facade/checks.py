@@ -40,8 +40,3 @@ def check_parts(facade: Facade) -> None:
         raise InputError(
             "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
         )
-    if args.world_size > 1:
-        raise InputError(
-            f"The run is placed on {args.world_size} processes, which this version does not train on; set "
-            "`devices=1` and start one process."
-        )

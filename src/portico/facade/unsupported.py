@@ -25,13 +25,7 @@ class Refusal:
     instead: str
 
 
-def _differs_from_default(config: Any) -> bool:
-    # `AcceleratorConfig` where accelerate is installed, else what the user wrote.
-    return config is not None and config != type(config)()
-
-
 REFUSALS = {
-    "accelerator_config": Refusal(_differs_from_default, "leave it out, since accelerate does not run anything here"),
     "auto_find_batch_size": Refusal(bool, "set `per_device_train_batch_size` to what fits the memory"),
     "bf16_full_eval": Refusal(bool, "leave it out, or evaluate a model that was loaded with `dtype=torch.bfloat16`"),
     "debug": Refusal(lambda options: DebugOption.TPU_METRICS_DEBUG in options, "leave 'tpu_metrics_debug' out"),
