@@ -1,7 +1,7 @@
 """Data-parallel training by several processes, with the model wrapped as Hugging Face wraps it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -65,9 +65,14 @@ class ModelDDPStrategy(DDPStrategy):
     @override
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Keep gradients to this process, unless each batch is to be averaged."""
-        blocked = self.wrapped_model is not None and not self.sync_each_batch
-        with self.wrapped_model.no_sync() if blocked and self.wrapped_model is not None else nullcontext():
+        """Keep gradients to this process until the last batch of the window, unless each is to be averaged."""
+        module: Any = self.lightning_module
+        model = self.wrapped_model
+        # Lightning does not know that a window ends early when the data do.
+        if model is None or self.sync_each_batch or module.closes_window:
+            yield
+            return
+        with model.no_sync():
             yield
 
     @override

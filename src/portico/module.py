@@ -40,6 +40,11 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
         """Train through ``wrapped``, which the strategy has put around the model."""
         self.facade.model_wrapped = wrapped
 
+    @property
+    def closes_window(self) -> bool:
+        """Whether the batch being trained on is the last of its accumulation window."""
+        return self._training_run.closes_window
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the user's model."""
         return self.model(*args, **kwargs)

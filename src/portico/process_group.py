@@ -117,7 +117,7 @@ class ProcessGroup:
         if loader is None or not loader.end_of_dataloader or loader.remainder <= 0:
             return gathered
         if as_objects:
-            return gathered[: loader.remainder] if hasattr(gathered, "__getitem__") else gathered
+            return gathered if isinstance(gathered, Mapping) else gathered[: loader.remainder]
         return map_tensors(lambda tensor: tensor[: loader.remainder], gathered)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:

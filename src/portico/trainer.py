@@ -3,6 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,9 @@ class Trainer(TrainingMethods):
         self._use_lightning_trainer()
         connect_early(self.lightning_trainer.strategy)
         self.accelerator = FacadeAccelerator(self._current_strategy, sharing_options(self.args))
-        self.gather_function = self.accelerator.gather_for_metrics
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
         self._take_model(model, model_init)
         self._take_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func

@@ -85,7 +85,7 @@ def collectives(trainer):
     accelerator.wait_for_everyone()
     return {
         "padded": accelerator.gather(accelerator.pad_across_processes(own, dim=1, pad_index=-1)),
-        "flags": accelerator.gather(accelerator.pad_across_processes(own > 0, dim=1, pad_index=-100, pad_first=True)),
+        "flags": accelerator.gather(accelerator.pad_across_processes(own.long(), dim=1, pad_index=-100, pad_first=True)),
         "nested": accelerator.gather({"a": (torch.tensor(rank), [torch.arange(3)])}),
         "sum": accelerator.reduce(torch.tensor([rank + 1.0])),
         "mean": accelerator.reduce(torch.tensor([rank + 1.0]), reduction="mean"),

@@ -63,7 +63,8 @@ def _join(batches: list[Any]) -> Any:
             {key: _join([batch[key] for batch in batches]) for key in first}
         )
     if isinstance(first, list | tuple):
-        return type(first)(_join([batch[index] for batch in batches]) for index in range(len(first)))
+        # Lists of objects that processes gathered are cut to the shortest, as transformers cuts them.
+        return type(first)(_join(list(column)) for column in zip(*batches, strict=False))
     return _join_arrays([np.atleast_1d(batch) for batch in batches])
 
 
