@@ -82,6 +82,11 @@ def makes_workers(strategy: Any) -> bool:
     return isinstance(strategy.launcher, _MultiProcessingLauncher)
 
 
+def forks_workers(strategy: Any) -> bool:
+    """Tell whether the workers of ``strategy`` begin as copies of this process."""
+    return makes_workers(strategy) and strategy.launcher._start_method == "fork"
+
+
 def run_without_launcher(strategy: Any) -> None:
     """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
     strategy._launcher = None

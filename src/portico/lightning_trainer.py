@@ -10,11 +10,17 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from portico.errors import InputError
-from portico.lightning_internals import end_at_batches_alone, pass_batches_directly, take_losses_undivided
+from portico.lightning_internals import (
+    end_at_batches_alone,
+    pass_batches_directly,
+    run_without_launcher,
+    take_losses_undivided,
+)
 from portico.placement import run_placement
 from portico.plan import RunPlan
 from portico.processes import end_children
 from portico.quiet import quiet_lightning
+from portico.workers import inside_worker
 
 
 def build_lightning_trainer(
@@ -64,6 +70,8 @@ def build_lightning_trainer(
         )
     take_losses_undivided(trainer)
     pass_batches_directly(trainer)
+    if inside_worker():
+        run_without_launcher(trainer.strategy)
     end_at_batches_alone(trainer, on_sigterm=end_children)
     return trainer
 

@@ -45,12 +45,14 @@ from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.preparation import apply_log_level, prepared_for_training
 from portico.facade.training import TrainingMethods
 from portico.facade.unsupported import refuse_unsupported
+from portico.lightning_internals import makes_workers
 from portico.lightning_trainer import build_lightning_trainer
 from portico.module import TrainerModule
 from portico.plan import ResumePoint
 from portico.processes import connect, connect_early, ending_together
 from portico.quiet import quiet_lightning
 from portico.state import TrainingRun, count_run, fresh_state
+from portico.workers import in_every_process
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +139,7 @@ class Trainer(TrainingMethods):
             raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        self.model.to(self.args.device)
+        self._place_model()
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
@@ -192,6 +194,7 @@ class Trainer(TrainingMethods):
 
     # Training
 
+    @in_every_process
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -224,7 +227,8 @@ class Trainer(TrainingMethods):
     def _renew_model(self, trial: Any) -> None:
         if self.model_init is not None:
             self._seed_everything()
-            self.model = self.call_model_init(trial).to(self.args.device)
+            self.model = self.call_model_init(trial)
+            self._place_model()
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
@@ -301,6 +305,25 @@ class Trainer(TrainingMethods):
 
     def _current_strategy(self) -> Any:
         return self.lightning_trainer.strategy
+
+    # Processes
+
+    def _place_model(self) -> None:
+        """Move the model to this process's device, unless others, that the strategy makes, are to have it."""
+        if not makes_workers(self.lightning_trainer.strategy):
+            self.model.to(self.args.device)
+
+    def _enter_worker(self) -> None:
+        """Take part in a run, in a process made for it."""
+        self._use_lightning_trainer()
+        connect(self.lightning_trainer.strategy)
+        self._place_model()
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self.state.is_local_process_zero = self.is_local_process_zero()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The process that takes the facade over makes a Lightning trainer of its own.
+        return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}
 
 
 def _progress_callback() -> type[TrainerCallback]:

@@ -1,9 +1,10 @@
-"""Trainings that several processes run together, each with both libraries: a script for ``torchrun``.
+"""Trainings that several processes run together: a script for ``torchrun``, or for portico to start over.
 
-Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,...; every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt.
+Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,... [STRATEGY]
+Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy, both libraries train; with one, portico starts
+the processes.
 """
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -79,13 +80,16 @@ def second_run(trainer):
 def collectives(trainer):
     accelerator, rank = trainer.accelerator, trainer.args.process_index
     own = torch.full((2, 2 + rank), float(rank))
+    pad = accelerator.pad_across_processes
     seen = []
     with trainer.args.main_process_first():
         seen.append(rank)
     accelerator.wait_for_everyone()
     return {
-        "padded": accelerator.gather(accelerator.pad_across_processes(own, dim=1, pad_index=-1)),
-        "flags": accelerator.gather(accelerator.pad_across_processes(own.long(), dim=1, pad_index=-100, pad_first=True)),
+        "padded": accelerator.gather(pad(own, dim=1, pad_index=-1)),
+        "flags": accelerator.gather(
+            accelerator.pad_across_processes(own.long(), dim=1, pad_index=-100, pad_first=True)
+        ),
         "nested": accelerator.gather({"a": (torch.tensor(rank), [torch.arange(3)])}),
         "sum": accelerator.reduce(torch.tensor([rank + 1.0])),
         "mean": accelerator.reduce(torch.tensor([rank + 1.0]), reduction="mean"),
@@ -99,7 +103,12 @@ def collectives(trainer):
 
 SCENARIOS = {
     "basic": {"after": predictions, "eval_strategy": "epoch", "trainer_options": {"compute_metrics": accuracy}},
-    "accumulation": {"gradient_accumulation_steps": 3, "eval_strategy": "steps", "eval_steps": 2, "max_grad_norm": 0.1},
+    "accumulation": {
+        "gradient_accumulation_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "max_grad_norm": 0.1,
+    },
     "mean_of_means": {"make_model": plain_model, "gradient_accumulation_steps": 2, "after": collectives},
     "own_token_means": {"average_tokens_across_devices": False, "gradient_accumulation_steps": 2},
     "causal": {
@@ -153,9 +162,13 @@ SCENARIOS = {
 }
 
 
-def main(folder, names):
+def main(folder, names, strategy=None):
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
-    for name in names:
+    if strategy is not None:
+        for name in names.split(","):
+            _record(Path(folder) / name, "portico", {**SCENARIOS[name], "strategy": strategy, "devices": 2})
+        return
+    for name in names.split(","):
         for library in LIBRARIES:
             _record(Path(folder) / name, library, SCENARIOS[name])
         if name == "saves":
@@ -170,15 +183,16 @@ def _resume(folder):
 
 
 def _record(folder, library, options):
-    rank = int(os.environ["RANK"])
     outcome = run(LIBRARIES[library], folder / "run", **options)
+    rank = outcome.trainer.args.process_index
+    state = {**vars(outcome.trainer.state), "log_history": None, "stateful_callbacks": None}
     kept = {
         "events": outcome.events,
         "history": outcome.history,
         "weights": outcome.weights,
         "rng": outcome.rng,
         "loss": outcome.train_output.training_loss,
-        "state": untimed(vars(outcome.trainer.state)) | {"log_history": None, "stateful_callbacks": None},
+        "state": untimed(state),
         "extra": outcome.extra,
     }
     torch.save(kept, folder / f"{library}-{rank}.pt")
@@ -189,4 +203,4 @@ def _record(folder, library, options):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2].split(","))
+    main(*sys.argv[1:])

@@ -13,11 +13,13 @@ from portico.evaluation.session import EvaluationSession
 from portico.facade.reporting import ReportingMethods
 from portico.facade.steps import StepMethods
 from portico.optim import steps_after_evaluation
+from portico.workers import in_every_process
 
 
 class EvaluationMethods(StepMethods, ReportingMethods):
     """How the facade evaluates."""
 
+    @in_every_process
     def evaluate(
         self,
         eval_dataset: Any = None,
@@ -60,6 +62,7 @@ class EvaluationMethods(StepMethods, ReportingMethods):
         self._memory_tracker.stop_and_update_metrics(measured)
         return measured
 
+    @in_every_process
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
