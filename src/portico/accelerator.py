@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from portico.loaders import skip_first_batches
@@ -62,6 +63,10 @@ class FacadeAccelerator(ProcessGroup):
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
         """Clip gradients to a norm and return the norm they had."""
+        spread = getattr(self._strategy(), "model", None)
+        if isinstance(spread, FullyShardedDataParallel):
+            # Each process has a part of the gradients: their norm is that of all parts.
+            return spread.clip_grad_norm_(max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
     def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:

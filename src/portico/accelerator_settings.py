@@ -75,7 +75,7 @@ def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
             f"`gradient_accumulation_kwargs` in `accelerator_config` has no field {', '.join(unknown)}; it has "
             f"{', '.join(_ACCUMULATION)}: set those alone."
         )
-    if "num_steps" in accumulation and args.gradient_accumulation_steps > 1:
+    if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
             f"{accumulation['num_steps']}` in `accelerator_config` say how many batches a step accumulates; set one "

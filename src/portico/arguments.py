@@ -71,6 +71,10 @@ class LightningPlacement:
         """Several processes, or one."""
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
+    def _process_fsdp_args(self) -> Any:
+        # What accelerate would be told; Lightning reads `fsdp` and `fsdp_config` themselves.
+        return None
+
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """Let the first process do the block before the others, as for filling a cache that all read.

@@ -13,6 +13,7 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.ddp import ddp_strategy, refuse_ddp_arguments
 from portico.errors import InputError
 from portico.quiet import quiet_lightning
+from portico.sharded import sharded_strategy
 
 
 def lightning_placement(args: Any) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
         InputError: If the arguments of distributed training contradict each other.
     """
     placement = lightning_placement(args)
-    strategy = placement["strategy"]
+    strategy = sharded_strategy(args, model) or placement["strategy"]
     if strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
     if isinstance(strategy, str):

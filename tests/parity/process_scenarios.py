@@ -1,7 +1,7 @@
 """Trainings that several processes run together: a script for ``torchrun``, or for portico to start over.
 
 Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,... [STRATEGY]
-Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy, both libraries train; with one, portico starts
+Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy both libraries train; with one, portico starts
 the processes.
 """
 

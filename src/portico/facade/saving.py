@@ -13,6 +13,7 @@ from portico.arguments import as_transformers_arguments
 from portico.checkpoint.weights import load_weights, save_weights
 from portico.checkpoint.writer import write_checkpoint
 from portico.facade.reporting import ReportingMethods
+from portico.sharded import refuse_sharded_weights
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class SavingMethods(ReportingMethods):
         Args:
             output_dir: Folder; by default ``args.output_dir``.
         """
+        refuse_sharded_weights(self.lightning_trainer.strategy)
         self._save(self.args.output_dir if output_dir is None else output_dir)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:

@@ -29,14 +29,11 @@ REFUSALS = {
     "auto_find_batch_size": Refusal(bool, "set `per_device_train_batch_size` to what fits the memory"),
     "bf16_full_eval": Refusal(bool, "leave it out, or evaluate a model that was loaded with `dtype=torch.bfloat16`"),
     "debug": Refusal(lambda options: DebugOption.TPU_METRICS_DEBUG in options, "leave 'tpu_metrics_debug' out"),
-    "deepspeed": Refusal(bool, "leave it out"),
     "enable_jit_checkpoint": Refusal(bool, "set `save_strategy` and `save_steps` to save often enough"),
     "fp16_full_eval": Refusal(bool, "leave it out, or evaluate a model that was loaded with `dtype=torch.float16`"),
-    "fsdp": Refusal(bool, "leave it out"),
     "optim": Refusal(
         lambda name: any(refused in name.value for refused in _REFUSED_OPTIMIZERS), "choose another, as 'adamw_torch'"
     ),
-    "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
     "push_to_hub": Refusal(bool, "leave it out, and upload `output_dir` after training"),
     "torch_compile": Refusal(bool, "leave it out, or give the trainer a model that went through `torch.compile`"),
     "use_liger_kernel": Refusal(bool, "leave it out, or patch the model with liger-kernel before giving it"),
