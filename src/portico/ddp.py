@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -107,7 +107,7 @@ def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelD
     )
 
 
-def refuse_ddp_arguments(strategy: DDPStrategy, args: Any) -> None:
+def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
     """Refuse ``ddp_*`` arguments beside a strategy that was made with options of its own.
 
     Raises:
@@ -116,7 +116,7 @@ def refuse_ddp_arguments(strategy: DDPStrategy, args: Any) -> None:
     fields = [
         field for field in ("ddp_find_unused_parameters", *_ARGUMENTS.values()) if getattr(args, field) is not None
     ]
-    if fields and not isinstance(strategy, ModelDDPStrategy):
+    if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
             f"`strategy` is a {type(strategy).__name__} with options of its own, beside {', '.join(fields)}; give the "
             "options to the strategy, or set `strategy='ddp'`."

@@ -1,12 +1,13 @@
 """Where a run happens: the Lightning strategy behind a set of training arguments."""
 
 import os
+from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import Strategy
 from torch import nn
 from transformers.utils.import_utils import is_in_notebook
 
@@ -44,13 +45,16 @@ def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
         InputError: If the arguments of distributed training contradict each other.
     """
     placement = lightning_placement(args)
+    own: Any = getattr(args, "strategy", None)
     strategy = sharded_strategy(args, model) or placement["strategy"]
     if strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
     if isinstance(strategy, str):
         strategy = ddp_strategy(strategy, args, model) or strategy
-    elif isinstance(strategy, DDPStrategy):
+    elif isinstance(strategy, Strategy) and strategy is own:
         refuse_ddp_arguments(strategy, args)
+        # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
+        strategy = deepcopy(strategy)
     return {**placement, "strategy": strategy}
 
 

@@ -67,7 +67,5 @@ def test_an_unknown_field_of_the_accumulation_is_refused(tmp_path):
 def test_a_state_of_accelerates_own_is_refused(tmp_path):
     args = toy_arguments(tmp_path)
     args.accelerator_config = {"use_configured_state": True}
-    with pytest.raises(
-        InputError, match=r"'use_configured_state': True.* set `strategy`, `devices` and `accelerator`"
-    ):
+    with pytest.raises(InputError, match=r"'use_configured_state': True.* set `strategy`, `devices` and"):
         toy_trainer(tmp_path, parts={"args": args})

@@ -89,7 +89,17 @@ def test_options_beside_a_strategy_of_ones_own_are_refused(tmp_path):
     with pytest.raises(InputError, match="is a DDPStrategy with options of its own, beside ddp_bucket_cap_mb"):
         run_placement(args)
     args.ddp_bucket_cap_mb = None
-    assert run_placement(args)["strategy"] is args.strategy
+    used = run_placement(args)["strategy"]
+    assert type(used) is DDPStrategy
+    assert used is not args.strategy
+
+
+def test_a_strategy_of_ones_own_serves_every_run(tmp_path):
+    args = toy_arguments(tmp_path)
+    args.strategy, args.accelerator = SingleDeviceStrategy(device="cpu"), "cpu"
+    trainer = toy_trainer(tmp_path, parts={"args": args})
+    assert trainer.train().global_step == 10
+    assert trainer.train().global_step == 10
 
 
 def test_own_backward_passes_need_the_model_wrapped(tmp_path):
