@@ -74,12 +74,12 @@ def end_at_batches_alone(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
 
 def runs_script_again(strategy: Any) -> bool:
     """Tell whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
-    return isinstance(strategy.launcher, _SubprocessScriptLauncher)
+    return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
 
 
 def makes_workers(strategy: Any) -> bool:
     """Tell whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
-    return isinstance(strategy.launcher, _MultiProcessingLauncher)
+    return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
 
 
 def forks_workers(strategy: Any) -> bool:

@@ -45,17 +45,18 @@ def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
         InputError: If the arguments of distributed training contradict each other.
     """
     placement = lightning_placement(args)
-    own: Any = getattr(args, "strategy", None)
-    strategy = sharded_strategy(args, model) or placement["strategy"]
-    if strategy == "auto" and _drives_several(placement):
-        strategy = "ddp_fork" if is_in_notebook() else "ddp"
-    if isinstance(strategy, str):
-        strategy = ddp_strategy(strategy, args, model) or strategy
-    elif isinstance(strategy, Strategy) and strategy is own:
+    return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
+
+
+def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | None) -> Any:
+    strategy = placement["strategy"]
+    if isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
         # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
-        strategy = deepcopy(strategy)
-    return {**placement, "strategy": strategy}
+        return deepcopy(strategy)
+    if strategy == "auto" and _drives_several(placement):
+        strategy = "ddp_fork" if is_in_notebook() else "ddp"
+    return ddp_strategy(strategy, args, model) or strategy
 
 
 def _drives_several(placement: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from portico.lightning_internals import makes_workers
 from portico.nested import map_tensors, pad_to_longest
 from portico.processes import all_gather, connect, disconnect, first_process_first
 
@@ -31,8 +32,9 @@ class ProcessGroup:
 
     @property
     def num_processes(self) -> int:
-        """Processes of the run."""
-        return int(getattr(self._strategy(), "world_size", 1))
+        """Processes of the run; where each call has workers of its own, this one is alone between the calls."""
+        strategy = self._strategy()
+        return 1 if makes_workers(strategy) else int(getattr(strategy, "world_size", 1))
 
     @property
     def process_index(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
-from portico.lightning_internals import runs_script_again
+from portico.lightning_internals import makes_workers, runs_script_again
 from portico.quiet import quiet_lightning
 
 # What this process started; the launchers that know it are given up with their trainers.
@@ -21,7 +21,7 @@ def connect(strategy: Any) -> None:
     A strategy that runs the script once more for each process (``"ddp"``) does so at the first thing they do together;
     ``torchrun`` and clusters have started them all.
     """
-    if getattr(strategy, "world_size", 1) == 1 or torch.distributed.is_initialized():
+    if getattr(strategy, "world_size", 1) == 1 or makes_workers(strategy) or torch.distributed.is_initialized():
         return
     with quiet_lightning():
         if runs_script_again(strategy):

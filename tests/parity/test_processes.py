@@ -141,6 +141,9 @@ def test_processes_made_for_each_call_train_alike(strategy, quick, tmp_path, own
     assert_same_values(dict(trainer.model.state_dict()), expected["weights"])
     assert_same_values(trainer.predict(ToyDataset(7, seed=4)).predictions, expected["extra"]["predictions"])
     assert untimed(trainer.evaluate()) == expected["extra"]["eval"]
+    # Between the calls there is nobody to wait for.
+    trainer.accelerator.wait_for_everyone()
+    assert trainer.accelerator.gather(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("size", [1, 5, 11])

@@ -67,6 +67,23 @@ def test_on_one_process_results_are_those_of_this_one(accelerator):
     assert accelerator.reduce(nested) is nested
 
 
+def test_on_one_process_everyone_is_here(accelerator):
+    with accelerator.main_process_first(), accelerator.local_main_process_first():
+        assert accelerator.is_last_process
+    accelerator.end_training()
+    assert accelerator.gather_object(["a"]) == ["a"]
+    assert accelerator.skip_first_batches([1, 2, 3], 2).num_batches == 2
+
+
+def test_objects_are_gathered_as_a_list(accelerator):
+    loader = accelerator.prepare(DataLoader(range(5), batch_size=4))
+    with accelerator.iterating(loader):
+        list(loader)
+        assert accelerator.gather_for_metrics(["a", "b", "c"]) == ["a"]
+        assert accelerator.gather_for_metrics({"a": "b"}) == {"a": "b"}
+        assert accelerator.gather_for_metrics(torch.arange(3), use_gather_object=True).tolist() == [0]
+
+
 def test_examples_that_fill_up_the_last_batch_are_dropped(accelerator):
     loader = accelerator.prepare(DataLoader(range(10), batch_size=4))
     repeated = torch.arange(4.0)
