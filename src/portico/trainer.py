@@ -73,6 +73,9 @@ class Trainer(TrainingMethods):
         datamodule: The ``LightningDataModule`` around the data sets.
     """
 
+    # What the first of several worker processes hands back to the process that made them.
+    _carried_from_workers: tuple[str, ...] = ("state", "control")
+
     def __init__(
         self,
         model: nn.Module | None = None,

@@ -29,8 +29,8 @@ def inside_worker() -> bool:
 def in_every_process(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
     """Make a method of the facade run in workers, where the strategy makes them for each call.
 
-    Their first process sends back the result, the trainer state and the model's weights; other changes that user code
-    makes in a worker, as to its callbacks, stay there.
+    Their first process sends back the result, the model's weights and the attributes that ``_carried_from_workers``
+    names; other changes that user code makes in a worker, as to its callbacks, stay there.
     """
 
     @wraps(method)
@@ -58,8 +58,8 @@ def _run_in_workers(facade: Any, run: Callable[..., Any], args: Any, kwargs: Any
             for worker in strategy.launcher.procs:
                 worker.kill()
             raise
-        result, state, control, weights = torch.load(outcome, weights_only=False)
-    facade.state, facade.control = state, control
+        result, attributes, weights = torch.load(outcome, weights_only=False)
+    facade.__dict__.update(attributes)
     facade.model.load_state_dict(weights)
     return result
 
@@ -72,5 +72,6 @@ def _work(call: Any, outcome: str) -> None:
     result = run(facade, *args, **kwargs)
     if facade.args.process_index == 0:
         weights = {name: tensor.cpu() for name, tensor in facade.model.state_dict().items()}
-        torch.save((result, facade.state, facade.control, weights), outcome)
+        attributes = {name: getattr(facade, name) for name in facade._carried_from_workers}
+        torch.save((result, attributes, weights), outcome)
     facade.accelerator.wait_for_everyone()

@@ -86,6 +86,15 @@ def test_streamed_answers_are_those_of_the_whole_arrays(parts, tmp_path):
     assert streamed.answered.answers.predictions == expected
 
 
+def test_two_processes_answer_as_one(parts, tmp_path):
+    one = make_trainer(parts, tmp_path / "one")
+    two = make_trainer(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
+    assert one.evaluate()["eval_f1"] == two.evaluate()["eval_f1"]
+    assert two.answered.answers.predictions == one.answered.answers.predictions
+    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("one", "two")]
+    assert files[0] == files[1]
+
+
 def test_streaming_keeps_no_logits(parts, tmp_path):
     trainer = make_trainer(parts, tmp_path)
     output = trainer._answering(
