@@ -89,7 +89,9 @@ def test_streamed_answers_are_those_of_the_whole_arrays(parts, tmp_path):
 def test_two_processes_answer_as_one(parts, tmp_path):
     one = make_trainer(parts, tmp_path / "one")
     two = make_trainer(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
-    assert one.evaluate()["eval_f1"] == two.evaluate()["eval_f1"]
+    metrics = [trainer.evaluate() for trainer in (one, two)]
+    for name in ("eval_f1", "eval_exact", "eval_total", "eval_best_f1"):
+        assert metrics[0][name] == metrics[1][name]
     assert two.answered.answers.predictions == one.answered.answers.predictions
     files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("one", "two")]
     assert files[0] == files[1]
