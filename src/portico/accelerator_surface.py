@@ -2,8 +2,8 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -52,9 +52,10 @@ class AcceleratorSurface(ABC):
     def is_local_main_process(self) -> bool:
         """Whether this is the first process of its machine."""
 
+    @property
     @abstractmethod
-    def wait_for_everyone(self) -> None:
-        """Wait until every process is here."""
+    def is_last_process(self) -> bool:
+        """Whether this is the last process of all."""
 
     @property
     @abstractmethod
@@ -92,11 +93,6 @@ class AcceleratorSurface(ABC):
         return self.num_processes > 1
 
     @property
-    def is_last_process(self) -> bool:
-        """Whether this is the last process of all."""
-        return self.process_index == self.num_processes - 1
-
-    @property
     def mixed_precision(self) -> str:
         """``"bf16"``, ``"fp16"`` or ``"no"``."""
         precision = str(self.precision_plugin.precision)
@@ -108,26 +104,6 @@ class AcceleratorSurface(ABC):
         return getattr(self.precision_plugin, "scaler", None)
 
     # Turns
-
-    @contextmanager
-    def main_process_first(self) -> Iterator[None]:
-        """Let the first process of all run the block before the others do."""
-        with self._first(self.is_main_process):
-            yield
-
-    @contextmanager
-    def local_main_process_first(self) -> Iterator[None]:
-        """Let the first process of each machine run the block before the others do."""
-        with self._first(self.is_local_main_process):
-            yield
-
-    @contextmanager
-    def _first(self, is_first: bool) -> Iterator[None]:
-        if not is_first:
-            self.wait_for_everyone()
-        yield
-        if is_first:
-            self.wait_for_everyone()
 
     def on_main_process(self, function: _Function) -> _Function:
         """Make ``function`` run on the first process of all only."""
@@ -177,11 +153,6 @@ class AcceleratorSurface(ABC):
             save_file(obj, f, metadata={"format": "pt"})
         else:
             torch.save(obj, f)
-
-    def end_training(self) -> None:
-        """Take the processes apart; nothing can be gathered afterwards."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
 
 def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:

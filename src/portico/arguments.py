@@ -1,5 +1,7 @@
 """Training arguments: Hugging Face's, with Lightning deciding where a run happens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -71,6 +73,26 @@ class LightningPlacement:
     def parallel_mode(self) -> ParallelMode:
         """Several processes, or one."""
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    def _process_fsdp_args(self) -> Any:
+        # What accelerate would be told; Lightning reads `fsdp` and `fsdp_config` themselves.
+        return None
+
+    @contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """Let the first process do the block before the others, as for filling a cache that all read.
+
+        Args:
+            local: The first of each machine, instead of the first of all.
+            desc: What is done, for debug logs.
+        """
+        from portico.processes import connect_early, first_process_first
+
+        strategy = self.lightning_strategy
+        connect_early(strategy)
+        index = self.local_process_index if local else self.process_index
+        with first_process_first(strategy, is_first=index == 0):
+            yield
 
     def __getstate__(self) -> dict[str, Any]:
         # A strategy holds processes and devices: it belongs to the run, not to the arguments.

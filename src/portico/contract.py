@@ -74,6 +74,16 @@ class Facade(ABC):
     _initial_global_step: int
     _initial_num_input_tokens_seen: int
     _loggers: list[Any]
+    _lightning_parts: dict[str, list[Any]]
+
+    # Construction
+
+    @abstractmethod
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Make a new model."""
+
+    @abstractmethod
+    def _seed_everything(self) -> None: ...
 
     # Data
 

@@ -5,7 +5,7 @@ A new Lightning release is judged by this file and its test alone.
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 CHECKED_VERSION = "2.6"
@@ -52,6 +54,50 @@ def pass_batches_directly(trainer: pl.Trainer) -> None:
 def leave_signals_alone(trainer: pl.Trainer) -> None:
     """Keep ``trainer`` from handling SIGTERM, which would end a run before a handler of the user could save it."""
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+
+
+def end_at_batches_alone(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
+    """Make a process that is asked to terminate leave ``trainer`` before its next batch, by itself.
+
+    Lightning's processes agree on it: by a broadcast before every batch, and another one inside the signal handler,
+    which meets whatever the others are exchanging. The others end anyway, when what they wait for breaks off.
+
+    Args:
+        trainer: Trainer whose fit has not begun.
+        on_sigterm: Called when the signal comes.
+    """
+    connector = trainer._signal_connector
+
+    def take_note(signum: Any, frame: Any) -> None:
+        on_sigterm()
+        connector.received_sigterm = True
+
+    def leave_if_asked() -> None:
+        if connector.received_sigterm:
+            raise SIGTERMException
+
+    connector._sigterm_notifier_fn = take_note  # type: ignore[method-assign, assignment]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = leave_if_asked  # type: ignore[method-assign]
+
+
+def runs_script_again(strategy: Any) -> bool:
+    """Tell whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
+    return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
+
+
+def makes_workers(strategy: Any) -> bool:
+    """Tell whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
+    return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
+
+
+def forks_workers(strategy: Any) -> bool:
+    """Tell whether the workers of ``strategy`` begin as copies of this process."""
+    return makes_workers(strategy) and strategy.launcher._start_method == "fork"
+
+
+def run_without_launcher(strategy: Any) -> None:
+    """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
+    strategy._launcher = None
 
 
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:

@@ -7,18 +7,28 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, ProgressBar
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 from portico.errors import InputError
-from portico.lightning_internals import leave_signals_alone, pass_batches_directly, take_losses_undivided
-from portico.placement import lightning_placement
+from portico.lightning_internals import (
+    end_at_batches_alone,
+    leave_signals_alone,
+    pass_batches_directly,
+    run_without_launcher,
+    take_losses_undivided,
+)
+from portico.placement import run_placement
 from portico.plan import RunPlan
+from portico.processes import end_children
 from portico.quiet import quiet_lightning
+from portico.workers import inside_worker
 
 
 def build_lightning_trainer(
     args: Any,
     *,
     plan: RunPlan | None = None,
+    model: nn.Module | None = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     plugins: Sequence[Any] = (),
@@ -28,6 +38,7 @@ def build_lightning_trainer(
     Args:
         args: Training arguments.
         plan: Counts of the run; ``None`` for a trainer that only evaluates.
+        model: What is trained, if known.
         callbacks: Lightning callbacks, the event bridge first: it must see an epoch before a ``ModelCheckpoint`` does.
         loggers: Lightning loggers.
         plugins: Lightning plugins.
@@ -38,7 +49,7 @@ def build_lightning_trainer(
     _refuse_accumulation_schedulers(callbacks)
     with quiet_lightning():
         trainer = pl.Trainer(
-            **lightning_placement(args),
+            **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
@@ -60,8 +71,12 @@ def build_lightning_trainer(
         )
     take_losses_undivided(trainer)
     pass_batches_directly(trainer)
+    if inside_worker():
+        run_without_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
         leave_signals_alone(trainer)
+    else:
+        end_at_batches_alone(trainer, on_sigterm=end_children)
     return trainer
 
 

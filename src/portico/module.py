@@ -37,6 +37,15 @@ class TrainerModule(QuickHookNames, pl.LightningModule):
         if self.model is not model:
             self.model = model
 
+    def take_wrapped(self, wrapped: nn.Module) -> None:
+        """Train through ``wrapped``, which the strategy has put around the model."""
+        self.facade.model_wrapped = wrapped
+
+    @property
+    def closes_window(self) -> bool:
+        """Whether the batch being trained on is the last of its accumulation window."""
+        return self._training_run.closes_window
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the user's model."""
         return self.model(*args, **kwargs)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
@@ -45,11 +44,13 @@ def named_tensors(data: Any, name: str = "") -> dict[str, torch.Tensor]:
     return {path: leaf for key, value in parts for path, leaf in named_tensors(value, f"{name}[{key!r}]").items()}
 
 
-def pad_to_longest(strategy: Any, data: Any, *, dim: int, pad_index: int, pad_first: bool) -> Any:
+def pad_to_longest(
+    all_gather: Callable[[torch.Tensor], torch.Tensor], data: Any, *, dim: int, pad_index: int, pad_first: bool
+) -> Any:
     """Pad every tensor along ``dim`` to the longest of all processes.
 
     Args:
-        strategy: Lightning strategy of the run.
+        all_gather: Stacks a tensor of every process.
         data: Nested tensors.
         dim: Dimension to pad; tensors without it are left alone.
         pad_index: Value to pad with.
@@ -57,11 +58,17 @@ def pad_to_longest(strategy: Any, data: Any, *, dim: int, pad_index: int, pad_fi
     """
 
     def pad_one(tensor: torch.Tensor) -> torch.Tensor:
-        if dim >= tensor.dim():
+        if not -tensor.dim() <= dim < tensor.dim():
             return tensor
-        length = torch.tensor(tensor.shape[dim], device=tensor.device)
-        missing = int(strategy.all_gather(length).max()) - tensor.shape[dim]
-        widths = [0, 0] * (tensor.dim() - dim - 1) + ([missing, 0] if pad_first else [0, missing])
-        return pad(tensor, widths, value=pad_index)
+        own = tensor.shape[dim]
+        longest = int(all_gather(torch.tensor(own, device=tensor.device)).max())
+        if longest == own:
+            return tensor
+        shape = list(tensor.shape)
+        shape[dim] = longest
+        # The sum widens types that cannot hold the padding, such as truth values.
+        padded = tensor.new_zeros(shape) + pad_index
+        padded.narrow(dim, longest - own if pad_first else 0, own).copy_(tensor)
+        return padded
 
     return map_tensors(pad_one, data)

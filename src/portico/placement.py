@@ -1,15 +1,20 @@
 """Where a run happens: the Lightning strategy behind a set of training arguments."""
 
 import os
+from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import Strategy
+from torch import nn
+from transformers.utils.import_utils import is_in_notebook
 
+from portico.ddp import ddp_strategy, refuse_ddp_arguments
 from portico.errors import InputError
 from portico.quiet import quiet_lightning
+from portico.sharded import sharded_strategy
 
 
 def lightning_placement(args: Any) -> dict[str, Any]:
@@ -19,13 +24,51 @@ def lightning_placement(args: Any) -> dict[str, Any]:
         args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
     """
     accelerator = getattr(args, "accelerator", None)
+    # `torchrun` says how many processes it started on this machine, and on how many machines.
     return {
         "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
         "strategy": getattr(args, "strategy", None) or "auto",
         "devices": getattr(args, "devices", None) or int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        "num_nodes": getattr(args, "num_nodes", None) or 1,
+        "num_nodes": getattr(args, "num_nodes", None) or int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         "precision": getattr(args, "precision", None) or _precision(args),
     }
+
+
+def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
+    """Return :func:`lightning_placement` with the strategy object that the training arguments ask for.
+
+    Args:
+        args: Training arguments.
+        model: What is trained, if known: it decides on defaults of the strategy.
+
+    Raises:
+        InputError: If the arguments of distributed training contradict each other.
+    """
+    placement = lightning_placement(args)
+    return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
+
+
+def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | None) -> Any:
+    strategy = placement["strategy"]
+    if isinstance(strategy, Strategy):
+        refuse_ddp_arguments(strategy, args)
+        # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
+        return deepcopy(strategy)
+    if strategy == "auto" and _drives_several(placement):
+        strategy = "ddp_fork" if is_in_notebook() else "ddp"
+    return ddp_strategy(strategy, args, model) or strategy
+
+
+def _drives_several(placement: dict[str, Any]) -> bool:
+    """Tell whether Lightning would choose data-parallel training; backends of our own choose for themselves."""
+    devices = placement["devices"]
+    if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
+        return False
+    if devices in (-1, "-1", "auto"):
+        devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
+    if isinstance(devices, str):
+        devices = devices.split(",") if "," in devices else int(devices)
+    return placement["num_nodes"] > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
 
 
 def resolve_strategy(args: Any) -> Strategy:
@@ -38,7 +81,7 @@ def resolve_strategy(args: Any) -> Strategy:
     try:
         with quiet_lightning():
             return pl.Trainer(
-                **placement,
+                **run_placement(args),
                 logger=False,
                 enable_checkpointing=False,
                 enable_progress_bar=False,

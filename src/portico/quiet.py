@@ -5,7 +5,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ANNOUNCERS = ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero")
+_ANNOUNCERS = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.distributed",
+)
 
 
 @contextmanager

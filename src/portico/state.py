@@ -59,6 +59,8 @@ class TrainingRun:
         self.num_items_in_batch: torch.Tensor | int | None = None
         # Loss and inputs of a batch whose backward pass Lightning has not run yet.
         self.unfinished: tuple[torch.Tensor, Any] | None = None
+        # Whether no batch of the present window follows, be it full or cut short by the end of the data.
+        self.closes_window = True
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.output: TrainOutput | None = None
@@ -107,7 +109,8 @@ class TrainingRun:
             if late_rng:
                 facade._load_rng_state(self.checkpoint)
                 late_rng = False
-            for batch in window:
+            for position, batch in enumerate(window, start=1):
+                self.closes_window = position == len(window)
                 yield batch
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
                     return

@@ -20,8 +20,6 @@ from transformers.trainer_callback import (
 )
 from transformers.trainer_utils import (
     TrainerMemoryTracker,
-    TrainOutput,
-    align_special_tokens,
     enable_full_determinism,
     number_of_arguments,
     set_seed,
@@ -29,9 +27,8 @@ from transformers.trainer_utils import (
 from transformers.utils.import_utils import is_in_notebook
 
 from portico.accelerator import FacadeAccelerator
+from portico.accelerator_settings import apply_accelerator_settings, sharing_options
 from portico.arguments import TrainingArguments, adopt_arguments
-from portico.callbacks import EventBridge
-from portico.checkpoint.resume import find_checkpoint, resumed_batch_size
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
 from portico.facade.announcements import announce_without_effect
@@ -42,23 +39,18 @@ from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
 from portico.facade.old_names import newer_processing_class
-from portico.facade.preparation import apply_log_level, compiled_for_training, prepared_for_training
+from portico.facade.preparation import apply_log_level
 from portico.facade.requirements import check_requirements
-from portico.facade.training import TrainingMethods
+from portico.facade.running import RunningMethods
 from portico.facade.unsupported import refuse_unsupported
-from portico.hub.uploads import quiet_uploads
-from portico.lightning_trainer import build_lightning_trainer
-from portico.memory import with_batches_that_fit
 from portico.module import TrainerModule
-from portico.plan import ResumePoint, RunPlan
-from portico.precision import casting_forward, full_evaluation_dtype
-from portico.quiet import quiet_lightning
-from portico.run_log import announce_overruled, announce_training, logger
-from portico.state import TrainingRun, fresh_state
-from portico.termination import exiting_on_termination
+from portico.precision import full_evaluation_dtype
+from portico.processes import connect_early
+from portico.run_log import announce_overruled, logger
+from portico.state import fresh_state
 
 
-class Trainer(TrainingMethods):
+class Trainer(RunningMethods):
     """The Hugging Face ``Trainer``, over Lightning.
 
     Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
@@ -81,6 +73,7 @@ class Trainer(TrainingMethods):
         datamodule: The ``LightningDataModule`` around the data sets.
     """
 
+    # What the first of several worker processes hands back to the process that made them.
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -108,6 +101,7 @@ class Trainer(TrainingMethods):
         refuse_uncalled_hooks(type(self))
         refuse_old_order(compute_loss_func, compute_metrics)
         refuse_unsupported(self.args)
+        apply_accelerator_settings(self.args)
         apply_log_level(self.args)
         announce_without_effect(self.args)
         check_requirements(self.args)
@@ -122,6 +116,7 @@ class Trainer(TrainingMethods):
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
+        connect_early(self.lightning_trainer.strategy)
         self.model = model
         self.create_accelerator_and_postprocess()
         self._take_model(model, model_init)
@@ -141,7 +136,7 @@ class Trainer(TrainingMethods):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Make ``self.accelerator``, which hands everything to the Lightning strategy of the present run."""
-        self.accelerator = FacadeAccelerator(lambda: self.lightning_trainer.strategy, self.args.data_seed)
+        self.accelerator = FacadeAccelerator(self._current_strategy, sharing_options(self.args))
         # Evaluations put the plain function back, so this holds for the first alone, as in Hugging Face's trainer.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
@@ -175,8 +170,8 @@ class Trainer(TrainingMethods):
         self.model = self.call_model_init() if model is None else model
         self._note_placement(self.model)
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
-        if self.place_model_on_device and full_evaluation_dtype(self.args) is None:
-            self._move_model_to_device(self.model, self.args.device)
+        if full_evaluation_dtype(self.args) is None:
+            self._place_model()
         self.model_wrapped = self.model
         traits = ModelTraits.of(self.model, self.accelerator.unwrap_model(self.model), self.args.label_names)
         self.label_names = traits.label_names
@@ -234,147 +229,6 @@ class Trainer(TrainingMethods):
         if model is None:
             raise InputRuntimeError("`model_init` returned None; let it return a model.")
         return model
-
-    # Training
-
-    def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
-        """Train, and return step count, mean loss and metrics.
-
-        Args:
-            resume_from_checkpoint: Folder of a checkpoint (of either library), or ``True`` for the last in
-                ``args.output_dir``.
-            trial: Trial of a hyperparameter search.
-            ignore_keys_for_eval: Model outputs that evaluations during training leave out.
-
-        Raises:
-            InputError: If there is no checkpoint where one was named, or the data give no number of steps.
-        """
-        checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        self._memory_tracker.start()
-        self.is_in_train = True
-        try:
-            self._renew_model(trial)
-            with prepared_for_training(self.model, self.args), quiet_uploads(self.args):
-                self._hp_search_setup(trial)
-                if checkpoint is not None:
-                    self._load_from_checkpoint(checkpoint)
-                    self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
-                loop = partial(
-                    self._inner_training_loop,
-                    args=self.args,
-                    resume_from_checkpoint=checkpoint,
-                    trial=trial,
-                    ignore_keys_for_eval=ignore_keys_for_eval,
-                )
-                if self.args.auto_find_batch_size:
-                    return with_batches_that_fit(loop, self._train_batch_size)
-                return loop(self._train_batch_size)
-        finally:
-            self.is_in_train = False
-
-    def _renew_model(self, trial: Any) -> None:
-        if self.model_init is not None:
-            self._seed_everything()
-            self.model = self.call_model_init(trial)
-            if self.place_model_on_device:
-                self._move_model_to_device(self.model, self.args.device)
-            self.model_wrapped = self.model
-            self.optimizer, self.lr_scheduler = None, None
-        if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
-            align_special_tokens(self.model, self.processing_class)
-
-    def _inner_training_loop(
-        self,
-        batch_size: int | None = None,
-        args: Any = None,
-        resume_from_checkpoint: str | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
-        """Count a run, set its state up and let Lightning run it.
-
-        Args:
-            batch_size: Examples in a batch of this process; by default as before.
-            args: Training arguments; by default the trainer's.
-            resume_from_checkpoint: Folder of the checkpoint that the run goes on from.
-            trial: Trial of a hyperparameter search.
-            ignore_keys_for_eval: Model outputs that evaluations during training leave out.
-        """
-        args = self.args if args is None else args
-        self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
-        run = self._plan_run(args, resume_from_checkpoint, trial, ignore_keys_for_eval)
-        self.model_wrapped = compiled_for_training(self._wrap_model(self.model), self.model_wrapped, self.args)
-        announce_training(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
-        return self._fit(run)
-
-    def _plan_run(
-        self, args: Any, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
-    ) -> TrainingRun:
-        """Count a run and set its state up."""
-        loader = self.get_train_dataloader()
-        plan = RunPlan.of_training_values(
-            self.set_initial_training_values(args, loader),
-            gradient_accumulation_steps=args.gradient_accumulation_steps,
-        )
-        point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
-        )
-        self.callback_handler.train_dataloader = loader
-        return TrainingRun(
-            self,
-            loader=loader,
-            plan=plan,
-            checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
-            trial=trial,
-            ignore_keys_for_eval=ignore_keys_for_eval,
-        )
-
-    def _fit(self, run: TrainingRun) -> TrainOutput:
-        self._use_lightning_trainer(run)
-        self.module.take(self.model)
-        self.module.run = self.datamodule.run = run
-        self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
-        try:
-            with (
-                quiet_lightning(),
-                casting_forward(self.model, self.lightning_trainer.strategy),
-                exiting_on_termination(self.lightning_trainer),
-            ):
-                self.lightning_trainer.fit(self.module, datamodule=self.datamodule)
-        except SystemExit as exit_:
-            # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
-            if isinstance(exit_.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from exit_
-            raise
-        finally:
-            self.model.to(self.args.device)
-        if run.output is None:
-            # The checkpoint was at the end already, so Lightning ran no loop and no hook.
-            run.begin()
-            run.finish()
-        assert run.output is not None
-        return run.output
-
-    # Lightning
-
-    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        """Make the ``lightning.Trainer`` of a run: one that has fitted goes on counting, so each run gets its own."""
-        parts = self._lightning_parts
-        bridge: list[Any] = [EventBridge(run)] if run is not None else []
-        self.lightning_trainer = build_lightning_trainer(
-            self.args,
-            plan=run.plan if run is not None else None,
-            callbacks=bridge + parts["callbacks"],
-            loggers=parts["loggers"],
-            plugins=parts["plugins"],
-        )
-        self.args.lightning_strategy = self.lightning_trainer.strategy
 
 
 def _progress_callback() -> type[TrainerCallback]:

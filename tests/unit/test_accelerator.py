@@ -12,7 +12,7 @@ from unit.toy import Line, toy_trainer
 @pytest.fixture
 def accelerator():
     strategy = SingleDeviceStrategy(device="cpu")
-    return FacadeAccelerator(lambda: strategy, data_seed=3)
+    return FacadeAccelerator(lambda: strategy, {"data_seed": 3})
 
 
 def test_it_tells_where_the_run_is(accelerator):
@@ -65,6 +65,23 @@ def test_on_one_process_results_are_those_of_this_one(accelerator):
     assert accelerator.gather(nested) is nested
     assert accelerator.pad_across_processes(nested) is nested
     assert accelerator.reduce(nested) is nested
+
+
+def test_on_one_process_everyone_is_here(accelerator):
+    with accelerator.main_process_first(), accelerator.local_main_process_first():
+        assert accelerator.is_last_process
+    accelerator.end_training()
+    assert accelerator.gather_object(["a"]) == ["a"]
+    assert accelerator.skip_first_batches([1, 2, 3], 2).num_batches == 2
+
+
+def test_objects_are_gathered_as_a_list(accelerator):
+    loader = accelerator.prepare(DataLoader(range(5), batch_size=4))
+    with accelerator.iterating(loader):
+        list(loader)
+        assert accelerator.gather_for_metrics(["a", "b", "c"]) == ["a"]
+        assert accelerator.gather_for_metrics({"a": "b"}) == {"a": "b"}
+        assert accelerator.gather_for_metrics(torch.arange(3), use_gather_object=True).tolist() == [0]
 
 
 def test_examples_that_fill_up_the_last_batch_are_dropped(accelerator):

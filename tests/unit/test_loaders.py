@@ -5,8 +5,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
-from portico.loaders import LookAheadLoader, move_to_device, prepare_loader, skip_first_batches
+from portico.loaders import LookAheadLoader, move_to_device, skip_first_batches
+from portico.prepared_loaders import prepare_loader
 from portico.samplers import SeededRandomSampler
+from portico.sharing import BatchSharing
 
 CPU = torch.device("cpu")
 
@@ -37,7 +39,7 @@ class NumberStream(IterableDataset):
 
 
 def prepared(dataset, **options):
-    return prepare_loader(DataLoader(dataset, batch_size=4, **options), device=CPU, data_seed=3)
+    return prepare_loader(DataLoader(dataset, batch_size=4, **options), BatchSharing(device=CPU, data_seed=3))
 
 
 def values(loader):
@@ -116,9 +118,9 @@ def test_options_are_carried_over():
 
 def test_what_is_no_loader_comes_back():
     batches = [1, 2]
-    assert prepare_loader(batches, device=CPU, data_seed=None) is batches
+    assert prepare_loader(batches, BatchSharing()) is batches
     loader = prepared(Numbers())
-    assert prepare_loader(loader, device=CPU, data_seed=None) is loader
+    assert prepare_loader(loader, BatchSharing()) is loader
 
 
 def test_batches_are_skipped_without_loading_them():

@@ -5,11 +5,9 @@ import torch
 from portico.nested import map_tensors, pad_to_longest
 
 
-class TwoProcesses:
-    """Answers as if another process held tensors of length 5."""
-
-    def all_gather(self, length):
-        return torch.stack([length, torch.tensor(5)])
+def two_processes(length):
+    """Answer as if another process held tensors of length 5."""
+    return torch.stack([length, torch.tensor(5)])
 
 
 def test_every_tensor_of_a_nest_is_mapped():
@@ -22,15 +20,15 @@ def test_every_tensor_of_a_nest_is_mapped():
 
 
 def test_tensors_are_padded_to_the_longest_of_all():
-    padded = pad_to_longest(TwoProcesses(), torch.ones(2, 3), dim=1, pad_index=-100, pad_first=False)
+    padded = pad_to_longest(two_processes, torch.ones(2, 3), dim=1, pad_index=-100, pad_first=False)
     assert padded.tolist() == [[1, 1, 1, -100, -100]] * 2
 
 
 def test_padding_can_come_first():
-    padded = pad_to_longest(TwoProcesses(), torch.ones(1, 3, 2), dim=1, pad_index=0, pad_first=True)
+    padded = pad_to_longest(two_processes, torch.ones(1, 3, 2), dim=1, pad_index=0, pad_first=True)
     assert padded[0, :, 0].tolist() == [0, 0, 1, 1, 1]
 
 
 def test_tensors_without_the_dimension_are_left_alone():
     tensor = torch.ones(3)
-    assert pad_to_longest(TwoProcesses(), tensor, dim=1, pad_index=0, pad_first=False) is tensor
+    assert pad_to_longest(two_processes, tensor, dim=1, pad_index=0, pad_first=False) is tensor

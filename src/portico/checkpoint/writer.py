@@ -104,6 +104,8 @@ def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
         shutil.copytree(partial, final.parent, dirs_exist_ok=True)
         shutil.rmtree(partial)
     facade.accelerator.wait_for_everyone()
+    if facade.accelerator.is_local_main_process and staging.exists():
+        _add(staging, final)
 
 
 def _put_in_place(staging: Path, final: Path) -> None:
@@ -113,6 +115,14 @@ def _put_in_place(staging: Path, final: Path) -> None:
         final.rename(replaced)
     staging.rename(final)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _add(staging: Path, final: Path) -> None:
+    """Keep what the processes of this machine wrote (their random states) where the first of all does not see it."""
+    final.mkdir(parents=True, exist_ok=True)
+    for file in staging.iterdir():
+        file.replace(final / file.name)
+    staging.rmdir()
 
 
 def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> None:

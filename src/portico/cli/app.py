@@ -3,9 +3,10 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -63,10 +64,21 @@ def run(config: DictConfig) -> float | None:
         config.paths.output_dir = str(folder)
         settings = to_plain(config)
         check_settings(settings)
-        claim(folder, settings)
-        with recorded_config(folder, OmegaConf.to_yaml(config, resolve=True)):
+        with _claimed(folder, settings, config) if _is_first_process() else nullcontext():
             metrics = call_runner(settings, str(folder))
     return objective_value(metrics, settings["objective"])
+
+
+@contextmanager
+def _claimed(folder: Path, settings: dict[str, Any], config: DictConfig) -> Iterator[None]:
+    claim(folder, settings)
+    with recorded_config(folder, OmegaConf.to_yaml(config, resolve=True)):
+        yield
+
+
+def _is_first_process() -> bool:
+    """Tell whether this process is the only one of the run or its first; the others join the folder it has claimed."""
+    return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def _exiting(task: Task) -> Task:

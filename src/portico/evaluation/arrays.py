@@ -35,6 +35,8 @@ class JoinedArrays:
         if not self._columns:
             self._columns = {name: Column(**self._options) for name in outputs}
             self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
+        if outputs.keys() != self._columns.keys() and isinstance(tensors, list) and isinstance(self._form, list):
+            outputs = self._cut_to_shortest(tensors)
         if outputs.keys() != self._columns.keys():
             raise InputError(
                 f"A batch of an evaluation gave the outputs {sorted(outputs)} where those before it gave "
@@ -42,6 +44,14 @@ class JoinedArrays:
             )
         for name, tensor in outputs.items():
             self._columns[name].append(tensor)
+
+    def _cut_to_shortest(self, tensors: list[Any]) -> dict[str, torch.Tensor]:
+        """Leave out what only some batches have, as transformers does with lists of objects of several processes."""
+        length = min(len(tensors), len(self._form))
+        self._form = self._form[:length]
+        outputs = named_tensors(tensors[:length])
+        self._columns = {name: column for name, column in self._columns.items() if name in outputs}
+        return outputs
 
     def result(self) -> Any:
         """Return nested arrays of all examples, or ``None`` when there was nothing; what was kept is given up."""

@@ -5,6 +5,7 @@ from transformers.trainer_utils import has_length
 from portico.contract import Facade
 from portico.errors import InputError, InputRuntimeError
 from portico.evaluation.metrics import check_metrics
+from portico.sharded import refuse_own_backward, refuse_sharded_weights
 
 
 def check_parts(facade: Facade) -> None:
@@ -44,8 +45,7 @@ def check_parts(facade: Facade) -> None:
         raise InputError(
             "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
         )
-    if args.world_size > 1:
-        raise InputError(
-            f"The run is placed on {args.world_size} processes, which this version does not train on; set "
-            "`devices=1` and start one process."
-        )
+    if facade._runs_own_backward:
+        refuse_own_backward(facade.lightning_trainer.strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(facade.lightning_trainer.strategy)

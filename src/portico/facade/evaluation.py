@@ -16,11 +16,13 @@ from portico.facade.steps import StepMethods
 from portico.memory import is_out_of_memory
 from portico.optim import steps_after_evaluation
 from portico.precision import casting_forward, full_evaluation_dtype
+from portico.workers import in_every_process
 
 
 class EvaluationMethods(StepMethods, ReportingMethods, OldNames):
     """How the facade evaluates."""
 
+    @in_every_process
     def evaluate(
         self,
         eval_dataset: Any = None,
@@ -63,6 +65,7 @@ class EvaluationMethods(StepMethods, ReportingMethods, OldNames):
         self._memory_tracker.stop_and_update_metrics(measured)
         return measured
 
+    @in_every_process
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:

@@ -20,6 +20,7 @@ from portico.checkpoint.writer import (
 )
 from portico.facade.reporting import ReportingMethods
 from portico.run_log import logger
+from portico.sharded import refuse_sharded_weights
 from portico.tuning.registry import search_backend
 
 
@@ -32,6 +33,7 @@ class SavingMethods(ReportingMethods):
         Args:
             output_dir: Folder; by default ``args.output_dir``.
         """
+        refuse_sharded_weights(self.lightning_trainer.strategy)
         self._save(self.args.output_dir if output_dir is None else output_dir)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

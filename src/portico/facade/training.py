@@ -21,6 +21,10 @@ class TrainingMethods(
 ):
     """How the facade goes along a run."""
 
+    def end(self) -> None:
+        """Part from the other processes, at the very end of a script: nothing that needs them works afterwards."""
+        self.accelerator.end_training()
+
     def _backward_now(self, loss: torch.Tensor) -> None:
         self.lightning_trainer.strategy.backward(loss, None)
 

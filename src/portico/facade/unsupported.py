@@ -25,21 +25,12 @@ class Refusal:
     when: str = "when set"
 
 
-def _differs_from_default(config: Any) -> bool:
-    # `AcceleratorConfig` where accelerate is installed, else what the user wrote.
-    return config is not None and config != type(config)()
-
-
 REFUSALS = {
-    "accelerator_config": Refusal(_differs_from_default, "leave it out, since accelerate does not run anything here"),
     "debug": Refusal(
         lambda options: DebugOption.TPU_METRICS_DEBUG in options,
         "leave 'tpu_metrics_debug' out",
         "with 'tpu_metrics_debug'",
     ),
-    "deepspeed": Refusal(bool, "leave it out"),
-    "fsdp": Refusal(bool, "leave it out"),
-    "parallelism_config": Refusal(lambda config: config is not None, "leave it out"),
 }
 
 

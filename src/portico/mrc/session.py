@@ -46,6 +46,7 @@ class AnswerSession(EvaluationSession):
         self.post_process_function = post_process_function
         self.on_answered = on_answered
         begin = getattr(post_process_function, "begin", None)
+        self._num_kept = 0
         self._streamed = begin(examples, features) if begin is not None else None
         # The metrics are those of the answers, so no batch of logits goes to them.
         self._answer_metrics = self.stream
@@ -58,9 +59,11 @@ class AnswerSession(EvaluationSession):
             super().keep(loss, logits, labels, inputs)
             return
         self.keep_loss(loss)
-        rows = to_arrays(logits)
-        last = self.num_observed_examples
-        self._streamed.update(rows, np.arange(last - len(rows[0]), last))
+        # The processes' batches, put together, go on in the order of the features.
+        padded = self.facade.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
+        rows = to_arrays(self.facade.gather_function(padded))
+        first, self._num_kept = self._num_kept, self._num_kept + len(rows[0])
+        self._streamed.update(rows, np.arange(first, self._num_kept))
 
     def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
         """Finish the post-processing, write its files once, and return the user's metrics of the answers."""

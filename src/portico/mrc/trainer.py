@@ -36,6 +36,8 @@ class MRCTrainer(Trainer):
         answered: What the last post-processing returned.
     """
 
+    _carried_from_workers = (*Trainer._carried_from_workers, "answered")
+
     def __init__(
         self,
         *args: Any,

@@ -81,3 +81,10 @@ def test_a_hook_sees_the_final_name_and_may_write_beside_it(trained, tmp_path):
 def test_only_the_newest_are_kept(tmp_path):
     toy_trainer(tmp_path, save_strategy="steps", save_steps=1, save_total_limit=2).train()
     assert names(tmp_path) == {"checkpoint-9", "checkpoint-10"}
+
+
+def test_a_machine_that_does_not_save_keeps_its_random_states(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(trained.args), "should_save", property(lambda args: False))
+    write_checkpoint(trained, str(tmp_path), "checkpoint-2")
+    assert names(tmp_path) == {"checkpoint-2"}
+    assert names(tmp_path / "checkpoint-2") == {"rng_state.pth"}

@@ -203,3 +203,11 @@ def test_train_script_is_the_same_command(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")
+
+
+def test_a_process_that_joins_a_run_uses_its_folder(train, tmp_path, monkeypatch):
+    folder = f"paths.output_dir={tmp_path / 'run'}"
+    assert train(folder) == 0
+    assert train(folder) != 0
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert train(folder) == 0

@@ -87,6 +87,17 @@ def test_streamed_answers_are_those_of_the_whole_arrays(parts, tmp_path):
     assert streamed.answered.answers.predictions == expected
 
 
+def test_two_processes_answer_as_one(parts, tmp_path):
+    one = make_trainer(parts, tmp_path / "one")
+    two = make_trainer(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
+    metrics = [trainer.evaluate() for trainer in (one, two)]
+    for name in ("eval_f1", "eval_exact", "eval_total", "eval_best_f1"):
+        assert metrics[0][name] == metrics[1][name]
+    assert two.answered.answers.predictions == one.answered.answers.predictions
+    files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("one", "two")]
+    assert files[0] == files[1]
+
+
 def test_streaming_keeps_no_logits(parts, tmp_path):
     trainer = make_trainer(parts, tmp_path)
     output = trainer._answering(

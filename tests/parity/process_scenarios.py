@@ -1,0 +1,206 @@
+"""Trainings that several processes run together: a script for ``torchrun``, or for portico to start over.
+
+Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,... [STRATEGY]
+Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy both libraries train; with one, portico starts
+the processes.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed
+import transformers
+
+import portico
+from parity.language import Sequences, pad_everything, tiny_gpt2
+from parity.peers import ToyDataset, run, untimed
+from parity.test_training import ToyStream, calling_super, overriding_training_step, plain_model, raw_backward
+
+# In this order: the second resumes what the first has written, too.
+LIBRARIES = {"portico": portico, "transformers": transformers}
+SAVING = {
+    "gradient_accumulation_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+}
+
+
+def predictions(trainer):
+    prediction = trainer.predict(ToyDataset(7, seed=4))
+    return {
+        "predictions": prediction.predictions,
+        "labels": prediction.label_ids,
+        "test": untimed(prediction.metrics),
+        "eval": untimed(trainer.evaluate()),
+    }
+
+
+def accuracy(prediction):
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+def adversarial(trainer_class):
+    class Adversarial(trainer_class):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            loss = super().training_step(model, inputs, num_items_in_batch)
+            weight = model.module.bert.embeddings.word_embeddings.weight
+            nudge = 0.1 * weight.grad / (weight.grad.norm() + 1e-8)
+            weight.data.add_(nudge)
+            super().training_step(model, inputs, num_items_in_batch)
+            weight.data.sub_(nudge)
+            return loss
+
+    return Adversarial
+
+
+class Normalised(torch.nn.Module):
+    """Has running statistics, which differ between processes, and a layer that it never uses."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 3)
+        self.unused = torch.nn.Linear(8, 3)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(self.norm(self.embedding(input_ids).mean(1)))
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def second_run(trainer):
+    return {"loss": trainer.train().training_loss, **predictions(trainer)}
+
+
+def collectives(trainer):
+    accelerator, rank = trainer.accelerator, trainer.args.process_index
+    own = torch.full((2, 2 + rank), float(rank))
+    pad = accelerator.pad_across_processes
+    seen = []
+    with trainer.args.main_process_first():
+        seen.append(rank)
+    accelerator.wait_for_everyone()
+    return {
+        "padded": accelerator.gather(pad(own, dim=1, pad_index=-1)),
+        "flags": accelerator.gather(
+            accelerator.pad_across_processes(own.long(), dim=1, pad_index=-100, pad_first=True)
+        ),
+        "nested": accelerator.gather({"a": (torch.tensor(rank), [torch.arange(3)])}),
+        "sum": accelerator.reduce(torch.tensor([rank + 1.0])),
+        "mean": accelerator.reduce(torch.tensor([rank + 1.0]), reduction="mean"),
+        "objects": accelerator.gather_for_metrics(["a" * (rank + 1), "b"]),
+        "ragged": accelerator.gather_for_metrics([torch.ones(rank + 1)], use_gather_object=True),
+        "who": [accelerator.num_processes, accelerator.process_index, accelerator.is_main_process],
+        "saves": [trainer.args.should_save, trainer.args.should_log, trainer.args.local_process_index],
+        "seen": seen,
+    }
+
+
+SCENARIOS = {
+    "basic": {"after": predictions, "eval_strategy": "epoch", "trainer_options": {"compute_metrics": accuracy}},
+    "accumulation": {
+        "gradient_accumulation_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "max_grad_norm": 0.1,
+    },
+    "mean_of_means": {"make_model": plain_model, "gradient_accumulation_steps": 2, "after": collectives},
+    "own_token_means": {"average_tokens_across_devices": False, "gradient_accumulation_steps": 2},
+    "causal": {
+        "make_model": tiny_gpt2,
+        "train_dataset": lambda: Sequences(21, ragged=True),
+        "eval_dataset": lambda: Sequences(9, ragged=True, seed=1),
+        "eval_strategy": "epoch",
+        "trainer_options": {"data_collator": pad_everything, "compute_metrics": lambda prediction: {"n": 1.0}},
+        "gradient_accumulation_steps": 2,
+    },
+    "stream": {
+        "train_dataset": ToyStream,
+        "eval_dataset": lambda: ToyStream(11),
+        "eval_strategy": "epoch",
+        "max_steps": 5,
+        "gradient_accumulation_steps": 3,
+        "trainer_options": {"compute_metrics": accuracy},
+    },
+    "draws": {"train_dataset": lambda: ToyDataset(draws=True), "gradient_accumulation_steps": 2},
+    "running_statistics": {"make_model": Normalised, "after": second_run, "eval_strategy": "epoch"},
+    "super": {"base": calling_super, "gradient_accumulation_steps": 3},
+    "own_step": {"base": overriding_training_step, "gradient_accumulation_steps": 2},
+    "raw_backward": {"base": raw_backward, "gradient_accumulation_steps": 2},
+    "adversarial": {"base": adversarial, "gradient_accumulation_steps": 2, "after": predictions},
+    "saves": {**SAVING, "load_best_model_at_end": True, "after": predictions},
+    "split": {"accelerator_config": {"split_batches": True}, "eval_strategy": "epoch"},
+    "uneven": {"accelerator_config": {"even_batches": False}, "max_steps": 3},
+    "dispatched": {"accelerator_config": {"dispatch_batches": True}, "eval_strategy": "epoch"},
+    "dispatched_split": {
+        "accelerator_config": {"dispatch_batches": True, "split_batches": True},
+        "train_dataset": ToyStream,
+        "max_steps": 4,
+    },
+    "stream_by_all": {
+        "accelerator_config": {"dispatch_batches": False},
+        "train_dataset": lambda: ToyStream(draws=True),
+        "eval_dataset": lambda: ToyStream(11),
+        "eval_strategy": "epoch",
+        "max_steps": 5,
+    },
+    "plain_order": {"accelerator_config": {"use_seedable_sampler": False}, "num_train_epochs": 3},
+    "synced": {
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+        "gradient_accumulation_steps": 3,
+    },
+    "lengths": {"train_sampling_strategy": "group_by_length", "eval_strategy": "epoch"},
+    "workers": {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "eval_strategy": "epoch"},
+    "drop_last": {"dataloader_drop_last": True, "eval_strategy": "epoch"},
+    "objects": {"eval_use_gather_object": True, "eval_strategy": "epoch", "include_for_metrics": ["inputs", "loss"]},
+    "tokens_seen": {"include_num_input_tokens_seen": "all", "ddp_find_unused_parameters": False},
+}
+
+
+def main(folder, names, strategy=None):
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")
+    if strategy is not None:
+        for name in names.split(","):
+            _record(Path(folder) / name, "portico", {**SCENARIOS[name], "strategy": strategy, "devices": 2})
+        return
+    for name in names.split(","):
+        for library in LIBRARIES:
+            _record(Path(folder) / name, library, SCENARIOS[name])
+        if name == "saves":
+            _resume(Path(folder) / name)
+
+
+def _resume(folder):
+    """Go on from a checkpoint of each library with the other."""
+    for first, second in (("portico", "transformers"), ("transformers", "portico"), ("transformers", "transformers")):
+        source = folder / f"{first}-run" / "checkpoint-3"
+        _record(folder / f"{first}-{second}", second, {**SAVING, "save_strategy": "no", "resume": str(source)})
+
+
+def _record(folder, library, options):
+    outcome = run(LIBRARIES[library], folder / "run", **options)
+    rank = outcome.trainer.args.process_index
+    state = {**vars(outcome.trainer.state), "log_history": None, "stateful_callbacks": None}
+    kept = {
+        "events": outcome.events,
+        "history": outcome.history,
+        "weights": outcome.weights,
+        "rng": outcome.rng,
+        "loss": outcome.train_output.training_loss,
+        "state": untimed(state),
+        "extra": outcome.extra,
+    }
+    torch.save(kept, folder / f"{library}-{rank}.pt")
+    torch.distributed.barrier()
+    if rank == 0 and (folder / "run").exists():
+        (folder / "run").rename(folder / f"{library}-run")
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,189 @@
+"""Two processes of portico and two of transformers train, evaluate, predict, save and resume alike."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import portico
+from parity.peers import ToyDataset, assert_same_values, tiny_bert, untimed
+from parity.process_scenarios import SCENARIOS, accuracy
+
+SCRIPT = Path(__file__).with_name("process_scenarios.py")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+# One launch costs as much as many scenarios: these are the ones whose code differs most.
+QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves"]
+PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
+
+
+def launch(*command):
+    path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, *map(str, command)],
+        env=environment,
+        timeout=900,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def outcome(folder, library, rank):
+    return torch.load(folder / f"{library}-{rank}.pt", weights_only=False)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quick")
+    launch(*TORCHRUN, SCRIPT, folder, ",".join(QUICK))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def thorough(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("thorough")
+    launch(*TORCHRUN, SCRIPT, folder, ",".join(name for name in SCENARIOS if name not in QUICK))
+    return folder
+
+
+def assert_alike(folder, ours="portico", theirs="transformers", parts=PARTS):
+    for rank in range(2):
+        mine, other = outcome(folder, ours, rank), outcome(folder, theirs, rank)
+        for part in parts:
+            assert_same_values(mine[part], other[part])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_two_processes_train_alike(name, quick):
+    assert_alike(quick / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in QUICK])
+def test_two_processes_train_alike_with_every_setting(name, thorough):
+    assert_alike(thorough / name)
+
+
+def test_processes_see_their_own_data_and_end_with_the_same_weights(quick):
+    first, second = (outcome(quick / "basic", "portico", rank) for rank in range(2))
+    assert_same_values(first["weights"], second["weights"])
+    assert first["history"] == second["history"]
+    assert len(first["extra"]["predictions"]) == 7
+
+
+def test_checkpoints_of_two_processes_are_equal_file_by_file(quick):
+    ours, theirs = (quick / "saves" / f"{library}-run" for library in ("portico", "transformers"))
+    for step in range(1, 5):
+        mine, other = (folder / f"checkpoint-{step}" for folder in (ours, theirs))
+        assert {file.name for file in mine.iterdir()} == {file.name for file in other.iterdir()}
+        assert {f"rng_state_{rank}.pth" for rank in range(2)} < {file.name for file in mine.iterdir()}
+        assert (mine / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+        for name in ("optimizer.pt", "scheduler.pt"):
+            assert_same_values(torch.load(mine / name), torch.load(other / name))
+        for rank in range(2):
+            states = [torch.load(run / f"rng_state_{rank}.pth", weights_only=False) for run in (mine, other)]
+            assert torch.equal(states[0]["cpu"], states[1]["cpu"])
+        assert _state(mine) == _state(other)
+    assert not list(ours.glob(".*"))
+
+
+@pytest.mark.parametrize("path", ["portico-transformers", "transformers-portico"])
+def test_either_library_goes_on_from_the_others_checkpoint(path, quick):
+    first, second = path.split("-")
+    whole = quick / "saves" / "transformers-transformers"
+    for rank in range(2):
+        resumed = outcome(quick / "saves" / path, second, rank)
+        expected = outcome(whole, "transformers", rank)
+        for part in ("events", "weights", "rng", "loss"):
+            assert_same_values(resumed[part], expected[part])
+    assert first != second
+
+
+def _state(folder):
+    state = json.loads((folder / "trainer_state.json").read_text())
+    state["log_history"] = [untimed(entry) for entry in state["log_history"]]
+    return state
+
+
+@pytest.mark.slow
+def test_processes_that_portico_starts_train_alike(quick, tmp_path):
+    launch(SCRIPT, tmp_path, "basic", "ddp")
+    for rank in range(2):
+        mine, other = outcome(tmp_path / "basic", "portico", rank), outcome(quick / "basic", "transformers", rank)
+        for part in PARTS:
+            assert_same_values(mine[part], other[part])
+
+
+@pytest.fixture
+def own_environment():
+    """Let no process variables that Lightning sets stay behind."""
+    before = dict(os.environ)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.parametrize("strategy", ["ddp_fork", pytest.param("ddp_spawn", marks=pytest.mark.slow)])
+def test_processes_made_for_each_call_train_alike(strategy, quick, tmp_path, own_environment):
+    trainer = evaluator(tmp_path, strategy=strategy, devices=2)
+    output = trainer.train()
+    expected = outcome(quick / "basic", "transformers", 0)
+    history = [untimed(entry) for entry in trainer.state.log_history]
+    assert history == expected["history"][: len(history)]
+    assert output.training_loss == expected["loss"]
+    assert_same_values(dict(trainer.model.state_dict()), expected["weights"])
+    assert_same_values(trainer.predict(ToyDataset(7, seed=4)).predictions, expected["extra"]["predictions"])
+    assert untimed(trainer.evaluate()) == expected["extra"]["eval"]
+    # Between the calls there is nobody to wait for.
+    trainer.accelerator.wait_for_everyone()
+    assert trainer.accelerator.gather(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("size", [1, 5, 11])
+def test_the_number_of_processes_does_not_change_metrics(size, tmp_path, own_environment):
+    one, two = evaluator(tmp_path / "one"), evaluator(tmp_path / "two", strategy="ddp_fork", devices=2)
+    metrics, results = zip(*(evaluated(trainer, size) for trainer in (one, two)), strict=True)
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-6)
+    for mine, other in zip(*results, strict=True):
+        assert len(mine) == len(other) == size
+        assert mine == pytest.approx(other, rel=1e-5)
+
+
+def evaluated(trainer, size):
+    prediction = trainer.predict(ToyDataset(size, seed=3))
+    metrics = untimed(prediction.metrics)
+    # The mean loss of a batch counts for each of its examples; batches of two processes are other batches.
+    metrics.pop("test_loss")
+    return metrics, (prediction.predictions, prediction.label_ids)
+
+
+def evaluator(folder, **placement):
+    args = portico.TrainingArguments(
+        str(folder),
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=4,
+        learning_rate=1e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=3,
+        **placement,
+    )
+    return portico.Trainer(
+        tiny_bert(),
+        args,
+        train_dataset=ToyDataset(),
+        eval_dataset=ToyDataset(11, seed=1),
+        compute_metrics=accuracy,
+    )

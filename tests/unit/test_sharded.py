@@ -1,0 +1,163 @@
+"""What `fsdp`, `deepspeed` and `parallelism_config` become; the strategies are made, not run: that needs devices."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+from lightning.pytorch.strategies import FSDPStrategy
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+
+from parity.peers import tiny_bert
+from portico import sharded
+from portico.errors import InputError
+from portico.fsdp_settings import fsdp_options
+from portico.sharded import deepspeed_config, refuse_sharded_weights, sharded_strategy
+from unit.toy import toy_arguments, toy_trainer
+
+
+@pytest.fixture
+def args(tmp_path, monkeypatch):
+    """Arguments on a machine that seems to have CUDA."""
+    made = toy_arguments(tmp_path)
+    made.use_cpu = False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    return made
+
+
+def test_nothing_asked_for_is_no_strategy(args):
+    assert sharded_strategy(args) is None
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "config", "sharding", "offload"),
+    [
+        (True, None, "FULL_SHARD", False),
+        ("full_shard auto_wrap", None, "FULL_SHARD", False),
+        ("shard_grad_op offload", None, "SHARD_GRAD_OP", True),
+        (["hybrid_shard"], {"version": 1}, "HYBRID_SHARD", False),
+        (True, {"reshard_after_forward": False, "fsdp_cpu_offload": "true"}, "SHARD_GRAD_OP", True),
+        (True, {"reshard_after_forward": "no_shard", "version": 1}, "NO_SHARD", False),
+    ],
+)
+def test_fsdp_becomes_lightnings_strategy(fsdp, config, sharding, offload, args):
+    args.fsdp, args.fsdp_config = fsdp, config
+    strategy = sharded_strategy(args, tiny_bert())
+    assert isinstance(strategy, FSDPStrategy)
+    assert strategy.sharding_strategy is ShardingStrategy[sharding]
+    assert strategy.cpu_offload.offload_params is offload
+
+
+def test_every_setting_of_fsdp_is_taken_over(tmp_path):
+    config = {
+        "transformer_layer_cls_to_wrap": "BertLayer",
+        "activation_checkpointing": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "backward_prefetch": "backward_pre",
+        "forward_prefetch": "true",
+        "use_orig_params": "false",
+        "limit_all_gathers": True,
+        "sync_module_states": True,
+        "xla": False,
+        "cpu_ram_efficient_loading": "false",
+    }
+    file = tmp_path / "fsdp.json"
+    file.write_text(json.dumps(config))
+    options = fsdp_options(True, str(file), tiny_bert())
+    (layer,) = options.pop("auto_wrap_policy")
+    assert layer.__name__ == "BertLayer"
+    assert options.pop("activation_checkpointing_policy") == {layer}
+    assert options == {
+        "sharding_strategy": "FULL_SHARD",
+        "cpu_offload": False,
+        "state_dict_type": "sharded",
+        "backward_prefetch": BackwardPrefetch.BACKWARD_PRE,
+        "forward_prefetch": True,
+        "use_orig_params": False,
+        "limit_all_gathers": True,
+        "sync_module_states": True,
+    }
+
+
+def test_layers_are_wrapped_by_what_the_model_says_or_by_size():
+    assert "auto_wrap_policy" not in fsdp_options(True, {"auto_wrap_policy": "NO_WRAP"}, tiny_bert())
+    assert {layer.__name__ for layer in fsdp_options(True, {}, tiny_bert())["auto_wrap_policy"]} >= {"BertLayer"}
+    policy = fsdp_options(True, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 7}, None)["auto_wrap_policy"]
+    assert policy.keywords == {"min_num_params": 7}
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "config", "match"),
+    [
+        ("half_shard", None, "has the word 'half_shard'; use full_shard"),
+        (True, {"xla": True}, "asks for xla, which Lightning's FSDPStrategy has no setting for"),
+        (True, {"colour": 1}, "asks for colour"),
+        (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known"),
+        (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
+    ],
+)
+def test_what_lightning_has_not_is_refused(fsdp, config, match):
+    with pytest.raises(InputError, match=match):
+        fsdp_options(fsdp, config, None)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("fsdp", "FSDPStrategy"), ("deepspeed", "DeepSpeedStrategy")])
+def test_without_devices_they_are_refused_before_any_work(name, kind, tmp_path):
+    value = {"fsdp": "full_shard", "deepspeed": {"zero_optimization": {"stage": 2}}}[name]
+    with pytest.raises(InputError, match=rf"`{name}` becomes Lightning's {kind}, which needs CUDA.*'cpu'"):
+        toy_arguments(tmp_path, **{name: value})
+
+
+def test_two_strategies_are_refused(args):
+    args.fsdp, args.strategy = True, "ddp"
+    with pytest.raises(InputError, match="`fsdp` and `strategy` each choose a strategy"):
+        sharded_strategy(args)
+
+
+def test_a_split_of_layers_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"set `strategy=ModelParallelStrategy\(...\)`"):
+        toy_arguments(tmp_path, parallelism_config=object())
+
+
+def test_deepspeed_must_be_installed(args, monkeypatch):
+    args.deepspeed = {"zero_optimization": {"stage": 2}}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sharded, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="DeepSpeed is not installed; install it with `pip install deepspeed`"):
+        sharded_strategy(args)
+
+
+def test_deepspeed_becomes_lightnings_strategy(args, monkeypatch):
+    made = {}
+    monkeypatch.setattr(sharded, "find_spec", lambda name: object())
+    monkeypatch.setattr(sharded, "DeepSpeedStrategy", lambda **options: made.update(options))
+    args.deepspeed = {"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}, "bf16": {"enabled": "auto"}}
+    sharded_strategy(args)
+    assert made["config"] == {
+        "zero_optimization": {"stage": 3},
+        "bf16": {},
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_clipping": 1.0,
+    }
+    assert made["timeout"].total_seconds() == args.ddp_timeout
+
+
+def test_a_file_configures_deepspeed(args, tmp_path):
+    args.deepspeed = str(tmp_path / "deepspeed.json")
+    (tmp_path / "deepspeed.json").write_text('{"gradient_accumulation_steps": 1}')
+    assert deepspeed_config(args) == {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}
+
+
+def test_a_configuration_that_contradicts_the_arguments_is_refused(args):
+    args.deepspeed = {"gradient_accumulation_steps": 4}
+    with pytest.raises(InputError, match=r"`gradient_accumulation_steps=4` .* contradicts .* which say 1"):
+        deepspeed_config(args)
+    args.deepspeed = {"optimizer": {"type": "AdamW"}}
+    with pytest.raises(InputError, match=r"a section `optimizer`, but .* set `optim`"):
+        deepspeed_config(args)
+
+
+def test_weights_in_parts_are_not_written_as_files(tmp_path):
+    with pytest.raises(InputError, match=r"Under FSDPStrategy .* set `save_strategy='no'`"):
+        refuse_sharded_weights(FSDPStrategy())
+    refuse_sharded_weights(toy_trainer(tmp_path).lightning_trainer.strategy)
