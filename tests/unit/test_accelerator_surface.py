@@ -10,20 +10,18 @@ from unit.toy import toy_trainer
 
 
 class Rank(AcceleratorSurface):
-    """One of several processes, each of which writes down when it waits."""
+    """One of several processes."""
 
     device = torch.device("cpu")
     precision_plugin = None
 
     def __init__(self, process_index, num_processes=2):
-        self.index, self.total, self.waits = process_index, num_processes, []
+        self.index, self.total = process_index, num_processes
 
     num_processes = property(lambda self: self.total)
     process_index = property(lambda self: self.index)
     is_main_process = is_local_main_process = property(lambda self: self.index == 0)
-
-    def wait_for_everyone(self):
-        self.waits.append("wait")
+    is_last_process = property(lambda self: self.index == self.total - 1)
 
 
 @pytest.fixture
@@ -50,14 +48,6 @@ def test_facts_of_several_processes():
     assert Rank(1).is_last_process
     assert not Rank(0).is_last_process
     assert Rank(0).use_distributed
-
-
-@pytest.mark.parametrize("turn", ["main_process_first", "local_main_process_first"])
-def test_the_first_process_goes_first(turn):
-    for rank, expected in ((Rank(0), ["work", "wait"]), (Rank(1), ["wait", "work"])):
-        with getattr(rank, turn)():
-            rank.waits.append("work")
-        assert rank.waits == expected
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ LIGHTNING_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precisio
 
 DIFFERENT_SIGNATURES = {
     "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",
+    "_maybe_log_save_evaluate": "may be called without the arguments that older overrides do not hand on",
+    "_save_checkpoint": "takes the `metrics` that older overrides hand on",
     "metrics_format": "transformers 5.23 lost its `self`, so that calling it on a trainer fails there",
 }
 # Built by the search of hyperparameters.
