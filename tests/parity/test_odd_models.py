@@ -162,6 +162,7 @@ SETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_same_numbers_on_a(name, tmp_path):
     data = {"train_dataset": SETS[name], "eval_dataset": SETS[name]}
@@ -181,6 +182,7 @@ METRICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METRICS)
 def test_same_history_with_metrics_that_are(kind, tmp_path):
     compare(tmp_path, make_model=Bag, trainer_options={"compute_metrics": METRICS[kind]}, **EVALUATED)

@@ -236,6 +236,7 @@ LOADERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOADERS)
 def test_same_numbers_with_loaders_that_are(name, tmp_path):
     make = LOADERS[name]
@@ -253,6 +254,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_same_numbers_with_a_sampler(name, tmp_path):
     make = SAMPLERS[name]
