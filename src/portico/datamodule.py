@@ -134,9 +134,8 @@ class TrainerDataModule(pl.LightningDataModule):
         if not columns or key in self._announced:
             return
         self._announced.add(key)
-        names, forward = ", ".join(columns), f"`{type(self.facade.model).__name__}.forward`"
-        where = f"in the {description} set" if description is not None else ""
+        forward = f"`{type(self.facade.model).__name__}.forward`"
         logger.info(
-            f"The following columns {where} don't have a corresponding argument in {forward} and have been ignored: "
-            f"{names}. If {names} are not expected by {forward},  you can safely ignore this message."
+            f"Columns of the {description or 'given'} set that {forward} does not take are left out: "
+            f"{', '.join(columns)}."
         )

@@ -20,12 +20,11 @@ def announce_overruled(facade: "Facade") -> None:
     """Tell which training arguments give way to others, or to the kind of the training set."""
     args = facade.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
-        logger.info("max_steps is given, it will override any value given in num_train_epochs")
+        logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
     if isinstance(facade.train_dataset, IterableDataset):
         logger.info(
-            f"The `train_sampling_strategy='{args.train_sampling_strategy}'` option is ignored when using an "
-            "`IterableDataset`. Samplers cannot be used with IterableDataset as they require indexed access to the "
-            "dataset."
+            f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
+            "which gives its examples in its own order."
         )
 
 
@@ -38,7 +37,7 @@ def announce_training(facade: "Facade", plan: "RunPlan", resume_point: "ResumePo
     logger.info(f"  Num update steps per epoch = {plan.num_update_steps_per_epoch:,}")
     logger.info(f"  Instantaneous batch size per device = {args.per_device_train_batch_size:,}")
     if batch_size != args.per_device_train_batch_size:
-        logger.info(f"  Training with DataParallel so batch size has been adjusted to: {batch_size:,}")
+        logger.info(f"  Batch size of this run = {batch_size:,}")
     logger.info(
         f"  Total train batch size (w. parallel, distributed & accumulation) = {plan.total_train_batch_size:,}"
     )
@@ -57,8 +56,7 @@ def _announce_resuming(facade: "Facade", point: "ResumePoint") -> None:
     )
     if not facade.args.ignore_data_skip:
         logger.info(
-            f"  Fast-forwarding the dataloader past {point.epoch} epochs and {point.num_batches_to_skip} batches to "
-            "resume from the exact training state."
+            f"  Skipping {point.epoch} epochs and {point.num_batches_to_skip} batches that the checkpoint has seen"
         )
 
 

@@ -173,9 +173,11 @@ class TrainingRun:
         facade = self.facade
         if self.num_batches_seen == 0:
             logger.warning(
-                "There seems not to be a single sample in your epoch_iterator, stopping training at step"
-                f" {facade.state.global_step}! This is expected if you're using an IterableDataset and set"
-                f" num_steps ({facade.state.max_steps}) higher than the number of available samples."
+                "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
+                "set with fewer examples than `max_steps` needs does this.",
+                self.epoch,
+                facade.state.global_step,
+                facade.state.max_steps,
             )
             facade.control.should_training_stop = True
         self._check_progress()

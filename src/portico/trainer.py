@@ -96,7 +96,7 @@ class Trainer(RunningMethods):
         plugins: list[Any] | None = None,
     ) -> None:
         if args is None:
-            logger.info("No `TrainingArguments` passed, using `output_dir=tmp_trainer`.")
+            logger.info("Without `args` the run writes into `tmp_trainer`.")
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_uncalled_hooks(type(self))
         refuse_old_order(compute_loss_func, compute_metrics)

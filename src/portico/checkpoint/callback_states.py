@@ -36,14 +36,14 @@ def restore_callbacks(facade: "Facade") -> None:
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
         logger.warning(
-            f"Checkpoint included callbacks not included in current configuration. Ignoring. ({', '.join(unknown)})"
+            f"The checkpoint holds states of callbacks that this run has not, and they are left: {', '.join(unknown)}."
         )
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
             _replace(facade, callback, type(callback).from_state(state))
         if same:
-            logger.info("Continuing training from checkpoint, restoring any callbacks that were passed in")
+            logger.info("Callbacks go on with the states that the checkpoint holds.")
 
 
 def _replace(facade: "Facade", old: Any, new: Any) -> None:

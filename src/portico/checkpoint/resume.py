@@ -54,8 +54,7 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
     state: TrainerState = TrainerState.load_from_json(str(file))
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
-            f"The best checkpoint {state.best_model_checkpoint} recorded in the resumed state does not exist anymore. "
-            "Ignoring it for this run."
+            f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
         )
         state.best_model_checkpoint = None
     compare_trainer_and_checkpoint_args(args, state)

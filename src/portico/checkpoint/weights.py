@@ -8,6 +8,7 @@ from typing import Any, cast
 import safetensors.torch
 import torch
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 from transformers import PreTrainedModel
 from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
@@ -38,7 +39,7 @@ def save_weights(
             model_with_files = cast(PreTrainedModel, unwrapped)
             model_with_files.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
-        logger.info("Trainer.model is not a `PreTrainedModel`, only saving its state dict.")
+        logger.info("The model is no `PreTrainedModel`, so its weights are saved without a configuration.")
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
@@ -55,7 +56,7 @@ def load_weights(model: nn.Module, folder: str) -> Any:
     path = Path(folder)
     if has_adapters(model):
         load_adapters(model, folder)
-        return
+        return _IncompatibleKeys(missing_keys=[], unexpected_keys=[])
     if (path / SAFE_WEIGHTS_NAME).is_file():
         return model.load_state_dict(safetensors.torch.load_file(path / SAFE_WEIGHTS_NAME, device="cpu"), False)
     if (path / WEIGHTS_NAME).is_file():
@@ -93,9 +94,9 @@ def announce_mismatch(model: nn.Module, result: Any) -> None:
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
     missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     if missing:
-        logger.warning(f"There were missing keys in the checkpoint model loaded: {sorted(missing)}.")
+        logger.warning(f"The checkpoint holds no weights for {sorted(missing)}; those of the model stay.")
     if result.unexpected_keys:
-        logger.warning(f"There were unexpected keys in the checkpoint model loaded: {sorted(result.unexpected_keys)}.")
+        logger.warning(f"The checkpoint holds weights that the model has not: {sorted(result.unexpected_keys)}.")
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def _add(staging: Path, final: Path) -> None:
     final.mkdir(parents=True, exist_ok=True)
     for file in staging.iterdir():
         file.replace(final / file.name)
-    staging.rmdir()
+    shutil.rmtree(staging.parent)
 
 
 def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> None:

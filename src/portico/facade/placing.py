@@ -42,9 +42,7 @@ class PlacingMethods(Facade):
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
-            logger.warning(
-                "The model is already on multiple devices. Skipping the move to device specified in `args`."
-            )
+            logger.warning("The layers of the model lie on several devices already, so it stays where it is.")
             return
         model.to(device)
 

@@ -55,7 +55,7 @@ class SavingMethods(ReportingMethods):
         if processor is None:
             processor = getattr(self.data_collator, "tokenizer", None)
             if processor is not None:
-                logger.info("Saving Trainer.data_collator.tokenizer by default as Trainer.processing_class is `None`")
+                logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
         if processor is not None:
             processor.save_pretrained(folder)
         save_arguments(self.args, str(folder))

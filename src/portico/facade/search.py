@@ -86,8 +86,7 @@ class SearchMethods(Facade):
         for name, value in search_backend(self.hp_search_backend).hyperparameters(self, trial).items():
             if not hasattr(self.args, name):
                 logger.warning(
-                    f"Trying to set {name} in the hyperparameter search but there is no corresponding field in"
-                    " `TrainingArguments`."
+                    f"The hyperparameter `{name}` is no field of `TrainingArguments`; only `model_init` sees it."
                 )
                 continue
             present = getattr(self.args, name)

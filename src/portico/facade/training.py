@@ -33,7 +33,7 @@ class TrainingMethods(
 
         The name is fixed: the memory tracker of ``transformers`` knows its stages by the methods that call it.
         """
-        logger.info("\n\nTraining completed. Do not forget to share your model on huggingface.co/models =)\n\n")
+        logger.info("Training completed.")
         self._total_loss_scalar += self._tr_loss.item()
         num_steps = self.state.global_step - self._initial_global_step
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)

@@ -96,7 +96,7 @@ def finish_uploads(facade: "Facade") -> None:
     """Wait until the uploads started by :func:`upload_checkpoint` are done."""
     running = facade.push_in_progress
     if running is not None and not running.is_done():
-        logger.info("Waiting for the current checkpoint push to be finished, this might take a couple of minutes.")
+        logger.info("Waiting until the last upload to the hub is done.")
         running.wait_until_done()
 
 

@@ -158,7 +158,7 @@ def test_several_jobs_are_announced_as_one(tmp_path, caplog):
 
 def test_a_key_without_field_is_announced(tmp_path, caplog):
     searching(tmp_path).hyperparameter_search(lambda trial: {"num_layers": 3}, n_trials=1, backend="optuna")
-    assert "Trying to set num_layers in the hyperparameter search but there is no corresponding field" in caplog.text
+    assert "`num_layers` is no field of `TrainingArguments`" in caplog.text
 
 
 def test_a_model_is_gone_before_the_next_is_made(tmp_path):
