@@ -81,6 +81,18 @@ class Checkpointer(Registrable):
         self._last_save_time = time.time()
         self._last_save = (0, 0)
 
+    def check_processes(self, num_processes: int) -> None:
+        """Refuse to save by the clock, which every process reads for itself, where several must save together.
+
+        Raises:
+            ConfigurationError: If there are several processes.
+        """
+        if num_processes > 1 and self._save_every_num_seconds is not None:
+            raise ConfigurationError(
+                f"`save_every_num_seconds={self._save_every_num_seconds}` of the checkpointer is not supported in "
+                "distributed training; set `save_every_num_batches`."
+            )
+
     def maybe_save_checkpoint(
         self, trainer: Trainer, num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
