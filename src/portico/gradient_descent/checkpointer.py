@@ -4,6 +4,7 @@ import re
 import time
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -130,12 +131,24 @@ class Checkpointer(Registrable):
         return str(model_path), str(training_path)
 
     def load_checkpoint(self) -> TrainerCheckpoint | None:
-        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none."""
+        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none.
+
+        Raises:
+            ConfigurationError: If a file of it cannot be read.
+        """
         paths = self.find_latest_checkpoint()
         if paths is None:
             return None
-        with safe_globals():
-            states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+        try:
+            with safe_globals():
+                states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+        except (RuntimeError, EOFError, UnpicklingError) as error:
+            reason = str(error).partition(".")[0]
+            raise ConfigurationError(
+                f"Could not recover training from the checkpoint {paths[1]} ({reason}): a file of it is damaged, or a "
+                "callback keeps something else than tensors and plain values in its state. Delete its two files to go "
+                "on from the checkpoint before, or specify another serialization directory."
+            ) from error
         return TrainerCheckpoint(*states)
 
     def _is_due(self, num_epochs: int, num_batches: int) -> bool:
