@@ -134,6 +134,13 @@ def continue_from(
     loop.load_state_dict(state)
 
 
+def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
+    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "an epoch is running"
+    fetcher.length = num_batches
+
+
 def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
     """Tell whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
     return bool(trainer.fit_loop.restarted_mid_epoch)
@@ -142,13 +149,6 @@ def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
 def has_data(trainer: pl.Trainer) -> bool:
     """Tell whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
     return trainer.fit_loop._data_fetcher is not None
-
-
-def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
-    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
-    fetcher = trainer.fit_loop._data_fetcher
-    assert fetcher is not None, "an epoch is running"
-    fetcher.length = num_batches
 
 
 def evaluate_inside(trainer: pl.Trainer, feed: Any, *, predicts: bool) -> None:

@@ -4,6 +4,7 @@ import re
 import time
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -81,6 +82,18 @@ class Checkpointer(Registrable):
         self._last_save_time = time.time()
         self._last_save = (0, 0)
 
+    def check_processes(self, num_processes: int) -> None:
+        """Refuse to save by the clock, which every process reads for itself, where several must save together.
+
+        Raises:
+            ConfigurationError: If there are several processes.
+        """
+        if num_processes > 1 and self._save_every_num_seconds is not None:
+            raise ConfigurationError(
+                f"`save_every_num_seconds={self._save_every_num_seconds}` of the checkpointer is not supported in "
+                "distributed training; set `save_every_num_batches`."
+            )
+
     def maybe_save_checkpoint(
         self, trainer: Trainer, num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
@@ -118,12 +131,24 @@ class Checkpointer(Registrable):
         return str(model_path), str(training_path)
 
     def load_checkpoint(self) -> TrainerCheckpoint | None:
-        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none."""
+        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none.
+
+        Raises:
+            ConfigurationError: If a file of it cannot be read.
+        """
         paths = self.find_latest_checkpoint()
         if paths is None:
             return None
-        with safe_globals():
-            states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+        try:
+            with safe_globals():
+                states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
+        except (RuntimeError, EOFError, UnpicklingError) as error:
+            reason = str(error).partition(".")[0]
+            raise ConfigurationError(
+                f"Could not recover training from the checkpoint {paths[1]} ({reason}): a file of it is damaged, or a "
+                "callback keeps something else than tensors and plain values in its state. Delete its two files to go "
+                "on from the checkpoint before, or specify another serialization directory."
+            ) from error
         return TrainerCheckpoint(*states)
 
     def _is_due(self, num_epochs: int, num_batches: int) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers.trainer_utils import has_length
@@ -64,29 +64,20 @@ def count_epochs(
         ConfigurationError: If the loader is empty.
     """
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
-    if per_epoch is None:
-        return EpochPlan(
-            num_train_epochs=num_epochs,
-            num_update_steps_per_epoch=sys.maxsize,
-            steps_in_epoch=sys.maxsize,
-            max_steps=sys.maxsize,
-            gradient_accumulation_steps=num_gradient_accumulation_steps,
-            num_examples=0,
-            num_train_samples=0.0,
-            total_train_batch_size=num_gradient_accumulation_steps * world_size,
-        )
     if per_epoch == 0:
         raise ConfigurationError(
             "`data_loader` is empty, so there is nothing to train on; give one with at least one batch (a loader with "
             "`drop_last=True` drops all of a data set that is smaller than a batch)."
         )
-    counted = RunPlan.make(
-        max_steps=-1,
+    num_batches = sys.maxsize if per_epoch is None else len(data_loader)
+    return EpochPlan(
         num_train_epochs=num_epochs,
+        num_update_steps_per_epoch=per_epoch or sys.maxsize,
+        steps_in_epoch=num_batches,
+        max_steps=sys.maxsize if per_epoch is None else per_epoch * num_epochs,
         gradient_accumulation_steps=num_gradient_accumulation_steps,
         # The examples in a batch are the loader's affair; speeds are told in batches.
+        num_examples=0 if per_epoch is None else num_batches,
+        num_train_samples=0.0 if per_epoch is None else float(num_batches * num_epochs),
         total_train_batch_size=num_gradient_accumulation_steps * world_size,
-        num_batches=len(data_loader),
-        num_examples=len(data_loader),
     )
-    return EpochPlan(**asdict(counted))

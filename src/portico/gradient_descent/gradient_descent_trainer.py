@@ -210,6 +210,7 @@ class GradientDescentTrainer(DescentMethods):
         self.checkpointer = Checkpointer(folder) if checkpointer is None else checkpointer
         if self.checkpointer.serialization_dir is None:
             self.checkpointer.serialization_dir = self.serialization_dir
+        self.checkpointer.check_processes(self.loop.args.world_size)
         if writer is None and folder is not None and tensorboard_is_installed():
             writer = TensorboardWriter(folder)
         self.tensorboard_writer = writer
@@ -222,19 +223,10 @@ class GradientDescentTrainer(DescentMethods):
         model: nn.Module,
         serialization_dir: str | None,
         data_loader: Any,
-        validation_data_loader: Any = None,
-        local_rank: int = 0,
-        patience: int | None = None,
-        validation_metric: str | list[str] = "-loss",
+        *,
         num_epochs: int = 20,
-        cuda_device: int | None = None,
-        grad_norm: float | bool | None = None,
-        grad_clipping: float | None = None,
-        distributed: bool = False,
-        world_size: int = 1,
         num_gradient_accumulation_steps: int = 1,
-        opt_level: str | None = None,
-        use_amp: bool = False,
+        world_size: int = 1,
         no_grad: list[str] | None = None,
         optimizer: Lazy[Optimizer] | None = None,
         learning_rate_scheduler: Lazy[LearningRateScheduler] | None = None,
@@ -254,29 +246,19 @@ class GradientDescentTrainer(DescentMethods):
         optimizer gets the parameters, the schedulers get the optimizer, the averages the trainable parameters.
 
         Args:
-            model: See the class, as for all that is not listed here.
-            serialization_dir: See the class.
-            data_loader: See the class.
-            validation_data_loader: See the class.
-            local_rank: See the class.
-            patience: See the class.
-            validation_metric: See the class.
-            num_epochs: See the class.
-            cuda_device: See the class.
-            grad_norm: See the class.
-            grad_clipping: See the class.
-            distributed: See the class.
-            world_size: See the class.
-            num_gradient_accumulation_steps: See the class.
-            opt_level: See the class.
-            use_amp: See the class.
+            model: The model.
+            serialization_dir: Folder of the run, or ``None``.
+            data_loader: Training batches; their number tells the schedulers the steps of an epoch.
+            num_epochs: Passes over the data.
+            num_gradient_accumulation_steps: Batches of an optimizer step.
+            world_size: Processes.
             no_grad: Regular expressions; parameters in whose names one is found are frozen.
-            optimizer: By default AllenNLP's, Adam.
-            learning_rate_scheduler: See the class.
-            momentum_scheduler: See the class.
-            tensorboard_writer: See the class.
-            moving_average: See the class.
-            checkpointer: See the class.
+            optimizer: Lazy optimizer; by default AllenNLP's, Adam.
+            learning_rate_scheduler: Lazy schedule.
+            momentum_scheduler: Lazy schedule of the momentum.
+            tensorboard_writer: Lazy writer.
+            moving_average: Lazy averages.
+            checkpointer: Lazy checkpointer.
             batch_callbacks: Callbacks, or their configurations.
             epoch_callbacks: Callbacks, or their configurations.
             end_callbacks: Callbacks, or their configurations.
@@ -285,13 +267,16 @@ class GradientDescentTrainer(DescentMethods):
         Raises:
             ConfigurationError: If a part cannot be built.
         """
+        counts = {
+            "num_epochs": num_epochs,
+            "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
+            "world_size": world_size,
+        }
         parts = construct_parts(
             model,
             data_loader=data_loader,
             serialization_dir=serialization_dir,
-            num_epochs=num_epochs,
-            num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-            world_size=world_size,
+            **counts,
             no_grad=no_grad,
             lazy_parts={
                 "optimizer": optimizer,
@@ -307,23 +292,5 @@ class GradientDescentTrainer(DescentMethods):
                 "end_callbacks": end_callbacks,
             },
         )
-        return cls(
-            model,
-            data_loader=data_loader,
-            patience=patience,
-            validation_metric=validation_metric,
-            validation_data_loader=validation_data_loader,
-            num_epochs=num_epochs,
-            serialization_dir=serialization_dir,
-            cuda_device=cuda_device,
-            grad_norm=grad_norm,
-            grad_clipping=grad_clipping,
-            distributed=distributed,
-            local_rank=local_rank,
-            world_size=world_size,
-            num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-            opt_level=opt_level,
-            use_amp=use_amp,
-            **parts,
-            **kwargs,
-        )
+        given = {"data_loader": data_loader, "serialization_dir": serialization_dir, **counts, **kwargs}
+        return cls(model, **parts, **given)

@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from portico.arguments import TrainingArguments
 from portico.evaluation.session import EvaluationSession
+from portico.facade.preparation import prepared_for_training
 from portico.gradient_descent.epoch_plan import count_epochs
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.sharing import dealt
 from portico.gradient_descent.validation import ValidationSession
 from portico.plan import ResumePoint
-from portico.state import TrainingRun, fresh_state
+from portico.state import fresh_state
 from portico.trainer import Trainer
 
 # AllenNLP's rules take the place of these parts of the Hugging Face trainer.
@@ -134,9 +135,27 @@ class LoopTrainer(Trainer):
 
     # A run
 
-    def _plan_run(
-        self, args: Any, checkpoint: str | None, trial: Any, ignore_keys_for_eval: list[str] | None
-    ) -> TrainingRun:
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train from where the AllenNLP trainer stands, which has read its checkpoint.
+
+        Args:
+            resume_from_checkpoint: Not used.
+            trial: Not used.
+            ignore_keys_for_eval: Not used.
+        """
+        self.is_in_train = True
+        try:
+            with prepared_for_training(self.model, self.args):
+                return self._fit(self._plan_descent())
+        finally:
+            self.is_in_train = False
+
+    def _plan_descent(self) -> DescentRun:
         loader, progress = self.get_train_dataloader(), self.descent.progress
         plan = count_epochs(
             loader,
@@ -144,11 +163,11 @@ class LoopTrainer(Trainer):
             num_gradient_accumulation_steps=self.args.gradient_accumulation_steps,
             world_size=self.args.world_size,
         )
-        self._trial = trial
+        self._trial = None
         self.state = fresh_state(self)
         self.state.compute_steps(self.args, plan.max_steps)
         self.state.global_step = progress.total_batches
-        self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, trial)
+        self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, None)
         self.callback_handler.train_dataloader = loader
         done = progress.batches_in_epoch_completed * plan.gradient_accumulation_steps
         return DescentRun(

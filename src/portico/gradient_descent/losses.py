@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.trainer_utils import denumpify_detensorize
 
 
 @dataclass
@@ -78,7 +79,8 @@ def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[st
 
 def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
     get_metrics = getattr(model, "get_metrics", None)
-    return dict(get_metrics(reset=reset)) if get_metrics is not None else {}
+    # Plain numbers: what a checkpoint keeps is read back without running any code that it holds.
+    return denumpify_detensorize(dict(get_metrics(reset=reset))) if get_metrics is not None else {}
 
 
 def _means(sums: LossSums) -> dict[str, float]:

@@ -95,8 +95,7 @@ def _why_not(trainer: Any, model_state: Mapping[str, Any], state: Mapping[str, A
     """Say in what the checkpoint differs from the present training, if it does."""
     if state.get("version") != _VERSION:
         return f"it is of version {state.get('version')}, this is version {_VERSION}"
-    present = {name: tensor.shape for name, tensor in trainer.model.state_dict().items()}
-    saved = {name: tensor.shape for name, tensor in model_state.items()}
+    present, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
     different = sorted(name for name in {**present, **saved} if present.get(name) != saved.get(name))
     if different:
         return f"its model has other weights ({', '.join(different[:3])})"
@@ -108,6 +107,11 @@ def _why_not(trainer: Any, model_state: Mapping[str, Any], state: Mapping[str, A
     if _data_counts(trainer) != state["data"]:
         return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
     return None
+
+
+def _shapes(model_state: Mapping[str, Any]) -> dict[str, Any]:
+    # A module may keep an extra state that is no tensor.
+    return {name: getattr(value, "shape", None) for name, value in model_state.items()}
 
 
 def _data_counts(trainer: Any) -> dict[str, int | None]:

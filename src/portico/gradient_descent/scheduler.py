@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from portico.gradient_descent.errors import ConfigurationError
@@ -71,4 +72,4 @@ class Scheduler:
 
     def _assign(self) -> None:
         for group, value in zip(self.optimizer.param_groups, self.get_values(), strict=True):
-            group[self.param_group_field] = value
+            group[self.param_group_field] = value.item() if isinstance(value, np.generic) else value

@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import Checkpointer, ConfigurationError, ExponentialMovingAverage
+from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
 from portico.gradient_descent.learning_rate_schedulers import LinearWithWarmup, SlantedTriangular
 from portico.gradient_descent.momentum_schedulers import InvertedTriangular
 from unit.gradient_descent.plain_training import (
@@ -256,6 +257,46 @@ def test_a_loader_that_has_become_shorter_is_refused(tmp_path):
     shorter = trainer_with_everything(tmp_path, data_loader=Loader(batches[:2]))
     with pytest.raises(ConfigurationError, match="gives only 2"):
         shorter.train()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_damaged_checkpoint_is_refused(tmp_path, content):
+    make_trainer(tmp_path, num_epochs=1).train()
+    (tmp_path / "training_state_e1_b0.th").write_bytes(content)
+    refused(make_trainer(tmp_path), tmp_path, r"Could not recover training from the checkpoint .* damaged, or a callb")
+
+
+def test_states_of_callbacks_and_numbers_of_numpy_come_back(tmp_path):
+    class Counting(BatchCallback):
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, is_training, **kwargs):
+            self.count += is_training
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    class NumpyNet(Net):
+        def get_metrics(self, reset=False):
+            return {"count": np.float64(super().get_metrics(reset)["count"]), "tensor": torch.tensor(2)}
+
+    def trainer(**options):
+        counting = Counting()
+        made = trainer_with_everything(
+            tmp_path, model=NumpyNet(), moving_average=None, batch_callbacks=[counting], **options
+        )
+        return made, counting
+
+    trainer(num_epochs=1)[0].train()
+    later, counting = trainer()
+    metrics = later.train()
+    assert counting.count == 10
+    assert type(metrics["validation_count"]) is float
+    assert metrics["validation_tensor"] == 2
 
 
 def test_metrics_are_written_for_each_epoch_and_at_the_end(tmp_path):

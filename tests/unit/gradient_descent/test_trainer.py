@@ -297,6 +297,12 @@ def test_a_wrong_checkpointer_is_refused(tmp_path, options, match):
         Checkpointer(tmp_path, **options)
 
 
+def test_several_processes_do_not_save_by_the_clock(tmp_path):
+    Checkpointer(tmp_path, save_every_num_batches=5).check_processes(2)
+    with pytest.raises(ConfigurationError, match=r"`save_every_num_seconds=60` .* not supported in distributed tra"):
+        Checkpointer(tmp_path, save_every_num_seconds=60).check_processes(2)
+
+
 def test_the_latest_checkpoint_is_the_furthest(tmp_path):
     make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, save_every_num_batches=2)).train()
     # What was touched last does not matter.

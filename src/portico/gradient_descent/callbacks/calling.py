@@ -30,9 +30,6 @@ class CallbackList:
         for adapt in self._adapters:
             adapt(arguments)
 
-    def __bool__(self) -> bool:
-        return bool(self.callbacks)
-
 
 def _adapter(callback: Any, known: Sequence[str]) -> Callable[[Mapping[str, Any]], None]:
     if not callable(callback):
