@@ -140,10 +140,11 @@ ELSEWHERE = {
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
     "tests/unit/test_preparation.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
-    "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config push_to_hub",
+    "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config",
+    "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp_config",
     "the trainer that generates": (
-        "predict_with_generate generation_max_length generation_num_beams generation_config sortish_sampler"
+        "predict_with_generate generation_max_length generation_num_beams generation_config"
     ),
 }
 

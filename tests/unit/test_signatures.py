@@ -18,16 +18,11 @@ LIGHTNING_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precisio
 
 DIFFERENT_SIGNATURES = {
     "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",
-    "_maybe_log_save_evaluate": "may be called without the arguments that older overrides do not hand on",
-    "_save_checkpoint": "takes the `metrics` that older overrides hand on",
+    "_maybe_log_save_evaluate": "overrides written for older versions call it without `start_time`",
+    "_save_checkpoint": "overrides written for older versions give `metrics`",
     "metrics_format": "transformers 5.23 lost its `self`, so that calling it on a trainer fails there",
 }
-# Built by the search of hyperparameters.
-SEARCH = {"_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint", "hyperparameter_search"}
-NOT_THERE = {
-    **dict.fromkeys(INSTEAD, "no code here calls it; a subclass that overrides it is refused"),
-    **dict.fromkeys(SEARCH, "the search of hyperparameters brings it"),
-}
+NOT_THERE = dict.fromkeys(INSTEAD, "no code here calls it; a subclass that overrides it is refused")
 ATTRIBUTES_NOT_THERE = {
     "_loggers_initialized": "written and never read by transformers",
     "_mixed_mesh_grads": "belongs to models that transformers shards itself",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from portico.facade.unsupported import REFUSALS
 from portico.fields.table import TREATMENTS, Treatment
+from portico.old_spellings.renamed import RENAMED
+from portico.old_spellings.retired import retired_treatments
 
 _HEAD = """\
 # Training arguments
@@ -22,10 +24,21 @@ This page is generated: `python -m portico.fields.page docs/training_arguments.m
 | --- | --- | --- |
 """
 
+_OLD_HEAD = """
+## Arguments of transformers 4
+
+Each is taken with one `FutureWarning` that says what to write today.
+
+| Argument | What becomes of it |
+| --- | --- |
+"""
+
 
 def page() -> str:
-    """Return the page as Markdown: a table of all fields by name."""
-    return _HEAD + "".join(_row(name, treatment) for name, treatment in sorted(TREATMENTS.items()))
+    """Return the page as Markdown: a table of all fields by name, and one of those of transformers 4."""
+    present = "".join(_row(name, treatment) for name, treatment in sorted(TREATMENTS.items()))
+    old = {name: f"is called `{new}`" for name, new in RENAMED.items()} | retired_treatments()
+    return _HEAD + present + _OLD_HEAD + "".join(f"| `{name}` | {fate} |\n" for name, fate in sorted(old.items()))
 
 
 def _row(name: str, treatment: Treatment) -> str:

@@ -1,7 +1,8 @@
 """Every field of the training arguments, with what it does here.
 
 A new field of transformers belongs into one of the groups below; a test names those that are missing. Values that are
-refused although their field is honoured stand in :mod:`portico.facade.unsupported`.
+refused although their field is honoured stand in :mod:`portico.facade.unsupported`, the arguments of ``transformers``
+4 in :mod:`portico.old_spellings`.
 """
 
 from collections.abc import Mapping
@@ -66,12 +67,15 @@ _HONOURED = {
     "watches for overflow, or measures memory": "debug skip_memory_metrics",
     "is read by scripts, not by a trainer": "do_train do_eval do_predict resume_from_checkpoint",
     "is for trainers that generate": (
-        "predict_with_generate generation_max_length generation_num_beams generation_config sortish_sampler"
+        "predict_with_generate generation_max_length generation_num_beams generation_config"
     ),
 }
 
 _WITHOUT_EFFECT = {
     "Lightning's strategy, or `torchrun`, says which process this is": "local_rank",
+    "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths": (
+        "sortish_sampler"
+    ),
 }
 
 

@@ -163,3 +163,14 @@ def _hand_on(args: Any, name: str, value: Any) -> None:
         )
     setattr(args, successor.name, new)
     warn_of_old_spelling(f"`{name}` is expressed by `{successor.name}={new!r}` now; the older name still works.")
+
+
+def retired_treatments() -> dict[str, str]:
+    """Return what becomes of each retired argument, by name: a clause for the documentation."""
+    return {
+        **{name: f"handed on to `{successor.name}`" for name, successor in _SUCCESSORS.items()},
+        **{name: f"honoured (today: {instead})" for name, instead in _HONOURED.items()},
+        **{name: f"refused; {instead} instead" for name, (_, instead) in _REFUSED.items()},
+        # Of those that are refused too, one value is.
+        **{name: f"none (announced): {why}" for name, why in _WITHOUT_EFFECT.items()},
+    }

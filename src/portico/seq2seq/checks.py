@@ -1,6 +1,5 @@
 """Whether generation can do what the arguments ask for: told before training, not at the first evaluation."""
 
-import logging
 from typing import Any
 
 import transformers
@@ -8,11 +7,9 @@ import transformers
 from portico.errors import InputError
 from portico.seq2seq.generation import padding_token
 
-logger = logging.getLogger(__name__)
-
 
 def check_seq2seq_arguments(args: Any) -> None:
-    """Refuse training arguments that know nothing of generation, and say what has no effect.
+    """Refuse training arguments that know nothing of generation.
 
     Raises:
         InputError: If ``args`` are plain training arguments.
@@ -21,11 +18,6 @@ def check_seq2seq_arguments(args: Any) -> None:
         raise InputError(
             f"`args` is a {type(args).__name__}, which has no settings of generation; give "
             "`portico.Seq2SeqTrainingArguments` or `transformers.Seq2SeqTrainingArguments`."
-        )
-    if getattr(args, "sortish_sampler", False):
-        logger.warning(
-            "`sortish_sampler=True` has no effect, as in transformers; for batches of like lengths set "
-            "`train_sampling_strategy='group_by_length'`."
         )
 
 

@@ -12,18 +12,28 @@ from parity.peers import ToyDataset, tiny_bert
 from portico.facade.unsupported import REFUSALS
 from portico.fields.page import page
 from portico.fields.table import TREATMENTS
-from unit.toy import toy_trainer
+from portico.old_spellings.renamed import RENAMED
+from portico.old_spellings.retired import RetiredArguments, retired_treatments
+from unit.toy import toy_arguments, toy_trainer
 
 ARGUMENTS = (portico.TrainingArguments, transformers.Seq2SeqTrainingArguments)
 SILENT = [name for name, treatment in TREATMENTS.items() if not treatment.has_effect]
-SET = {"local_rank": 0}
+SET = {"local_rank": 0, "sortish_sampler": True}
 
 
 def test_every_field_has_a_treatment():
     fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
+    assert not TREATMENTS.keys() & retired_treatments().keys()
+    fields -= retired_treatments().keys()
     assert sorted(fields - TREATMENTS.keys()) == [], "say in portico.fields.table what these fields do here"
     assert sorted(TREATMENTS.keys() - fields) == [], "no such field"
     assert REFUSALS.keys() <= fields
+
+
+def test_every_argument_of_transformers_4_has_a_row():
+    assert retired_treatments().keys() == {field.name for field in dataclasses.fields(RetiredArguments)}
+    names = [*retired_treatments(), *RENAMED]
+    assert all(page().count(f"\n| `{name}` |") == 1 for name in names)
 
 
 def test_the_page_is_current():
@@ -34,7 +44,8 @@ def test_the_page_is_current():
 @pytest.mark.parametrize("name", SILENT)
 def test_a_field_without_effect_is_announced_once(name, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        toy_trainer(tmp_path, max_steps=1, **{name: SET[name]}).train()
+        args = toy_arguments(tmp_path, portico.Seq2SeqTrainingArguments, max_steps=1, **{name: SET[name]})
+        toy_trainer(tmp_path, parts={"args": args}).train()
     lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
     assert lines == [f"`{name}={SET[name]!r}` has no effect: {TREATMENTS[name].clause}."]
 

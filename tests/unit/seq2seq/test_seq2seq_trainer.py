@@ -1,6 +1,5 @@
 """What the trainer refuses, announces and passes on; its numbers are in the parity suite."""
 
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -54,12 +53,6 @@ def test_arguments_of_transformers_are_taken(tmp_path):
 def test_arguments_are_made_where_there_are_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(portico.Seq2SeqTrainer(model=tiny_t5()).args, portico.Seq2SeqTrainingArguments)
-
-
-def test_the_sampler_without_effect_is_announced(tmp_path, caplog):
-    caplog.set_level(logging.WARNING, logger="portico")
-    seq2seq_trainer(tmp_path, sortish_sampler=True)
-    assert "`sortish_sampler=True` has no effect, as in transformers" in caplog.text
 
 
 def test_a_model_that_cannot_generate_is_refused(tmp_path):
