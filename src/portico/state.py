@@ -188,7 +188,8 @@ class TrainingRun:
         """Refuse to go on without end over a stream too short for a single step."""
         control, window = self.facade.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
-        if self.facade.state.global_step == self.first_step and not is_stopped:
+        made_no_step = self.facade.state.global_step == self.first_step and self.num_batches_seen < window
+        if made_no_step and not is_stopped:
             raise InputError(
                 f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
                 f"{window} that make an optimizer step, so training would never end; set "
