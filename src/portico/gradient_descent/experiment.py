@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from portico.gradient_descent.config_file import read_config
-from portico.gradient_descent.construction import from_params
+from portico.gradient_descent.construction import convert, from_params
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
 from portico.gradient_descent.registry import Registrable
@@ -99,7 +99,7 @@ def run_gradient_descent(
     """
     _refuse_unused(preprocess=preprocess, postprocess=postprocess, metric=metric)
     if allennlp_config is None:
-        seed = args.get("seed", 0)
+        seed = convert(int, args.get("seed", 0), "args.seed", {})
         _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
         parts = _topic_parts(model, data)
     else:
@@ -122,8 +122,8 @@ def run_gradient_descent(
 
 
 def _topic_parts(model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
-    classifier = BagOfWordsClassifier(**{"vocab_size": num_words(), "num_labels": len(TOPICS), **model})
-    return _Parts(classifier, *make_loaders(**data))
+    classifier = from_params(BagOfWordsClassifier, model, vocab_size=num_words(), num_labels=len(TOPICS))
+    return _Parts(classifier, *from_params(make_loaders, data))
 
 
 def _parts_of(config: Mapping[str, Any], model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
