@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from portico import lightning_internals
-from portico.lightning_internals import UndividedLoss, continue_from, publish_metrics
+from portico.feeds import TrainFeed
+from portico.lightning_internals import UndividedLoss, continue_from, end_epoch_after, publish_metrics
+from portico.quiet import quiet_lightning
 from unit.toy import toy_trainer
 
 
@@ -45,6 +47,32 @@ def test_loops_stand_where_a_resumed_run_stands(trainer, batches):
 def test_loops_of_an_endless_stream_can_be_set(trainer):
     continue_from(trainer, epoch=0, num_batches_done=3, batches_per_epoch=sys.maxsize, steps=3)
     assert trainer.global_step == 3
+
+
+def test_an_epoch_ends_where_it_is_told_to(trainer):
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch, batch_idx):
+            return (self.weight * batch).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1.0)
+
+    def batches():
+        for number in range(5):
+            if number == 3:
+                end_epoch_after(trainer, 5)
+            yield torch.ones(1)
+
+    trainer.accumulate_grad_batches = 3
+    trainer.fit_loop.max_epochs = 1
+    with quiet_lightning():
+        trainer.fit(Module(), TrainFeed(sys.maxsize, batches))
+    # Three batches make a step, and the two that are left.
+    assert trainer.global_step == 2
 
 
 def test_only_numbers_are_published(trainer):

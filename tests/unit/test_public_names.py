@@ -20,7 +20,7 @@ def test_an_unknown_name_lists_the_known_ones(package):
         _ = package.Trainr
 
 
-@pytest.mark.parametrize("package", ["portico", "portico.mrc", "portico.mrc.answers"])
+@pytest.mark.parametrize("package", ["portico", "portico.gradient_descent", "portico.mrc", "portico.mrc.answers"])
 def test_importing_a_package_does_not_import_torch(package):
     script = f"import sys, {package}; assert not {{'torch', 'transformers', 'hydra'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -42,7 +42,8 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
     """Build an object of the configuration ``params``.
 
     Args:
-        base: Class that is wanted; a :class:`~portico.gradient_descent.registry.Registrable` looks up ``"type"``.
+        base: Class that is wanted, or a function that makes it; a
+            :class:`~portico.gradient_descent.registry.Registrable` looks up ``"type"``.
         params: A dict of constructor arguments with ``"type"``; a bare word is the type alone.
         **extras: Arguments that no configuration holds; the constructor gets those that it takes.
 
@@ -117,7 +118,7 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
             "alone."
         )
     arguments = dict(params)
-    if not issubclass(base, Registrable):
+    if not (inspect.isclass(base) and issubclass(base, Registrable)):
         return base, arguments
     name = arguments.pop("type", base.default_implementation)
     if name is None:

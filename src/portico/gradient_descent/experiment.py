@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from portico.gradient_descent.config_file import read_config
-from portico.gradient_descent.construction import from_params
+from portico.gradient_descent.construction import convert, from_params
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
 from portico.gradient_descent.registry import Registrable
@@ -37,7 +37,9 @@ class DataLoader(Registrable):
     """Registry of functions and classes that make the batches a configuration names."""
 
 
-Model.register("bag_of_words")(BagOfWordsClassifier)
+_TOPIC_MODEL = "bag_of_words"
+_TOPIC_SIZES = {"vocab_size": num_words(), "num_labels": len(TOPICS)}
+Model.register(_TOPIC_MODEL)(BagOfWordsClassifier)
 
 
 class _Parts(NamedTuple):
@@ -99,7 +101,7 @@ def run_gradient_descent(
     """
     _refuse_unused(preprocess=preprocess, postprocess=postprocess, metric=metric)
     if allennlp_config is None:
-        seed = args.get("seed", 0)
+        seed = convert(int, args.get("seed", 0), "args.seed", {})
         _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
         parts = _topic_parts(model, data)
     else:
@@ -122,22 +124,22 @@ def run_gradient_descent(
 
 
 def _topic_parts(model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
-    classifier = BagOfWordsClassifier(**{"vocab_size": num_words(), "num_labels": len(TOPICS), **model})
-    return _Parts(classifier, *make_loaders(**data))
+    classifier = from_params(Model, {"type": _TOPIC_MODEL, **model}, **_TOPIC_SIZES)
+    return _Parts(classifier, *from_params(make_loaders, data))
 
 
 def _parts_of(config: Mapping[str, Any], model: Mapping[str, Any], data: Mapping[str, Any]) -> _Parts:
     """Build what the file describes; what it leaves out is the classification of topics."""
-    embedded = _topic_parts(model, data)
-    if ("model" in config) and ("data_loader" not in config) and config["model"].get("type") != "bag_of_words":
+    described = config.get("model", {"type": _TOPIC_MODEL, **model})
+    kind = described.get("type") if isinstance(described, Mapping) else described
+    if "data_loader" not in config and kind != _TOPIC_MODEL:
         raise ConfigurationError(
             "The configuration file has a 'model' of its own but no 'data_loader'; add one, such as "
             "{'type': 'my_package.my_module.make_loader'}, and a 'validation_data_loader' if it validates."
         )
-    extras = {"vocab_size": num_words(), "num_labels": len(TOPICS)}
-    built = from_params(Model, config["model"], **extras) if "model" in config else embedded.model
+    built = from_params(Model, described, **_TOPIC_SIZES)
     if "data_loader" not in config:
-        return embedded._replace(model=built)
+        return _Parts(built, *from_params(make_loaders, data))
     validation = config.get("validation_data_loader")
     return _Parts(
         built,

@@ -136,6 +136,20 @@ def test_a_file_that_asks_for_what_is_not_there_is_refused(tmp_path, content, ma
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("group", "values", "match"),
+    [
+        ("data", {"num_train": "many"}, "`num_train='many'` is a str; set it to a value of type int"),
+        ("data", {"batch_size": 0}, "`data.batch_size=0` cannot be used; set it to an int >= 1"),
+        ("model", {"dropout": "half"}, "`dropout='half'` is a str; set it to a value of type float"),
+        ("args", {"seed": "x"}, "`args.seed='x'` is a str; set it to a value of type int"),
+    ],
+)
+def test_a_wrong_value_is_refused(tmp_path, group, values, match):
+    with pytest.raises(ConfigurationError, match=match):
+        train(tmp_path, **{group: values})
+
+
 def test_groups_of_other_experiments_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="group `preprocess` is not used by this experiment"):
         train(tmp_path, preprocess={"doc_stride": 4})
