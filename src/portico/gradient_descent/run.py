@@ -74,7 +74,8 @@ class DescentRun(TrainingRun):
                 end_epoch_after(facade.lightning_trainer, plan.window.end)
             facade.current_gradient_accumulation_steps = len(group)
             self.group = group
-            for batch in group:
+            for position, batch in enumerate(group, start=1):
+                self.closes_window = position == len(group)
                 yield batch
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
                     return
