@@ -3,17 +3,24 @@
 from typing import TYPE_CHECKING
 
 from portico.lazy import lazy_exports
+from portico.registration import register_with_lightning
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
     from portico.cli import compose as compose
     from portico.datamodule import TrainerDataModule as TrainerDataModule
     from portico.errors import InputError as InputError
+    from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
+    from portico.ipu.config import IPUConfig as IPUConfig
+    from portico.ipu.strategy import IPUStrategy as IPUStrategy
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
+    "IPUAccelerator": "portico.ipu.accelerator",
+    "IPUConfig": "portico.ipu.config",
+    "IPUStrategy": "portico.ipu.strategy",
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
     "Trainer": "portico.trainer",
@@ -25,3 +32,8 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+
+register_with_lightning(
+    accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator"},
+    strategies={"ipu": "portico.ipu.strategy:IPUStrategy"},
+)

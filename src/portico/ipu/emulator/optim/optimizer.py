@@ -113,7 +113,12 @@ class Optimizer(Mixed):
         self._pending_state = (state_dict["ipu_state"], state_dict["ipu_param"])
 
     def connect(self, device_state: "Callable[[], tuple[Any, Any] | None] | None") -> None:
-        """Let ``state_dict`` ask a device for its state; an executor calls this."""
+        """Let ``state_dict`` ask a device for its state; an executor calls this, with ``None`` when it ends.
+
+        The state outlives the executor: the next that runs with this optimizer goes on from it.
+        """
+        if device_state is None and self._device_state is not None:
+            self._pending_state = self._device_state()
         self._device_state = device_state
 
     def take_pending_state(self) -> tuple[Any, Any] | None:
