@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from portico.datamodule import TrainerDataModule as TrainerDataModule
     from portico.errors import InputError as InputError
     from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
+    from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
     from portico.ipu.config import IPUConfig as IPUConfig
     from portico.ipu.strategy import IPUStrategy as IPUStrategy
+    from portico.ipu.trainer import IPUTrainer as IPUTrainer
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.trainer import Trainer as Trainer
@@ -21,6 +23,8 @@ _HOMES = {
     "IPUAccelerator": "portico.ipu.accelerator",
     "IPUConfig": "portico.ipu.config",
     "IPUStrategy": "portico.ipu.strategy",
+    "IPUTrainer": "portico.ipu.trainer",
+    "IPUTrainingArguments": "portico.ipu.arguments",
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
     "Trainer": "portico.trainer",

@@ -252,7 +252,7 @@ class Trainer(TrainingMethods):
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
         self.module.take(self.model)
-        self.model_wrapped = self.model
+        self.model_wrapped = self._wrap_model(self.model)
         self.module.run = self.datamodule.run = run
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:

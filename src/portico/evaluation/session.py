@@ -75,7 +75,10 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = facade.prediction_step(
-            facade.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            facade._wrap_model(facade.model, training=False),
+            inputs,
+            self.prediction_loss_only,
+            ignore_keys=self.ignore_keys,
         )
         self.keep(loss, logits, labels, inputs)
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)

@@ -18,6 +18,10 @@ class StepMethods(DataMethods):
     # Whether `compute_loss` divides by the accumulation window itself; `None` decides from the model.
     loss_is_scaled_for_ga: bool | None = None
 
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """Return what batches are run through: the model itself, unless a subclass runs it elsewhere."""
+        return model
+
     @property
     def _runs_own_backward(self) -> bool:
         """Whether a subclass has a training step of its own, whose backward passes run where it calls for them."""

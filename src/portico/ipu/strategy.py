@@ -267,6 +267,11 @@ class IPUStrategy(SingleDeviceStrategy):
 
 
 def _check_module(module: pl.LightningModule) -> None:
+    if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
+        raise InputError(
+            f"`strategy='ipu'` came to a {type(module.facade).__name__}, which does not know programs; use "
+            "`IPUTrainer`, or mix `portico.ipu.trainer.IPUMethods` into your trainer."
+        )
     if not module.automatic_optimization:
         raise InputError(
             "The module optimizes manually, but a program makes the weight updates itself; set "
