@@ -72,6 +72,7 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
         self.programs = ExecutorPair()
         self.placement = None
+        self.placement_report = None
         self.loss_function = None
         self._pending_device_rng = None
         self.original_model = model

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,25 @@ logger = logging.getLogger(__name__)
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
 _STRATEGY_KEYS = ("strategy", "accelerator", "devices", "num_nodes", "precision")
+
+
+def _no_sections(trainer: MRCTrainer) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class ReaderTraining:
+    """How a reader is trained.
+
+    Args:
+        arguments_class: Class of the training arguments.
+        make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
+        report_sections: Returns what the report shows beside the answers: HTML by heading.
+    """
+
+    arguments_class: type[TrainingArguments] = TrainingArguments
+    make_trainer: Callable[..., MRCTrainer] = MRCTrainer
+    report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
 
 
 def valid_keys() -> dict[str, list[str]]:
@@ -54,6 +73,7 @@ def run_mrc(
     callbacks: Sequence[Any],
     logger: Sequence[Any],
     output_dir: str,
+    training: ReaderTraining | None = None,
 ) -> dict[str, float]:
     """Train a reader, evaluate its answers and write everything into ``output_dir``.
 
@@ -68,6 +88,7 @@ def run_mrc(
         callbacks: Callbacks of Hugging Face.
         logger: Lightning loggers.
         output_dir: Folder of the run.
+        training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
         Metrics of training and of the final evaluation.
@@ -77,7 +98,8 @@ def run_mrc(
     """
     started = time.time()
     check_settings(args=args, model=model, data=data, preprocess=preprocess, postprocess=postprocess, metric=metric)
-    arguments = _training_arguments(args, strategy, output_dir)
+    training = training or ReaderTraining()
+    arguments = _training_arguments(training.arguments_class, args, strategy, output_dir)
     check_callbacks(callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(data)
@@ -91,7 +113,7 @@ def run_mrc(
     )
     version_2 = metric.get("version_2_with_negative")
     version_2 = examples.has_unanswerable if version_2 is None else version_2
-    trainer = MRCTrainer(
+    trainer = training.make_trainer(
         model=reader.model,
         args=arguments,
         train_dataset=featurizer.train_features(examples.train),
@@ -112,13 +134,16 @@ def run_mrc(
         "postprocess": dict(postprocess),
         "args": dict(args),
     }
-    _report(trainer, metrics, settings, seconds=time.time() - started)
+    sections = training.report_sections(trainer)
+    _report(trainer, metrics, settings, sections, seconds=time.time() - started)
     return metrics
 
 
-def _training_arguments(args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str) -> TrainingArguments:
+def _training_arguments(
+    arguments_class: type[TrainingArguments], args: Mapping[str, Any], strategy: Mapping[str, Any], output_dir: str
+) -> TrainingArguments:
     try:
-        return TrainingArguments(output_dir=output_dir, **{**args, **strategy})
+        return arguments_class(output_dir=output_dir, **{**args, **strategy})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"The training arguments do not go together: {' '.join(str(error).split())}") from error
 
@@ -163,7 +188,14 @@ def _train_and_evaluate(trainer: MRCTrainer) -> dict[str, float]:
     return {**train_metrics, **metrics}
 
 
-def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping[str, Any], *, seconds: float) -> None:
+def _report(
+    trainer: MRCTrainer,
+    metrics: Mapping[str, float],
+    settings: Mapping[str, Any],
+    sections: Mapping[str, str],
+    *,
+    seconds: float,
+) -> None:
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
@@ -174,6 +206,7 @@ def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping
         metrics=metrics,
         log_history=trainer.state.log_history,
         settings=settings,
+        more_sections=sections,
         title="Machine reading comprehension",
     )
     print_summary(

@@ -14,6 +14,7 @@ from portico.ipu.device_program import DeviceProgram, LossFunction
 from portico.ipu.executors import ExecutorPair
 from portico.ipu.padding import cut_back, filled_up, num_rows, weighted_loss, with_ignored_labels
 from portico.ipu.pipelining.placement import Placement, place, unplaced
+from portico.ipu.pipelining.report import PlacementReport
 from portico.nested import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ProgramMethods(Facade):
         eval_opts: Options of the inference program.
         programs: Both programs.
         placement: Where the layers of the program made last lie; ``None`` on one IPU, or before there is a program.
+        placement_report: What the training placement comes to; ``None`` as long as there is none.
         loss_function: Computes the loss inside the program; ``None`` leaves it to the model.
     """
 
@@ -62,6 +64,7 @@ class ProgramMethods(Facade):
     eval_opts: Any
     programs: ExecutorPair
     placement: Placement | None
+    placement_report: PlacementReport | None
     loss_function: LossFunction | None
     _pending_device_rng: list[int] | None
 
@@ -178,6 +181,17 @@ class ProgramMethods(Facade):
         size = int(self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size)
         micro_batch = map_tensors(lambda tensor: tensor[:size] if tensor.dim() else tensor, dict(batch))
         self.placement = place(model, micro_batch, config)
+        if training:
+            self._report_placement(model, config, size)
+
+    def _report_placement(self, model: nn.Module, config: IPUConfig, micro_batch_size: int) -> None:
+        assert self.placement is not None
+        self.placement_report = PlacementReport.of(
+            self.placement, model, config, micro_batch_size=micro_batch_size, optimizer=self.optimizer
+        )
+        if self.is_world_process_zero():
+            self.placement_report.save(self.args.output_dir)
+            print(self.placement_report.text())
 
     def _first_batch(self, training: bool) -> Any:
         loader = self.get_train_dataloader() if training else self.get_eval_dataloader()
