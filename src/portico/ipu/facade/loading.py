@@ -6,6 +6,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.evaluation.session import EvaluationSession
+from portico.ipu.ahead import AheadLoader
 from portico.ipu.facade.programs import ProgramMethods
 
 
@@ -46,14 +47,29 @@ class LoadingMethods(ProgramMethods):
         dataloader_key: str | None = None,
     ) -> Any:
         size = self.combined_train_batch_size if is_training else self.combined_eval_batch_size
+        mode = self.args.dataloader_mode if is_training else "sync"
+        rebatches = mode == "async_rebatched"
         with self._collating_with(self.data_collator if is_training else self.eval_data_collator):
             loader = self.datamodule.build_loader(
-                dataset, description=description, batch_size=size, sampler_fn=sampler_fn, is_training=is_training
+                dataset,
+                description=description,
+                batch_size=self._worker_batch_size(size) if rebatches else size,
+                sampler_fn=sampler_fn,
+                is_training=is_training,
             )
-        if is_training and not self.args.pad_on_batch_axis and loader.batch_sampler is not None:
+        drops_last = is_training and not self.args.pad_on_batch_axis
+        if drops_last and not rebatches and loader.batch_sampler is not None:
             # A program takes full batches only.
             loader.batch_sampler.drop_last = True
-        return self.accelerator.prepare(loader)
+        prepared = self.accelerator.prepare(loader)
+        if mode == "sync":
+            return prepared
+        return AheadLoader(prepared, batch_size=size, rebatches=rebatches, drop_last=drops_last)
+
+    def _worker_batch_size(self, combined: int) -> int:
+        """Return the rows that a worker loads at once, at most a combined batch."""
+        workers = self.args.dataloader_num_workers
+        return min(max(2 * (combined // workers), 1), combined) if workers else combined
 
     @contextmanager
     def _collating_with(self, collator: Any) -> Iterator[None]:

@@ -15,6 +15,7 @@ from portico.ipu.executors import ExecutorPair
 from portico.ipu.padding import cut_back, filled_up, num_rows, weighted_loss, with_ignored_labels
 from portico.ipu.pipelining.placement import Placement, place, unplaced
 from portico.ipu.pipelining.report import PlacementReport
+from portico.ipu.pipelining.serialization import serialize
 from portico.nested import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -174,6 +175,7 @@ class ProgramMethods(Facade):
 
     def _place(self, model: nn.Module, config: IPUConfig, training: bool, sample_batch: Any) -> None:
         unplaced(model)
+        serialize(model, config)
         self.placement = None
         if config._ipus_per_replica == 1:
             return

@@ -14,6 +14,7 @@ from portico.ipu.pipelining.handed_out import hand_out_copies, without_copies
 from portico.ipu.pipelining.layers import layer_ipus
 from portico.ipu.pipelining.order import execution_order
 from portico.ipu.pipelining.recomputation import recompute_from, without_recomputation
+from portico.ipu.pipelining.serialization import without_serialization
 from portico.ipu.pipelining.stacks import layer_names
 
 
@@ -73,7 +74,6 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Pla
         IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
     """
     placement = plan_placement(model, sample, config)
-    unplaced(model)
     last: int | None = None
     begun: set[int] = set()
     for name, ipu in placement.steps:
@@ -94,6 +94,7 @@ def unplaced(model: nn.Module) -> None:
     backend.removeBlocks(model)
     without_recomputation(model)
     without_copies(model)
+    without_serialization(model)
 
 
 def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
