@@ -1,6 +1,8 @@
 """Small models on the emulator, and the plain torch loops they have to agree with."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -8,6 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from portico.ipu import emulator as poptorch
+from portico.ipu.emulator.device.pool import pool
+
+
+@contextmanager
+def one_free_ipu() -> Iterator[None]:
+    """Leave one IPU free, whatever programs of other tests still hold."""
+    gc.collect()
+    with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + 1):
+        yield
 
 
 class Perceptron(nn.Module):

@@ -1,54 +1,49 @@
-"""The training and the inference program of a model, of which one is attached at a time."""
+"""The programs of a model, of which one is attached at a time."""
 
 from typing import Any
 
 from portico.ipu import backend
 
 
-class ExecutorPair:
-    """Keeps two programs, and gives the IPUs to the one in use.
-
-    Attributes:
-        training: The program that trains; ``None`` until there is one.
-        inference: The program that runs forward only; ``None`` until there is one.
-    """
+class ProgramPool:
+    """Keeps programs, and gives the IPUs to the one in use."""
 
     def __init__(self) -> None:
-        self.training: Any = None
-        self.inference: Any = None
+        self._programs: list[Any] = []
 
     def make_training(self, model: Any, options: Any, optimizer: Any) -> Any:
-        """Make the program that trains ``model``."""
-        self.training = backend.trainingModel(model, options=options, optimizer=optimizer)
-        return self.training
+        """Make a program that trains ``model``."""
+        return self._kept(backend.trainingModel(model, options=options, optimizer=optimizer))
 
     def make_inference(self, model: Any, options: Any) -> Any:
-        """Make the program that runs ``model`` forward."""
-        self.inference = backend.inferenceModel(model, options=options)
-        return self.inference
+        """Make a program that runs ``model`` forward."""
+        return self._kept(backend.inferenceModel(model, options=options))
 
-    def ready(self, executor: Any) -> Any:
-        """Detach the other program, attach this one if it was compiled, and return it."""
-        other = self.inference if executor is self.training else self.training
-        detach(other)
-        if executor.isCompiled() and not executor.isAttachedToDevice():
-            executor.attachToDevice()
-        return executor
+    def ready(self, program: Any) -> Any:
+        """Detach all other programs, attach this one if it was compiled, and return it."""
+        for other in self._programs:
+            if other is not program:
+                _detach(other)
+        if program.isCompiled() and not program.isAttachedToDevice():
+            program.attachToDevice()
+        return program
 
     def release(self) -> None:
-        """Detach both programs."""
-        detach(self.training)
-        detach(self.inference)
+        """Detach all programs."""
+        for program in self._programs:
+            _detach(program)
 
     def destroy(self) -> None:
-        """Give up both programs; their models can be wrapped again."""
-        for executor in (self.training, self.inference):
-            if executor is not None:
-                executor.destroy()
-        self.training = self.inference = None
+        """Give up all programs; their models can be wrapped again."""
+        for program in self._programs:
+            program.destroy()
+        self._programs.clear()
+
+    def _kept(self, program: Any) -> Any:
+        self._programs.append(program)
+        return program
 
 
-def detach(executor: Any) -> None:
-    """Take a program off its IPUs, if it is on any."""
-    if executor is not None and executor.isCompiled() and executor.isAttachedToDevice():
-        executor.detachFromDevice()
+def _detach(program: Any) -> None:
+    if program.isCompiled() and program.isAttachedToDevice():
+        program.detachFromDevice()

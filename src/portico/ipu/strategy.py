@@ -9,6 +9,7 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -16,7 +17,7 @@ from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IPUConfig
 from portico.ipu.data import ipu_loader
-from portico.ipu.executors import ExecutorPair
+from portico.ipu.executors import ProgramPool
 from portico.ipu.precision import IPUPrecision
 from portico.ipu.traced_step import TracedStep, mean_loss, step_arguments
 
@@ -40,7 +41,6 @@ class IPUStrategy(SingleDeviceStrategy):
         precision_plugin: An :class:`~portico.ipu.precision.IPUPrecision`, or what Lightning chose.
 
     Attributes:
-        programs: The programs of ``ipu_model``, or of the facade's model.
         parallel_devices: One for each replica that ``devices`` asks for.
 
     Raises:
@@ -63,8 +63,9 @@ class IPUStrategy(SingleDeviceStrategy):
         self._given_options = (training_opts, inference_opts)
         self._options: dict[bool, Any] = {}
         self.parallel_devices: list[torch.device] | None = None
-        self.programs = ExecutorPair()
-        self._steps: dict[str, Any] = {}
+        self._programs = ProgramPool()
+        # By the name of a step, and of `ipu_model` by whether it trains.
+        self._made: dict[str | bool, Any] = {}
         self._accumulation = 1
 
     # Options
@@ -144,10 +145,8 @@ class IPUStrategy(SingleDeviceStrategy):
     @override
     def teardown(self) -> None:
         """Take the programs off their IPUs, and give accumulation back to Lightning."""
-        for step in self._steps.values():
-            step.destroy()
-        self._steps.clear()
-        self.programs.release()
+        self._programs.destroy()
+        self._made.clear()
         module = self.lightning_module
         if self._accumulation > 1 and module is not None and module._trainer is not None:
             module.trainer.accumulate_grad_batches = self._accumulation
@@ -219,46 +218,33 @@ class IPUStrategy(SingleDeviceStrategy):
                 "`strategy.execute` runs the module's `ipu_model`, and there is none; set `self.ipu_model` to the "
                 "part of the module that runs on IPUs."
             )
-        if self._stage() is RunningStage.TRAINING:
-            executor = self.programs.training
-            if executor is None:
-                executor = self.programs.make_training(model, self.training_opts, self.optimizers[0])
-            executor.setOptimizer(self.optimizers[0])
-        else:
-            executor = self.programs.inference
-            if executor is None:
-                executor = self.programs.make_inference(model, self.inference_opts)
-        return self.programs.ready(executor)(*args, **kwargs)
+        training = self._stage() is RunningStage.TRAINING
+        return self._run(training, model, *args, training=training, **kwargs)
+
+    def _run(self, key: str | bool, model: nn.Module, /, *args: Any, training: bool, **kwargs: Any) -> Any:
+        if key not in self._made:
+            self._made[key] = (
+                self._programs.make_training(model, self.training_opts, self.optimizers[0])
+                if training
+                else self._programs.make_inference(model, self.inference_opts)
+            )
+        program = self._programs.ready(self._made[key])
+        if training:
+            program.setOptimizer(self.optimizers[0])
+        return program(*args, **kwargs)
 
     def _keeps_steps_on_host(self) -> bool:
         module = self.lightning_module
         return getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False)
 
     def _run_traced(self, step_name: str, batch: Any, *indices: int, **named: int) -> Any:
-        executor = self._traced(step_name)
-        for name, other in self._steps.items():
-            if name != step_name and other.isCompiled() and other.isAttachedToDevice():
-                other.detachFromDevice()
-        if executor.isCompiled() and not executor.isAttachedToDevice():
-            executor.attachToDevice()
-        if step_name == "training_step":
-            executor.setOptimizer(self.optimizers[0])
-        options = executor.options
-        number = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
         assert self.lightning_module is not None
-        batch = self.precision_plugin.convert_input(batch)
-        return executor(*step_arguments(batch, (*indices, *named.values()), number))
-
-    def _traced(self, step_name: str) -> Any:
-        if step_name not in self._steps:
-            assert self.lightning_module is not None
-            step = TracedStep(self.lightning_module, step_name)
-            if step_name == "training_step":
-                made = backend.trainingModel(step, options=self.training_opts, optimizer=self.optimizers[0])
-            else:
-                made = backend.inferenceModel(step, options=self.inference_opts)
-            self._steps[step_name] = made
-        return self._steps[step_name]
+        training = step_name == "training_step"
+        options = self._stage_options(training=training)
+        number = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
+        arguments = step_arguments(self.precision_plugin.convert_input(batch), (*indices, *named.values()), number)
+        step = TracedStep(self.lightning_module, step_name)
+        return self._run(step_name, step, *arguments, training=training)
 
     def _stage(self) -> RunningStage | None:
         module = self.lightning_module

@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from portico.errors import InputError
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
-from portico.ipu.executors import ExecutorPair
+from portico.ipu.executors import ProgramPool
 from portico.ipu.facade.loading import LoadingMethods
 from portico.ipu.facade.optimization import OptimizerMethods
 from portico.ipu.facade.programs import program_loss
@@ -70,7 +70,8 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         self.ipu_config = _own_config(ipu_config, args)
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
-        self.programs = ExecutorPair()
+        self.programs = ProgramPool()
+        self.training_model = self.inference_model = self._generator = None
         self.placement = None
         self.placement_report = None
         self.loss_function = None

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ipu_peers import Perceptron, batches, largest_difference, options, weights
+from ipu_peers import Perceptron, batches, largest_difference, one_free_ipu, options, weights
 from portico.ipu import emulator as poptorch
-from portico.ipu.emulator.device.pool import pool
 
 BATCH = batches(1, 4, torch.float32)[0]
 
@@ -239,7 +238,7 @@ class TestAttachment:
             executor.detachFromDevice()
 
     def test_takes_ipus_that_others_miss(self):
-        with poptorch.configured(num_ipus=64 - pool.num_free + 1):
+        with one_free_ipu():
             first = trained()
             second = poptorch.inferenceModel(Perceptron())
             with pytest.raises(poptorch.Error, match=r"Failed to acquire 1 IPU"):

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import portico
-from ipu_peers import largest_difference, weights
+from ipu_peers import largest_difference, one_free_ipu, weights
 from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, reader
 from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
@@ -100,7 +100,7 @@ class TestTraining:
 
     def test_frees_the_ipus(self, tmp_path):
         trainer = ipu_trainer(tmp_path, eval_strategy="epoch")
-        with poptorch.configured(num_ipus=1):
+        with one_free_ipu():
             trainer.train()
             assert not trainer.training_model.isAttachedToDevice()
             trainer.evaluate()

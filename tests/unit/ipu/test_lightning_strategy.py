@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import portico
-from ipu_peers import Perceptron, largest_difference, options, weights
+from ipu_peers import Perceptron, largest_difference, one_free_ipu, options, weights
 from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 
@@ -171,7 +171,7 @@ class TestTracedSteps:
             trainer(tmp_path, max_epochs=1).fit(Logging(), loader())
 
     def test_hold_the_ipus_one_after_the_other(self, tmp_path):
-        with poptorch.configured(num_ipus=1):
+        with one_free_ipu():
             trainer(tmp_path, max_epochs=2).fit(Traced(), loader(4), loader(4))
 
     def test_resume_bit_for_bit(self, tmp_path):

@@ -11,7 +11,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 from portico.contract import Facade
 from portico.ipu.config import IPUConfig
 from portico.ipu.device_program import DeviceProgram, LossFunction
-from portico.ipu.executors import ExecutorPair
+from portico.ipu.executors import ProgramPool
+from portico.ipu.generation import DeviceGenerator
 from portico.ipu.padding import cut_back, filled_up, num_rows, weighted_loss, with_ignored_labels
 from portico.ipu.pipelining.placement import Placement, place, unplaced
 from portico.ipu.pipelining.report import PlacementReport
@@ -54,7 +55,9 @@ class ProgramMethods(Facade):
         ipu_config: How the model is spread over IPUs.
         opts: Options of the training program.
         eval_opts: Options of the inference program.
-        programs: Both programs.
+        programs: All programs of this trainer.
+        training_model: The program that trains; ``None`` before there is one.
+        inference_model: The program that evaluates; ``None`` before there is one.
         placement: Where the layers of the program made last lie; ``None`` on one IPU, or before there is a program.
         placement_report: What the training placement comes to; ``None`` as long as there is none.
         loss_function: Computes the loss inside the program; ``None`` leaves it to the model.
@@ -63,21 +66,14 @@ class ProgramMethods(Facade):
     ipu_config: IPUConfig
     opts: Any
     eval_opts: Any
-    programs: ExecutorPair
+    programs: ProgramPool
+    training_model: Any
+    inference_model: Any
     placement: Placement | None
     placement_report: PlacementReport | None
     loss_function: LossFunction | None
     _pending_device_rng: list[int] | None
-
-    @property
-    def training_model(self) -> Any:
-        """The program that trains; ``None`` before there is one."""
-        return self.programs.training
-
-    @property
-    def inference_model(self) -> Any:
-        """The program that evaluates; ``None`` before there is one."""
-        return self.programs.inference
+    _generator: DeviceGenerator | None
 
     @property
     def combined_train_batch_size(self) -> int:
@@ -103,15 +99,17 @@ class ProgramMethods(Facade):
         """
         if hasattr(model, "isCompiled"):
             return model
-        existing = self.programs.training if training else self.programs.inference
+        existing = self.training_model if training else self.inference_model
         if existing is not None:
             return existing
         config = self.ipu_config.train() if training else self.ipu_config.eval()
         self._place(model, config, training, sample_batch)
         program = DeviceProgram(model, loss_function=self.loss_function, training=training)
-        if not training:
-            return self.programs.make_inference(program, self.eval_opts)
-        return self.programs.make_training(program, self.opts, self.optimizer)
+        if training:
+            self.training_model = self.programs.make_training(program, self.opts, self.optimizer)
+            return self.training_model
+        self.inference_model = self.programs.make_inference(program, self.eval_opts)
+        return self.inference_model
 
     def compile_model(self, model: Any, sample_batch: Mapping[str, Any], log: bool = False) -> Any:
         """Compile the program that ``model`` is, for batches like ``sample_batch``.
@@ -172,6 +170,17 @@ class ProgramMethods(Facade):
                 f"reference, the inputs it received are {','.join(inputs)}."
             )
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
+        """Return generated tokens, ``int64 [rows, length]``, computed on the devices.
+
+        Args:
+            inputs: Inputs of the model.
+            **options: Keywords of ``generate`` of ``transformers``.
+        """
+        if self._generator is None:
+            self._generator = DeviceGenerator(self.model, self.programs, self.eval_opts, self._on_device)
+        return self._generator.generate(inputs, **options)
 
     def _place(self, model: nn.Module, config: IPUConfig, training: bool, sample_batch: Any) -> None:
         unplaced(model)
