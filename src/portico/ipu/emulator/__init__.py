@@ -26,7 +26,8 @@ from portico.ipu.emulator.enums import (
     VariableRetrievalMode,
 )
 from portico.ipu.emulator.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
-from portico.ipu.emulator.executor.executor import PoplarExecutor, inferenceModel, trainingModel
+from portico.ipu.emulator.executor.executor import PoplarExecutor
+from portico.ipu.emulator.executor.factories import inferenceModel, trainingModel
 from portico.ipu.emulator.faults import Faults, injected
 from portico.ipu.emulator.hardware import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu, setLogLevel
 from portico.ipu.emulator.install import install, installed

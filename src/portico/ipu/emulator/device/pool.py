@@ -1,6 +1,7 @@
 """The IPUs of the machine, and which programs hold them."""
 
 import itertools
+import weakref
 
 from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.settings import settings
@@ -45,3 +46,30 @@ class DevicePool:
 
 
 pool = DevicePool()
+
+
+class Hold:
+    """The IPUs that one program holds, which are free again when it is forgotten.
+
+    Attributes:
+        is_held: Whether it holds any.
+    """
+
+    def __init__(self) -> None:
+        self._holder = pool.new_holder()
+        self.is_held = False
+        weakref.finalize(self, pool.release, self._holder)
+
+    def acquire(self, num_ipus: int) -> None:
+        """Take IPUs.
+
+        Raises:
+            Error: If fewer are free.
+        """
+        pool.acquire(self._holder, num_ipus)
+        self.is_held = True
+
+    def release(self) -> None:
+        """Give them back."""
+        pool.release(self._holder)
+        self.is_held = False

@@ -1,16 +1,13 @@
 """``PoplarExecutor``: a model compiled for IPUs, called like the model itself."""
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from portico.ipu.emulator.device.loss_scaling import AutomaticLossScaling
 from portico.ipu.emulator.device.memory import DeviceMemory
-from portico.ipu.emulator.device.optimizer import DeviceOptimizer
-from portico.ipu.emulator.device.pool import pool
+from portico.ipu.emulator.device.pool import Hold
 from portico.ipu.emulator.device.randomness import DeviceRandomness
 from portico.ipu.emulator.device.structure import CompiledStructure
 from portico.ipu.emulator.enums import ConnectionType, OutputMode
@@ -18,16 +15,14 @@ from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.executor.compilation import Compiled, compile_model
 from portico.ipu.emulator.executor.inputs import InputFormat, ModelInputs, named_tensors
 from portico.ipu.emulator.executor.layout import BatchLayout, map_structure
+from portico.ipu.emulator.executor.optimizer_link import OptimizerLink
 from portico.ipu.emulator.executor.outputs import refuse_backward
 from portico.ipu.emulator.executor.program import Arguments, Program
+from portico.ipu.emulator.executor.shared_weights import WeightReader, claim, give_up
 from portico.ipu.emulator.faults import current_faults
-from portico.ipu.emulator.optim import SGD, Optimizer
 from portico.ipu.emulator.options.options import Options
 from portico.ipu.emulator.replica_groups import offer_grouping
 from portico.ipu.emulator.settings import settings
-
-# The executor that trains each wrapped module; another may not, until the first is destroyed.
-_trained: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PoplarExecutor]]" = weakref.WeakKeyDictionary()
 
 
 class PoplarExecutor:
@@ -50,7 +45,7 @@ class PoplarExecutor:
         self._model = model
         self._training = training
         self._options = _own_options(options, training)
-        self._optimizer = optimizer
+        self._link = OptimizerLink(optimizer)
         self._inputs = ModelInputs(model)
         self._layout = BatchLayout(
             self._options.device_iterations,
@@ -64,16 +59,12 @@ class PoplarExecutor:
         self._compiled: Compiled | None = None
         self._memory: DeviceMemory | None = None
         self._program: Program | None = None
-        self._device_optimizer: DeviceOptimizer | None = None
-        self._scaling: AutomaticLossScaling | None = None
-        self._is_attached = False
-        self._holder = pool.new_holder()
-        weakref.finalize(self, pool.release, self._holder)
+        self._hold = Hold()
+        self._reader = WeightReader()
         self.num_writes = 0
-        self._writes_seen: weakref.WeakKeyDictionary[PoplarExecutor, int] = weakref.WeakKeyDictionary()
         offer_grouping(model)
         if training:
-            _claim(model, self)
+            claim(model, self)
 
     # The model
 
@@ -90,7 +81,7 @@ class PoplarExecutor:
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The user's optimizer."""
-        return self._optimizer
+        return self._link.users
 
     def __getattr__(self, name: str) -> Any:
         if name == "_model":
@@ -134,7 +125,7 @@ class PoplarExecutor:
                 "Trying to run a model on an offline device (ConnectionType.Never); use ConnectionType.Always or "
                 "OnDemand to run what was compiled."
             )
-        if not self._is_attached:
+        if not self._hold.is_held:
             self.attachToDevice()
         return self._run(bound)
 
@@ -163,17 +154,9 @@ class PoplarExecutor:
             structure=CompiledStructure(self._model),
             layout=self._layout,
         )
-        self._note_writes()
+        self._reader.note(memory)
         if self._training:
-            self._compile_optimizer()
-
-    def _compile_optimizer(self) -> None:
-        if self._optimizer is None:
-            self._optimizer = SGD(self._model.parameters(), lr=0.01)
-        self._device_optimizer = DeviceOptimizer(self._optimizer, self._model.named_parameters())
-        if self._options.Training.auto_loss_scaling:
-            self._scaling = AutomaticLossScaling(self._device_optimizer.loss_scaling)
-        self._connect_optimizer()
+            self._link.compile(self._model, scales_automatically=options.Training.auto_loss_scaling)
 
     def _check(self, bound: Arguments) -> None:
         self._check_layout(bound)
@@ -187,17 +170,19 @@ class PoplarExecutor:
 
     def _run(self, bound: Arguments) -> Any:
         assert self._program is not None
-        assert self._memory is not None
+        assert self._compiled is not None
+        memory, link = self._compiled_memory(), self._link
         faults = current_faults()
         if faults is not None:
-            faults.before_call(self._inputs.names(*bound), told_optimizer=self._optimizer_is_known())
-        if self._device_optimizer is None:
-            self._read_new_weights()
+            faults.before_call(self._inputs.names(*bound), told_optimizer=link.is_current)
+        if link.device is None:
+            if self._reader.has_news(memory):
+                memory.upload()
+                self._reader.note(memory)
             return self._program.infer(bound)
-        self._load_pending_state()
-        assert self._compiled is not None
-        outputs = self._program.train(bound, self._device_optimizer, self._scaling, self._compiled.loss_of)
-        self._memory.download()
+        link.load_pending_state()
+        outputs = self._program.train(bound, link.device, link.scaling, self._compiled.loss_of)
+        memory.download()
         self.num_writes += 1
         return map_structure(_without_backward, outputs)
 
@@ -232,28 +217,10 @@ class PoplarExecutor:
             raise Error("The model is not compiled yet, so no device holds its weights; call it, or `compile()`.")
         return self._memory
 
-    def _read_new_weights(self) -> None:
-        """Take weights that another executor has trained since they were read."""
-        memory = self._compiled_memory()
-        for other in self._trainers():
-            if other.num_writes > self._writes_seen.get(other, 0):
-                memory.upload()
-                break
-        self._note_writes()
-
-    def _trainers(self) -> "list[PoplarExecutor]":
-        assert self._memory is not None
-        own = self._memory.parameter_ids
-        executors = [reference() for reference in _trained.values()]
-        return [
-            other
-            for other in executors
-            if other is not None and other._memory is not None and not own.isdisjoint(other._memory.parameter_ids)
-        ]
-
-    def _note_writes(self) -> None:
-        for other in self._trainers():
-            self._writes_seen[other] = other.num_writes
+    @property
+    def memory(self) -> DeviceMemory | None:
+        """What the program has on the device, once it is compiled."""
+        return self._memory
 
     # The optimizer
 
@@ -265,44 +232,13 @@ class PoplarExecutor:
         """
         if not self._training:
             raise Error("setOptimizer is for training models; an inference model has no optimizer.")
-        if self._device_optimizer is not None:
-            self._device_optimizer.take(optimizer)
-        if self._optimizer is not optimizer and isinstance(self._optimizer, Optimizer):
-            self._optimizer.connect(None)
-        self._optimizer = optimizer
-        self._connect_optimizer()
-
-    def _connect_optimizer(self) -> None:
-        if isinstance(self._optimizer, Optimizer) and self._device_optimizer is not None:
-            self._optimizer.connect(self._exported_optimizer)
-
-    def _exported_optimizer(self) -> tuple[Any, Any] | None:
-        assert self._device_optimizer is not None
-        self._load_pending_state()
-        state, whole = self._device_optimizer.export()
-        if self._scaling is not None:
-            whole["loss_scaling"] = self._scaling.scaling
-        return state, whole
-
-    def _load_pending_state(self) -> None:
-        if not isinstance(self._optimizer, Optimizer) or self._device_optimizer is None:
-            return
-        pending = self._optimizer.take_pending_state()
-        if pending is not None and pending[0] is not None:
-            self._device_optimizer.restore(*pending)
-            if self._scaling is not None:
-                self._scaling.scaling = float(pending[1]["loss_scaling"])
-
-    def _optimizer_is_known(self) -> bool:
-        if self._device_optimizer is None or self._optimizer is None:
-            return True
-        return not self._device_optimizer.differs_from(self._optimizer)
+        self._link.take(optimizer)
 
     # The device
 
     def isAttachedToDevice(self) -> bool:
         """Tell whether the program holds its IPUs."""
-        return self._is_attached
+        return self._hold.is_held
 
     def attachToDevice(self) -> None:
         """Take IPUs, and upload weights and optimizer state.
@@ -314,12 +250,11 @@ class PoplarExecutor:
             raise Error("The model is not compiled yet; call it, or `compile()`, before it is attached to a device.")
         if self._options.connection_type is ConnectionType.Never:
             raise AssertionError("Trying to attach to an offline device (ConnectionType.Never).")
-        if self._is_attached:
+        if self._hold.is_held:
             raise Error("Device is already attached")
-        pool.acquire(self._holder, self._compiled.num_ipus)
-        self._is_attached = True
+        self._hold.acquire(self._compiled.num_ipus)
         self._compiled_memory().upload()
-        self._note_writes()
+        self._reader.note(self._compiled_memory())
 
     def detachFromDevice(self) -> None:
         """Give the IPUs back; weights and optimizer state stay on the host.
@@ -329,20 +264,18 @@ class PoplarExecutor:
         """
         if self._compiled is None:
             raise Error("The model is not compiled yet, so it is attached to no device.")
-        if not self._is_attached:
+        if not self._hold.is_held:
             raise Error("Device is not attached")
-        pool.release(self._holder)
-        self._is_attached = False
+        self._hold.release()
 
     def destroy(self) -> None:
         """Give up the device, and let the model be wrapped again."""
-        if self._is_attached:
+        if self._hold.is_held:
             self.detachFromDevice()
-        if isinstance(self._optimizer, Optimizer):
-            self._optimizer.connect(None)
-        if self._training and _trained.get(self._model) is not None and _trained[self._model]() is self:
-            del _trained[self._model]
-        self._compiled = self._memory = self._program = self._device_optimizer = None
+        self._link.disconnect()
+        if self._training:
+            give_up(self._model, self)
+        self._compiled = self._memory = self._program = self._link.device = None
 
     @property
     def rng_state(self) -> list[int]:
@@ -369,30 +302,7 @@ class PoplarExecutor:
     @property
     def loss_scaling(self) -> float:
         """Factor of the loss in the next update."""
-        if self._scaling is not None:
-            return self._scaling.scaling
-        return self._device_optimizer.loss_scaling if self._device_optimizer is not None else 1.0
-
-
-def trainingModel(
-    model: Any, options: Options | None = None, optimizer: torch.optim.Optimizer | None = None
-) -> PoplarExecutor:
-    """Return an executor that trains ``model`` with ``optimizer`` (SGD with a rate of 0.01 by default).
-
-    Raises:
-        RuntimeError: If another executor trains the model already.
-    """
-    return PoplarExecutor(_inner(model), options, True, optimizer)
-
-
-def inferenceModel(model: Any, options: Options | None = None) -> PoplarExecutor:
-    """Return an executor that runs ``model`` forward."""
-    return PoplarExecutor(_inner(model), options, False)
-
-
-def _inner(model: Any) -> nn.Module:
-    inner: nn.Module = model.model if isinstance(model, PoplarExecutor) else model
-    return inner
+        return self._link.loss_scaling
 
 
 def _own_options(options: Options | None, training: bool) -> Options:
@@ -409,16 +319,6 @@ def _own_options(options: Options | None, training: bool) -> Options:
         own.outputMode(OutputMode.Final if training else OutputMode.All)
     own.freeze()
     return own
-
-
-def _claim(model: nn.Module, executor: PoplarExecutor) -> None:
-    holder = _trained.get(model)
-    if holder is not None and holder() is not None:
-        raise RuntimeError(
-            "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on the model to unwrap "
-            "before wrapping again."
-        )
-    _trained[model] = weakref.ref(executor)
 
 
 def _without_backward(leaf: Any) -> Any:
