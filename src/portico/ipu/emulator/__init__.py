@@ -7,6 +7,7 @@ reproduce time, memory limits, half-precision partials or stochastic rounding.
 
 from portico.ipu.emulator import optim
 from portico.ipu.emulator.blocks import BeginBlock, Block, BlockFunction, removeBlocks
+from portico.ipu.emulator.compile_hooks import Attribute, registerPostCompileHook, registerPreCompileHook
 from portico.ipu.emulator.data.accessor import AsynchronousDataAccessor
 from portico.ipu.emulator.data.dataloader import DataLoader
 from portico.ipu.emulator.enums import (
@@ -28,6 +29,7 @@ from portico.ipu.emulator.enums import (
 from portico.ipu.emulator.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
 from portico.ipu.emulator.executor.executor import PoplarExecutor
 from portico.ipu.emulator.executor.factories import inferenceModel, trainingModel
+from portico.ipu.emulator.exporting import load
 from portico.ipu.emulator.faults import Faults, injected
 from portico.ipu.emulator.hardware import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu, setLogLevel
 from portico.ipu.emulator.install import install, installed
@@ -59,12 +61,14 @@ from portico.ipu.emulator.options.execution import (
 from portico.ipu.emulator.options.locations import TensorLocationSettings
 from portico.ipu.emulator.options.options import Options
 from portico.ipu.emulator.settings import EmulatorSettings, configured, settings
+from portico.ipu.emulator.version import VERSION
 
-__version__ = "3.4.0+emulated"
+__version__ = VERSION
 
 __all__ = [
     "CPU",
     "AsynchronousDataAccessor",
+    "Attribute",
     "AutoStage",
     "BeginBlock",
     "Block",
@@ -114,9 +118,12 @@ __all__ = [
     "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "load",
     "nop",
     "optim",
     "recomputationCheckpoint",
+    "registerPostCompileHook",
+    "registerPreCompileHook",
     "removeBlocks",
     "serializedMatMul",
     "setLogLevel",

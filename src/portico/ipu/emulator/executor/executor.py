@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from portico.ipu.emulator.compile_hooks import compiling
 from portico.ipu.emulator.device.memory import DeviceMemory
 from portico.ipu.emulator.device.pool import Hold
 from portico.ipu.emulator.device.randomness import DeviceRandomness
@@ -23,6 +24,7 @@ from portico.ipu.emulator.faults import current_faults
 from portico.ipu.emulator.options.options import Options
 from portico.ipu.emulator.replica_groups import offer_grouping
 from portico.ipu.emulator.settings import settings
+from portico.ipu.emulator.version import VERSION
 
 
 class PoplarExecutor:
@@ -99,8 +101,7 @@ class PoplarExecutor:
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile for arguments like these, without running them."""
-        bound = self._inputs.bind(args, kwargs)
-        self._compile(bound)
+        self._compile(self._inputs.bind(args, kwargs))
         if self._options.connection_type is ConnectionType.Always:
             self.attachToDevice()
 
@@ -135,15 +136,16 @@ class PoplarExecutor:
         memory = DeviceMemory(
             self._model, num_replicas=options.replication_factor, broadcasts_buffers=options.broadcast_buffers
         )
-        self._compiled = compile_model(
-            self._model,
-            bound,
-            options,
-            memory=memory,
-            randomness=self._randomness,
-            layout=self._layout,
-            training=self._training,
-        )
+        with compiling():
+            self._compiled = compile_model(
+                self._model,
+                bound,
+                options,
+                memory=memory,
+                randomness=self._randomness,
+                layout=self._layout,
+                training=self._training,
+            )
         self._memory = memory
         self._format = InputFormat(self._inputs.names(*bound))
         self._program = Program(
@@ -157,6 +159,32 @@ class PoplarExecutor:
         self._reader.note(memory)
         if self._training:
             self._link.compile(self._model, scales_automatically=options.Training.auto_loss_scaling)
+
+    def compileAndExport(self, filename: str, *args: Any, export_model: bool = True, **kwargs: Any) -> None:
+        """Compile for arguments like these, and write the program into a file."""
+        self.compile(*args, **kwargs)
+        self.save(filename, export_model=export_model)
+
+    def save(self, filename: str, export_model: bool = True) -> None:
+        """Write the program into a file that ``poptorch.load`` reads.
+
+        Args:
+            filename: The file.
+            export_model: Write the model too, without which nothing can be loaded.
+
+        Raises:
+            Error: If the model is not compiled.
+        """
+        self._compiled_memory()
+        content = {
+            "version": VERSION,
+            "model": self._model if export_model else None,
+            "options": self._options,
+            "training": self._training,
+            "optimizer": self.optimizer,
+            "rng_state": self.rng_state,
+        }
+        torch.save(content, filename)
 
     def _check(self, bound: Arguments) -> None:
         self._check_layout(bound)
