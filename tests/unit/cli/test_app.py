@@ -78,7 +78,7 @@ def test_sweep_group_needs_no_flag(train, tmp_path):
 
 def test_no_experiment_lists_them(train, capsys, tmp_path):
     code = train(argv=["train.py"])
-    assert_refused(capsys, code, "No experiment was chosen", "there are: mrc.", "+experiment=mrc")
+    assert_refused(capsys, code, "No experiment was chosen", "there are: mrc", "+experiment=mrc")
     assert not list(tmp_path.iterdir())
 
 
