@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from portico.errors import InputError
+from portico.ipu.config.attributes import ATTRIBUTES as IPU_ATTRIBUTES
 
 FACADE_ARGS = ("strategy", "accelerator", "devices", "precision")
 OVERRIDES = ("trainer.run=fake_runner.run", "trainer.valid_keys=fake_runner.valid_keys")
@@ -23,7 +24,7 @@ def valid_keys():
         "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
         "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],
         "metric": ["version_2_with_negative"],
-        "strategy": FACADE_ARGS,
+        "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],
     }
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from portico.lazy import lazy_exports
+from portico.registration import register_with_lightning
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer as GradientDescentTrainer
     from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
     from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
+    from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
+    from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
+    from portico.ipu.config import IPUConfig as IPUConfig
+    from portico.ipu.strategy import IPUStrategy as IPUStrategy
+    from portico.ipu.trainer import IPUTrainer as IPUTrainer
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.seq2seq.arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
@@ -27,6 +33,11 @@ _HOMES = {
     "EpochCallback": "portico.gradient_descent.callbacks",
     "ExponentialMovingAverage": "portico.gradient_descent.moving_average",
     "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
+    "IPUAccelerator": "portico.ipu.accelerator",
+    "IPUConfig": "portico.ipu.config",
+    "IPUStrategy": "portico.ipu.strategy",
+    "IPUTrainer": "portico.ipu.trainer",
+    "IPUTrainingArguments": "portico.ipu.arguments",
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
     "MovingAverage": "portico.gradient_descent.moving_average",
@@ -41,3 +52,8 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+
+register_with_lightning(
+    accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator"},
+    strategies={"ipu": "portico.ipu.strategy:IPUStrategy"},
+)

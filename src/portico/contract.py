@@ -88,6 +88,10 @@ class Facade(ABC):
     # Data
 
     @abstractmethod
+    def get_train_dataloader(self) -> Any:
+        """Return the loader of the training set."""
+
+    @abstractmethod
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of an evaluation set."""
 
@@ -170,6 +174,10 @@ class Facade(ABC):
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any: ...
 
     # Optimizer
+
+    @abstractmethod
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Return the names of the parameters that weight decay applies to."""
 
     @abstractmethod
     def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None: ...

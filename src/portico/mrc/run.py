@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,25 @@ logger = logging.getLogger(__name__)
 
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+
+
+def _no_sections(trainer: MRCTrainer) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class ReaderTraining:
+    """How a reader is trained.
+
+    Args:
+        arguments_class: Class of the training arguments.
+        make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
+        report_sections: Returns what the report shows beside the answers: HTML by heading.
+    """
+
+    arguments_class: type[TrainingArguments] = TrainingArguments
+    make_trainer: Callable[..., MRCTrainer] = MRCTrainer
+    report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
 
 
 def valid_keys() -> dict[str, list[str]]:
@@ -52,6 +72,7 @@ def run_mrc(
     callbacks: Sequence[Any],
     logger: Sequence[Any],
     output_dir: str,
+    training: ReaderTraining | None = None,
 ) -> dict[str, float]:
     """Train a reader, evaluate its answers and write everything into ``output_dir``.
 
@@ -66,6 +87,7 @@ def run_mrc(
         callbacks: Callbacks of Hugging Face.
         logger: Lightning loggers.
         output_dir: Folder of the run.
+        training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
         Metrics of training and of the final evaluation.
@@ -75,7 +97,8 @@ def run_mrc(
     """
     started = time.time()
     check_settings(args=args, model=model, data=data, preprocess=preprocess, postprocess=postprocess, metric=metric)
-    arguments = training_arguments(TrainingArguments, args, strategy, output_dir)
+    training = training or ReaderTraining()
+    arguments = training_arguments(training.arguments_class, args, strategy, output_dir)
     check_callbacks(callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(data)
@@ -89,7 +112,7 @@ def run_mrc(
     )
     version_2 = metric.get("version_2_with_negative")
     version_2 = examples.has_unanswerable if version_2 is None else version_2
-    trainer = MRCTrainer(
+    trainer = training.make_trainer(
         model=reader.model,
         args=arguments,
         train_dataset=featurizer.train_features(examples.train),
@@ -110,7 +133,8 @@ def run_mrc(
         "postprocess": dict(postprocess),
         "args": dict(args),
     }
-    _report(trainer, metrics, settings, seconds=time.time() - started)
+    sections = training.report_sections(trainer)
+    _report(trainer, metrics, settings, sections, seconds=time.time() - started)
     return metrics
 
 
@@ -143,7 +167,14 @@ def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:
         )
 
 
-def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping[str, Any], *, seconds: float) -> None:
+def _report(
+    trainer: MRCTrainer,
+    metrics: Mapping[str, float],
+    settings: Mapping[str, Any],
+    sections: Mapping[str, str],
+    *,
+    seconds: float,
+) -> None:
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
@@ -154,6 +185,7 @@ def _report(trainer: MRCTrainer, metrics: Mapping[str, float], settings: Mapping
         metrics=metrics,
         log_history=trainer.state.log_history,
         settings=settings,
+        more_sections=sections,
         title="Machine reading comprehension",
     )
     print_summary(

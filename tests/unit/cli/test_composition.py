@@ -50,7 +50,7 @@ def test_without_an_experiment_the_groups_are_chosen_by_hand():
         ("hydra.verbse=1", r"'hydra.verbse' is not a setting; those of 'hydra' are shown by --cfg all"),
         ("args.x=[1", r"Cannot read 'args.x=\[1' \(.*\)\. Write key=value, and quote"),
         ("args.seed=1,2", r"Ambiguous value for argument 'args.seed=1,2'.* add --multirun"),
-        ("args=mcr", r"'args=mcr' names no file of the group 'args'; .* mrc\. Choose one of: mrc\."),
+        ("args=mcr", r"'args=mcr' names no file of the group 'args'; .* mrc\. Choose one of: mrc"),
         ("args.seed=???", r"'args.seed' has no value and no default; add it to the command: args.seed=<value>\."),
         ("args.seed=${sed}", r"'args.seed' cannot be resolved: Interpolation key 'sed' not found\."),
         ("~args.seed", r"Could not delete from config\. 'args.seed' does not exist"),

@@ -2,6 +2,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import Any
 
 from portico.mrc.report import breakdown, selection
@@ -28,6 +29,7 @@ def write_report(
     log_history: Sequence[Mapping[str, Any]],
     settings: Mapping[str, Any],
     title: str,
+    more_sections: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write one HTML file that needs nothing else: no network, no other file.
 
@@ -39,6 +41,7 @@ def write_report(
         log_history: The entries a `TrainerState` collects; those with a `step` are drawn.
         settings: What the run was started with; mappings inside become one table each.
         title: Heading of the page.
+        more_sections: HTML by heading, shown after the learning curves.
     """
     page = Template(_asset("report.html")).substitute(
         title=escaped(title),
@@ -46,7 +49,11 @@ def write_report(
         script=_asset("report.js"),
         lead=escaped(lead(results)),
         tiles=tiles_html(tiles(results, metrics, log_history)),
-        sections=_breakdown(results) + _learning(log_history) + _questions(results) + _settings(settings),
+        sections=_breakdown(results)
+        + _learning(log_history)
+        + "".join(_section(_identifier(heading), escaped(heading), html) for heading, html in more_sections.items())
+        + _questions(results)
+        + _settings(settings),
     )
     # A lone surrogate in a passage cannot be encoded; it is shown as a question mark rather than lose the report.
     Path(path).write_text(page, encoding="utf-8", errors="replace")
@@ -58,6 +65,10 @@ def _asset(name: str) -> str:
 
 def _section(identifier: str, title: str, content: str) -> str:
     return f'<section id="{identifier}"><h2>{title}</h2>{content}</section>' if content else ""
+
+
+def _identifier(heading: str) -> str:
+    return "-".join(heading.lower().split())
 
 
 def _breakdown(results: Sequence[QuestionResult]) -> str:

@@ -1,0 +1,126 @@
+"""Blocks: which IPU the operations of a model run on, from one marked module to the next."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from torch import nn
+
+from portico.ipu.emulator.errors import Error
+from portico.ipu.emulator.tracing.position import current_position
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+class BlockEntry:
+    """Forward pre-hook of a module that a block begins at.
+
+    Args:
+        user_id: Name of the block.
+        ipu_id: IPU of the block.
+    """
+
+    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
+        self.user_id = user_id
+        self.ipu_id = ipu_id
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        """Begin the block."""
+        _enter(self.user_id, self.ipu_id)
+
+
+def BeginBlock(layer_to_call: Layer, user_id: str | None = None, ipu_id: int | None = None) -> Layer:
+    """Begin a block at a module; it goes on until another block begins.
+
+    Args:
+        layer_to_call: The module.
+        user_id: Name of the block.
+        ipu_id: IPU of the block.
+
+    Returns:
+        The same module.
+
+    Raises:
+        Error: If a block begins there already.
+    """
+    if not isinstance(layer_to_call, nn.Module):
+        raise Error(
+            f"BeginBlock takes a torch.nn.Module; a {type(layer_to_call).__name__} was given. Use "
+            "poptorch.BlockFunction for functions."
+        )
+    if block_of(layer_to_call) is not None:
+        raise Error(f"{type(layer_to_call).__name__} module has already been assigned to a block.")
+    layer_to_call.register_forward_pre_hook(BlockEntry(user_id, ipu_id))
+    return layer_to_call
+
+
+def block_of(module: nn.Module) -> BlockEntry | None:
+    """Return the block that begins at a module, if one does."""
+    hooks = module._forward_pre_hooks.values()
+    return next((hook for hook in hooks if isinstance(hook, BlockEntry)), None)
+
+
+def removeBlocks(module: nn.Module) -> None:
+    """Take away every block that begins in ``module``."""
+    for part in module.modules():
+        for number, hook in list(part._forward_pre_hooks.items()):
+            if isinstance(hook, BlockEntry):
+                del part._forward_pre_hooks[number]
+
+
+def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function, such as a ``forward``, so that a block begins where it is called."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            _enter(user_id, ipu_id)
+            return function(*args, **kwargs)
+
+        return entered
+
+    return decorate
+
+
+class Block(nn.Module):
+    """A block as a context manager; outside of it there is no block.
+
+    Args:
+        user_id: Name of the block; numbered when there is none.
+        ipu_id: IPU of the block.
+    """
+
+    _num_unnamed: ClassVar[int] = 0
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        super().__init__()
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    @staticmethod
+    def useAutoId() -> None:
+        """Number unnamed blocks from 0 again."""
+        Block._num_unnamed = 0
+
+    @staticmethod
+    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Begin a block here; it goes on until another begins."""
+        _enter(user_id, ipu_id)
+
+    def __enter__(self) -> "Block":
+        if self._user_id is None:
+            self._user_id = str(Block._num_unnamed)
+            Block._num_unnamed += 1
+        _enter(self._user_id, self._ipu_id)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        position = current_position()
+        if position is not None:
+            position.leave()
+
+
+def _enter(user_id: str | None, ipu_id: int | None) -> None:
+    position = current_position()
+    if position is not None:
+        position.enter(user_id, ipu_id)

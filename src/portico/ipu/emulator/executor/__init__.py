@@ -1,0 +1,1 @@
+"""A compiled program: what a call takes, runs and returns."""

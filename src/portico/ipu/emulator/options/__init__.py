@@ -1,0 +1,1 @@
+"""How a model is compiled and run: ``poptorch.Options`` and its groups."""

@@ -1,0 +1,3 @@
+"""The version of `poptorch` that is emulated."""
+
+VERSION = "3.4.0+emulated"

@@ -1,0 +1,1 @@
+"""The methods of a trainer that differ on IPUs, grouped by what they are about."""

@@ -1,0 +1,134 @@
+"""Generation whose forward passes are calls of programs: the host searches, the devices compute.
+
+A program takes one shape, so tokens are padded to the longest that may be generated, and nothing is cached between the
+steps. Positions after the present one do not matter: decoders do not look ahead.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from portico.errors import InputError
+from portico.ipu.device_program import DeviceProgram
+from portico.ipu.executors import ProgramPool
+from portico.ipu.padding import cut_back, filled_up, num_rows
+
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]
+_KEPT_INPUTS = ("attention_mask", "position_ids", "encoder_outputs")
+
+
+class ProgramCalls:
+    """Runs a module on batches of any shape: each shape is a program of its own.
+
+    Args:
+        module: The module.
+        programs: Where the programs are kept, and which is attached.
+        options: Of the programs.
+        prepare: Brings inputs into the programs' precision.
+    """
+
+    def __init__(self, module: nn.Module, programs: ProgramPool, options: Any, prepare: Prepare) -> None:
+        self._module = module
+        self._programs = programs
+        self._options = options
+        self._prepare = prepare
+        self._by_shape: dict[Any, Any] = {}
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs of the module by name."""
+        rows = num_rows(inputs)
+        factor = self._options.replication_factor * self._options.device_iterations
+        size = -(-rows // factor) * factor
+        batch = self._prepare(filled_up(inputs, size))
+        shape = tuple((name, _shape(value)) for name, value in batch.items())
+        if shape not in self._by_shape:
+            self._by_shape[shape] = self._programs.make_inference(DeviceProgram(self._module), self._options)
+        return cut_back(dict(self._programs.ready(self._by_shape[shape])(**batch)), rows, size)
+
+
+class DeviceGenerator:
+    """Generates with a model of ``transformers``, whose forward passes run as programs.
+
+    Args:
+        model: The model.
+        programs: Where the programs are kept.
+        options: Of inference programs.
+        prepare: Brings inputs into the programs' precision.
+    """
+
+    def __init__(self, model: Any, programs: ProgramPool, options: Any, prepare: Prepare) -> None:
+        self._model = model
+        self._decoder = ProgramCalls(model, programs, options, prepare)
+        self._encoder: ProgramCalls | None = None
+        if model.config.is_encoder_decoder:
+            self._encoder = ProgramCalls(model.get_encoder(), programs, options, prepare)
+        self._longest = 0
+
+    def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
+        """Return generated tokens, ``int64 [rows, length]``; see ``transformers``' ``generate`` for the options.
+
+        Args:
+            inputs: Inputs of the model.
+            **options: Keywords of ``generate``.
+
+        Raises:
+            InputError: If nothing says how long a text may become.
+        """
+        self._longest = self._longest_text(inputs, options)
+        # The search runs on a copy that shares everything but its forward passes.
+        searcher = copy.copy(self._model)
+        searcher.forward = _signed_as(self._model.forward, self._step)
+        if self._encoder is not None:
+            encoder = copy.copy(self._model.get_encoder())
+            encoder.forward = _signed_as(self._model.get_encoder().forward, self._encode)
+            searcher.get_encoder = lambda *args, **kwargs: encoder
+        with torch.no_grad():
+            tokens: Tensor = searcher.generate(**inputs, **{**options, "use_cache": False})
+        return tokens
+
+    def _longest_text(self, inputs: dict[str, Any], options: dict[str, Any]) -> int:
+        config = self._model.generation_config
+        prompt = 1 if self._encoder is not None else inputs["input_ids"].shape[1]
+        new = options.get("max_new_tokens") or config.max_new_tokens
+        longest = prompt + new if new else options.get("max_length") or config.max_length
+        if not longest:
+            raise InputError(
+                "Nothing says how long a generated text may become, and a program takes one length; set `max_length` "
+                "or `max_new_tokens`."
+            )
+        return int(longest)
+
+    def _encode(self, *args: Any, **inputs: Any) -> BaseModelOutput:
+        assert self._encoder is not None
+        given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+        return BaseModelOutput(last_hidden_state=self._encoder(given)["last_hidden_state"])
+
+    def _step(self, *args: Any, **inputs: Any) -> Seq2SeqLMOutput:
+        name = "decoder_input_ids" if self._encoder is not None else "input_ids"
+        tokens = inputs[name]
+        length = tokens.shape[1]
+        given = {key: inputs[key] for key in _KEPT_INPUTS if inputs.get(key) is not None}
+        if "encoder_outputs" in given:
+            given["encoder_outputs"] = (given["encoder_outputs"][0],)
+        else:
+            given = {key: self._lengthened(value) for key, value in given.items()}
+        logits = self._decoder({**given, name: self._lengthened(tokens)})["logits"]
+        return Seq2SeqLMOutput(logits=logits[:, :length].float())
+
+    def _lengthened(self, tokens: Tensor) -> Tensor:
+        return pad(tokens, (0, self._longest - tokens.shape[1]))
+
+
+def _signed_as(original: Any, function: Any) -> Any:
+    """Return ``function`` with the signature of ``original``, which ``generate`` looks at."""
+    return functools.wraps(original)(functools.partial(function))
+
+
+def _shape(value: Any) -> Any:
+    return tuple(map(_shape, value)) if isinstance(value, tuple) else tuple(value.shape)

@@ -1,0 +1,94 @@
+"""The reading comprehension run on IPUs: the embedded task, pipelined."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from html import escape
+from typing import Any
+
+from transformers import DataCollatorWithPadding
+
+from portico.ipu.arguments import IPUTrainingArguments
+from portico.ipu.config import IPUConfig
+from portico.ipu.config.attributes import ATTRIBUTES
+from portico.ipu.pipelining.picture import pipeline_picture
+from portico.ipu.trainer import IPUMethods
+from portico.mrc.run import ReaderTraining, run_mrc
+from portico.mrc.run import valid_keys as mrc_keys
+from portico.mrc.trainer import MRCTrainer
+
+
+class IPUMRCTrainer(IPUMethods, MRCTrainer):
+    """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
+
+
+def valid_keys() -> dict[str, list[str]]:
+    """Return the keys that :func:`run_mrc_ipu` takes, for each group in which they are fixed."""
+    decided = {"output_dir", "accelerator", "strategy", "devices", "num_nodes", "precision"}
+    names = [name for name in IPUTrainingArguments.__dataclass_fields__ if name not in decided]
+    return {**mrc_keys(), "args": names, "strategy": list(ATTRIBUTES)}
+
+
+def run_mrc_ipu(
+    *,
+    args: Mapping[str, Any],
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    preprocess: Mapping[str, Any],
+    postprocess: Mapping[str, Any],
+    metric: Mapping[str, Any],
+    strategy: Mapping[str, Any],
+    callbacks: Sequence[Any],
+    logger: Sequence[Any],
+    output_dir: str,
+) -> dict[str, float]:
+    """Train a reader on IPUs, evaluate its answers and write everything into ``output_dir``.
+
+    Args:
+        args: Fields of :class:`~portico.ipu.arguments.IPUTrainingArguments`.
+        model: As in :func:`~portico.mrc.run.run_mrc`, like all groups below but one.
+        data: Examples.
+        preprocess: Features; all are padded to ``max_seq_length``, as a program takes one shape.
+        postprocess: Answers.
+        metric: Scores.
+        strategy: Attributes of :class:`~portico.ipu.config.IPUConfig`.
+        callbacks: Callbacks of Hugging Face.
+        logger: Lightning loggers.
+        output_dir: Folder of the run.
+
+    Returns:
+        Metrics of training and of the final evaluation.
+
+    Raises:
+        InputError: If a setting or a file cannot be used; before training.
+    """
+    config = IPUConfig(**strategy)
+    return run_mrc(
+        args=args,
+        model=model,
+        data=data,
+        preprocess=preprocess,
+        postprocess=postprocess,
+        metric=metric,
+        strategy={},
+        callbacks=callbacks,
+        logger=logger,
+        output_dir=output_dir,
+        training=ReaderTraining(
+            arguments_class=IPUTrainingArguments,
+            make_trainer=partial(_make_trainer, config, preprocess["max_seq_length"]),
+            report_sections=_pipeline_section,
+        ),
+    )
+
+
+def _make_trainer(config: IPUConfig, max_length: int, **parts: Any) -> IPUMRCTrainer:
+    tokenizer = parts["processing_class"]
+    parts["data_collator"] = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    return IPUMRCTrainer(ipu_config=config, **parts)
+
+
+def _pipeline_section(trainer: Any) -> Mapping[str, str]:
+    report = trainer.placement_report
+    if report is None:
+        return {}
+    return {"The pipeline": f"{pipeline_picture(report)}<pre>{escape(report.text())}</pre>"}

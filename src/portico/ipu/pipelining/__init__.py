@@ -1,0 +1,1 @@
+"""Layers of any model of ``transformers``, spread over the IPUs of a replica."""

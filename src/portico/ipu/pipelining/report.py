@@ -1,0 +1,165 @@
+"""What a placement comes to: stages, memory of each IPU, batch sizes."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from portico.ipu.config import IPUConfig
+from portico.ipu.pipelining.placement import Placement
+
+# On-chip memory of a Mk2 IPU.
+IPU_MEMORY_BYTES = 900 * 1024**2
+_MEGABYTE = 1024**2
+# Tensors of state that an optimizer keeps for each weight, by format: of the first moment, of the second.
+_STATE_TENSORS = {"AdamW": (1, 1), "Adam": (1, 1), "LAMB": (1, 1), "RMSprop": (0, 1)}
+
+
+@dataclass(frozen=True)
+class IPUMemory:
+    """What lies on an IPU because of weights.
+
+    Args:
+        ipu: Number of the IPU.
+        num_parameters: Weights on it.
+        weight_bytes: Bytes of the weights.
+        gradient_bytes: Bytes of their gradient accumulators.
+        optimizer_bytes: Bytes of the optimizer's state on the chip.
+    """
+
+    ipu: int
+    num_parameters: int
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def share(self) -> float:
+        """Share of the on-chip memory; activations, code and temporaries come on top."""
+        return self.total_bytes / IPU_MEMORY_BYTES
+
+
+@dataclass(frozen=True)
+class PlacementReport:
+    """What a placement comes to.
+
+    Args:
+        stages: Stages in order, each with its IPU and what runs in it.
+        minimum_gradient_accumulation: Fewest micro-batches that fill the training pipeline.
+        memory: What lies on each IPU.
+        batch_sizes: The arithmetic of batch sizes, a sentence each.
+    """
+
+    stages: list[tuple[int, list[str]]]
+    minimum_gradient_accumulation: int
+    memory: list[IPUMemory]
+    batch_sizes: list[str]
+
+    @classmethod
+    def of(
+        cls, placement: Placement, model: nn.Module, config: IPUConfig, *, micro_batch_size: int, optimizer: Any
+    ) -> "PlacementReport":
+        """Work out the report of a training placement.
+
+        Args:
+            placement: Where everything lies.
+            model: The model.
+            config: Its configuration.
+            micro_batch_size: Rows of a micro-batch.
+            optimizer: What trains the model.
+        """
+        parameters = dict(model.named_parameters())
+        on_ipu = [
+            [parameters[name] for name, ipu in placement.ipu_of_parameter.items() if ipu == number]
+            for number in range(placement.num_ipus)
+        ]
+        memory = [_memory(ipu, held, config, optimizer) for ipu, held in enumerate(on_ipu)]
+        return cls(
+            placement.stages(),
+            placement.minimum_gradient_accumulation,
+            memory,
+            batch_arithmetic(config, micro_batch_size),
+        )
+
+    def text(self) -> str:
+        """Return the report as lines to read."""
+        lines = ["Placement"]
+        for number, (ipu, names) in enumerate(self.stages):
+            lines.append(f"  stage {number} on IPU {ipu}: {_listed(names)}")
+        lines.append(
+            f"  {len(self.stages)} stages; training needs a gradient accumulation of at least "
+            f"{self.minimum_gradient_accumulation}"
+        )
+        lines.append("Memory for weights, of each IPU (activations, code and temporaries come on top)")
+        for one in self.memory:
+            lines.append(
+                f"  IPU {one.ipu}: {one.num_parameters / 1e6:8.2f} M weights {one.weight_bytes / _MEGABYTE:8.1f} MB + "
+                f"gradients {one.gradient_bytes / _MEGABYTE:8.1f} MB + optimizer "
+                f"{one.optimizer_bytes / _MEGABYTE:8.1f} MB = {one.total_bytes / _MEGABYTE:8.1f} MB, {one.share:.0%}"
+            )
+            if one.share > 1:
+                lines.append(
+                    f"  IPU {one.ipu} has {IPU_MEMORY_BYTES // _MEGABYTE} MB: move layers away from it, or set "
+                    "`optimizer_state_offchip=True`"
+                )
+        return "\n".join([*lines, "Batch sizes", *(f"  {line}" for line in self.batch_sizes)])
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``placement.json`` and ``placement.txt`` into a folder."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, "placement.json").write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
+        Path(folder, "placement.txt").write_text(self.text() + "\n", encoding="utf-8")
+
+
+def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
+    """Return how batch sizes follow from each other, a sentence each."""
+    accumulation, replicas = config.gradient_accumulation_steps, config.replication_factor
+    one_update = micro_batch_size * accumulation * replicas
+    one_call = one_update * config.device_iterations
+    return [
+        f"a micro-batch has {micro_batch_size} rows, on one replica",
+        f"a weight update takes {micro_batch_size} x {accumulation} accumulated x {replicas} replicas = {one_update} "
+        "rows",
+        f"a call, which is counted as a step, makes {config.device_iterations} weight update(s) and takes "
+        f"{one_update} x {config.device_iterations} = {one_call} rows",
+    ]
+
+
+def _memory(ipu: int, parameters: list[nn.Parameter], config: IPUConfig, optimizer: Any) -> IPUMemory:
+    count = sum(parameter.numel() for parameter in parameters)
+    accumulator = getattr(optimizer, "accum_type", None)
+    accumulates = config.gradient_accumulation_steps > 1
+    return IPUMemory(
+        ipu=ipu,
+        num_parameters=count,
+        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        gradient_bytes=sum(
+            parameter.numel() * _bytes(accumulator or parameter.dtype) for parameter in parameters if accumulates
+        ),
+        optimizer_bytes=0 if config.optimizer_state_offchip else _state_bytes(count, config, optimizer),
+    )
+
+
+def _state_bytes(count: int, config: IPUConfig, optimizer: Any) -> int:
+    first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
+    has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
+    first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32
+    each = (first or has_velocity) * _bytes(first_type) + second * _bytes(torch.float32)
+    sharded = config.replicated_tensor_sharding and config.replication_factor > 1
+    return count * each // (config.replication_factor if sharded else 1)
+
+
+def _bytes(dtype: torch.dtype) -> int:
+    return torch.empty(0, dtype=dtype).element_size()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... {len(names) - 2} more ..., {names[-1]}"

@@ -1,0 +1,88 @@
+"""``IPUPrecision``: number formats of a program, whose backward pass and weight update are not the host's."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.plugins.precision import HalfPrecision, Precision
+from torch import Tensor, nn
+from typing_extensions import override
+
+from portico.errors import InputError
+from portico.nested import map_tensors
+
+PRECISIONS = ("32-true", "16-true")
+
+
+class IPUPrecision(Precision):
+    """Single or half precision throughout.
+
+    Args:
+        precision: ``"32-true"`` or ``"16-true"``.
+
+    Raises:
+        InputError: For another precision.
+    """
+
+    def __init__(self, precision: Literal["32-true", "16-true"] = "32-true") -> None:
+        if precision not in PRECISIONS:
+            raise InputError(_refusal(precision))
+        self.precision = precision
+
+    @classmethod
+    def like(cls, plugin: Precision) -> "IPUPrecision":
+        """Return the counterpart of what Lightning chose for a ``precision``.
+
+        Raises:
+            InputError: If IPUs have none.
+        """
+        if isinstance(plugin, cls):
+            return plugin
+        if type(plugin) is Precision or (isinstance(plugin, HalfPrecision) and plugin.precision == "16-true"):
+            return cls(plugin.precision)  # type: ignore[arg-type]
+        raise InputError(_refusal(str(plugin.precision)))
+
+    @override
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """Return the module in the program's precision."""
+        return module.half() if self.precision == "16-true" else module
+
+    @override
+    def convert_input(self, data: Any) -> Any:
+        """Return the inputs in the program's precision."""
+        if self.precision != "16-true":
+            return data
+        return map_tensors(lambda tensor: tensor.half() if tensor.dtype is torch.float32 else tensor, data)
+
+    @override
+    def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """Do nothing: the program has made the backward pass."""
+
+    @override
+    def optimizer_step(  # type: ignore[override]
+        self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any
+    ) -> Any:
+        """Run the step; the program updates the weights.
+
+        Raises:
+            InputError: If ``training_step`` returned nothing.
+        """
+        result = self._wrap_closure(model, optimizer, closure)
+        if result is None:
+            raise InputError(
+                "`training_step` returned None, which skips a batch; a program on IPUs trains on every batch, so let "
+                "it return the loss."
+            )
+        return result
+
+    @override
+    def clip_gradients(self, optimizer: Any, clip_val: int | float = 0.0, gradient_clip_algorithm: Any = None) -> None:
+        """Do nothing: the strategy refuses clipping on the host, and the program clips by itself."""
+
+
+def _refusal(precision: str) -> str:
+    return (
+        f"`precision={precision!r}` is not supported on IPUs; use '32-true', or '16-true' for half precision weights "
+        "and activations."
+    )

@@ -1,0 +1,200 @@
+"""``IPUTrainer``: a ``Trainer`` whose model is a program on IPUs."""
+
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from portico.errors import InputError
+from portico.ipu.arguments import IPUTrainingArguments
+from portico.ipu.config import IPUConfig
+from portico.ipu.executors import ProgramPool
+from portico.ipu.facade.loading import LoadingMethods
+from portico.ipu.facade.optimization import OptimizerMethods
+from portico.ipu.facade.programs import program_loss
+from portico.ipu.facade.saving import IPUSavingMethods
+from portico.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
+    """Everything a trainer does differently on IPUs; mixed in before the trainer.
+
+    ``class IPUMRCTrainer(IPUMethods, MRCTrainer)`` trains readers on IPUs.
+
+    Args:
+        model: The model; a copy of it is trained, which is ``trainer.model``.
+        ipu_config: How the model is spread over IPUs; copied.
+        args: :class:`~portico.ipu.arguments.IPUTrainingArguments`.
+        data_collator: Makes the batches.
+        eval_data_collator: Makes the batches of evaluations; by default ``data_collator``.
+        tokenizer: Older spelling of ``processing_class``.
+        optimizers: Optimizer, of ``poptorch.optim`` or of torch, and schedule.
+        force_to_pipelined: Kept; every model is spread without a class of its own.
+        **kwargs: As the trainer takes them.
+
+    Attributes:
+        original_model: The model that was given, untouched.
+        training_model: The program that trains, once there is one.
+        inference_model: The program that evaluates, once there is one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        ipu_config: IPUConfig | None = None,
+        args: Any = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        eval_data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        tokenizer: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_metrics: Callable[..., Any] | None = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        force_to_pipelined: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        args = IPUTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        _check_arguments(model, model_init, args)
+        assert model is not None
+        self.ipu_config = _own_config(ipu_config, args)
+        self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
+        self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
+        self.programs = ProgramPool()
+        self.training_model = self.inference_model = self._generator = None
+        self.placement = None
+        self.placement_report = None
+        self.loss_function = None
+        self._pending_device_rng = None
+        self.original_model = model
+        trained = copy.deepcopy(model) if args.fp32 else copy.deepcopy(model).half()
+        if tokenizer is not None:
+            kwargs.setdefault("processing_class", tokenizer)
+        parts: dict[str, Any] = {
+            "model": trained,
+            "args": args,
+            "data_collator": data_collator,
+            "train_dataset": train_dataset,
+            "eval_dataset": eval_dataset,
+            "compute_metrics": compute_metrics,
+            "callbacks": callbacks,
+            "optimizers": optimizers,
+            "preprocess_logits_for_metrics": preprocess_logits_for_metrics,
+        }
+        super().__init__(**parts, **kwargs)
+        self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
+        self.module.runs_steps_on_host = True
+        # A program's losses are means over micro-batches; there is no window whose items could be counted.
+        self.model_accepts_loss_kwargs = False
+        causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        self.loss_function = program_loss(self.label_smoother, self.compute_loss_func, shifts_labels=causal)
+        self.compute_loss_func = None
+        self._train_batch_size = self.combined_train_batch_size
+        self._take_optimizer(model)
+        if args.compile_only:
+            self._compile_and_exit()
+
+    @property
+    def tokenizer(self) -> Any:
+        """Older spelling of ``processing_class``."""
+        return self.processing_class
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and return step count, mean loss and metrics; afterwards the IPUs are free.
+
+        Raises:
+            ValueError: If a trial of a hyperparameter search is given.
+        """
+        if kwargs.get("trial") is not None or (len(args) > 1 and args[1] is not None):
+            raise ValueError("Hyperparameter tuning is not supported by the IPUTrainer.")
+        try:
+            return super().train(*args, **kwargs)  # type: ignore[safe-super]
+        finally:
+            self.programs.release()
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: a model is compiled once for a trainer.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            "Hyperparameter search is not supported on IPUs; start a run for each setting, for example with a sweep "
+            "on the command line."
+        )
+
+    def _compile_and_exit(self) -> None:
+        jobs = ((True, self.args.do_train, self.train_dataset), (False, self.args.do_eval, self.eval_dataset))
+        for training, is_asked_for, dataset in jobs:
+            if not is_asked_for or dataset is None:
+                continue
+            if training:
+                self.create_optimizer()
+            batch = self._first_batch(training)
+            program = self.wrap_model(self.model, training=training, sample_batch=batch)
+            self.compile_model(program, batch, log=True)
+        raise SystemExit(0)
+
+
+class IPUTrainer(IPUMethods, Trainer):
+    """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMethods` for the arguments."""
+
+
+def _check_arguments(model: Any, model_init: Any, args: Any) -> None:
+    if not isinstance(args, IPUTrainingArguments):
+        raise TypeError(f"`args` is a {type(args).__name__}; give `portico.IPUTrainingArguments`.")
+    if model is None and model_init is not None:
+        raise RuntimeError(
+            "`model_init` is not supported by `IPUTrainer` yet: a program belongs to one model; give `model`."
+        )
+    if model is None:
+        raise RuntimeError("`IPUTrainer` requires a `model`; give one.")
+    if model_init is not None:
+        warnings.warn(
+            "`IPUTrainer` got both `model` and `model_init`; `model_init` has no effect.", FutureWarning, stacklevel=3
+        )
+
+
+def _own_config(ipu_config: IPUConfig | None, args: Any) -> IPUConfig:
+    """Return a copy of the configuration, with what the arguments say about it.
+
+    Raises:
+        InputError: If ``n_ipu`` is no multiple of the IPUs of a replica.
+    """
+    config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
+    if args.n_ipu is not None:
+        factors = {}
+        for prefix in ("", "inference_"):
+            each = getattr(config, f"{prefix}ipus_per_replica")
+            if args.n_ipu % each:
+                raise InputError(
+                    f"`n_ipu={args.n_ipu}` is no multiple of `{prefix}ipus_per_replica={each}`, so replicas do not "
+                    "fit; change one of them."
+                )
+            factors[f"{prefix}replication_factor"] = args.n_ipu // each
+            before = getattr(config, f"{prefix}replication_factor")
+            if before not in (1, args.n_ipu // each):
+                logger.warning(
+                    "`n_ipu=%d` overwrites `%sreplication_factor=%d` by %d.",
+                    args.n_ipu,
+                    prefix,
+                    before,
+                    args.n_ipu // each,
+                )
+        config.update(**factors)
+    if args.ipu_config_overrides:
+        config.update_from_string(args.ipu_config_overrides)
+    config.seed = args.seed
+    if config.replication_factor > 1:
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    return config

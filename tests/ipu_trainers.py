@@ -1,0 +1,100 @@
+"""Small trainers on emulated IPUs."""
+
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
+
+import portico
+
+
+class Sentences(Dataset):
+    """Random tokens; the class is whether the first token is large."""
+
+    def __init__(self, size: int = 32, length: int = 6, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.tokens = torch.randint(1, 50, (size, length), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.tokens[index], "labels": (self.tokens[index, 0] > 25).long()}
+
+
+class Questions(Sentences):
+    """Random tokens with an answer span."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = self.tokens[index]
+        start = int(tokens[0]) % len(tokens)
+        return {
+            "input_ids": tokens,
+            "start_positions": torch.tensor(start),
+            "end_positions": torch.tensor(min(start + 1, len(tokens) - 1)),
+        }
+
+
+def bert_config(layers: int = 2, dropout: float = 0.0, **changes: Any) -> BertConfig:
+    return BertConfig(
+        **{
+            "vocab_size": 50,
+            "hidden_size": 16,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 16,
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout,
+            **changes,
+        }
+    )
+
+
+def classifier(**changes: Any) -> BertForSequenceClassification:
+    torch.manual_seed(7)
+    return BertForSequenceClassification(bert_config(num_labels=2, **changes))
+
+
+def reader(**changes: Any) -> BertForQuestionAnswering:
+    torch.manual_seed(7)
+    return BertForQuestionAnswering(bert_config(**changes))
+
+
+def ipu_arguments(output_dir: Any, **changes: Any) -> Any:
+    defaults = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "fp32": True,
+        "seed": 3,
+    }
+    return portico.IPUTrainingArguments(str(output_dir), **{**defaults, **changes})
+
+
+def ipu_trainer(
+    output_dir: Any,
+    config: Any = None,
+    model: Any = None,
+    parts: dict[str, Any] | None = None,
+    trainer_class: Any = None,
+    **changes: Any,
+) -> Any:
+    """Return a trainer on IPUs; `changes` go to its arguments, `parts` to its constructor."""
+    options = {
+        "train_dataset": Sentences(),
+        "eval_dataset": Sentences(10, seed=1),
+        **(parts or {}),
+    }
+    trainer = (trainer_class or portico.IPUTrainer)(
+        classifier() if model is None else model, config, ipu_arguments(output_dir, **changes), **options
+    )
+    trainer.callback_handler.callbacks = [
+        callback for callback in trainer.callback_handler.callbacks if type(callback).__name__ != "PrinterCallback"
+    ]
+    return trainer

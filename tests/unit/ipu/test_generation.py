@@ -1,0 +1,64 @@
+"""Generation on the devices finds the tokens that generation on the host finds."""
+
+import pytest
+import torch
+
+from ipu_peers import one_free_ipu
+from ipu_trainers import ipu_trainer
+from portico.ipu.config import IPUConfig
+
+TOKENS = torch.randint(3, 49, (3, 5), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(TOKENS)
+
+
+def t5():
+    import transformers as hf
+
+    torch.manual_seed(0)
+    return hf.T5ForConditionalGeneration(
+        hf.T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    )
+
+
+def gpt2():
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2)
+    return hf.GPT2LMHeadModel(config)
+
+
+@pytest.mark.parametrize("make", [t5, gpt2])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_length": 9}, {"max_new_tokens": 4, "num_beams": 3}, {"max_length": 8, "do_sample": True}],
+    ids=["greedy", "beams", "sampling"],
+)
+def test_is_that_of_the_host(tmp_path, make, options):
+    model = make().eval()
+    config = IPUConfig(inference_replication_factor=2)
+    trainer = ipu_trainer(tmp_path, config, model)
+    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
+    torch.manual_seed(5)
+    expected = model.generate(**inputs, **options, pad_token_id=0)
+    torch.manual_seed(5)
+    assert torch.equal(expected, trainer.generate(inputs, **options, pad_token_id=0))
+
+
+def test_is_computed_by_programs_alone(tmp_path):
+    trainer = ipu_trainer(tmp_path, None, t5())
+    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
+    first = trainer.generate(inputs, max_length=6)
+    calls = []
+    trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    trainer.programs.release()
+    with one_free_ipu():
+        assert torch.equal(trainer.generate(inputs, max_length=6), first)
+    assert not calls
+
+
+def test_needs_a_length(tmp_path):
+    model = gpt2()
+    model.generation_config.max_length = None
+    with pytest.raises(ValueError, match="Nothing says how long a generated text may become"):
+        ipu_trainer(tmp_path, None, model).generate({"input_ids": TOKENS})
