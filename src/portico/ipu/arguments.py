@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers.trainer_utils import IntervalStrategy
-
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 
@@ -44,7 +42,6 @@ class IPUTrainingArguments(TrainingArguments):
         compile_only: Compile the programs, then exit.
         pad_on_batch_axis: Train on a last batch that is not full, filled up with repeated rows.
         max_grad_norm: Norm over all weights to which the program clips; by default it does not.
-        evaluation_strategy: Older spelling of ``eval_strategy``.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
@@ -57,9 +54,6 @@ class IPUTrainingArguments(TrainingArguments):
     )
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Leave NaN and inf out of logged losses."})
     report_to: str | list[str] | None = field(default="none", metadata={"help": "Where logs go."})
-    evaluation_strategy: str | IntervalStrategy | None = field(
-        default=None, metadata={"help": "Older spelling of `eval_strategy`."}
-    )
     auto_loss_scaling: bool = field(default=False, metadata={"help": "Let the loss scaling follow the gradients."})
     ipu_config_name: str | None = field(default=None, metadata={"help": "Where the IPUConfig is found."})
     ipu_config_overrides: str | None = field(default=None, metadata={"help": "Attributes of the IPUConfig."})
@@ -81,7 +75,6 @@ class IPUTrainingArguments(TrainingArguments):
             InputError: If a value cannot be used on IPUs.
         """
         self.accelerator, self.strategy, self.precision = "ipu", "ipu", "32-true"
-        self._take_older_spellings()
         self._refuse_unsupported()
         overrides = [self.ipu_config_overrides] if self.ipu_config_overrides else []
         if self.gradient_accumulation_steps is not None:
@@ -96,10 +89,6 @@ class IPUTrainingArguments(TrainingArguments):
         self.gradient_checkpointing = self.activation_checkpointing = None
         self.max_grad_norm = self.max_grad_norm or 0.0
         super().__post_init__()
-
-    def _take_older_spellings(self) -> None:
-        if self.evaluation_strategy is not None:
-            self.eval_strategy = self.evaluation_strategy
 
     def _refuse_unsupported(self) -> None:
         for name, instead in _REFUSED.items():

@@ -104,11 +104,6 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         if args.compile_only:
             self._compile_and_exit()
 
-    @property
-    def tokenizer(self) -> Any:
-        """Older spelling of ``processing_class``."""
-        return self.processing_class
-
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and return step count, mean loss and metrics; afterwards the IPUs are free.
 

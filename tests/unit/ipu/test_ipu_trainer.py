@@ -388,7 +388,7 @@ def test_arguments_have_the_defaults_of_ipus(tmp_path):
     assert args.device.type == "cpu"
     args = portico.IPUTrainingArguments(
         str(tmp_path),
-        evaluation_strategy="steps",
+        eval_strategy="steps",
         gradient_checkpointing=True,
         auto_loss_scaling=True,
         gradient_accumulation_steps=3,
