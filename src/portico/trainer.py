@@ -38,7 +38,9 @@ from portico.facade.historic_overrides import adapt_overrides
 from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
+from portico.facade.number_checks import check_numbers
 from portico.facade.old_names import newer_processing_class
+from portico.facade.part_kinds import check_part_kinds
 from portico.facade.preparation import apply_log_level
 from portico.facade.requirements import check_requirements
 from portico.facade.running import RunningMethods
@@ -100,8 +102,10 @@ class Trainer(RunningMethods):
         self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_uncalled_hooks(type(self))
         refuse_old_order(compute_loss_func, compute_metrics)
+        check_part_kinds(model, callbacks, optimizers, lightning_callbacks)
         refuse_unsupported(self.args)
         apply_accelerator_settings(self.args)
+        check_numbers(self.args)
         apply_log_level(self.args)
         announce_without_effect(self.args)
         check_requirements(self.args)

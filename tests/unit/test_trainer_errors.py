@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from lightning.pytorch import Callback as LightningCallback
 from torch.utils.data import Dataset, IterableDataset
 
 import portico
@@ -121,13 +122,92 @@ def test_a_value_that_is_no_choice_is_refused(name, value, allowed, tmp_path):
     refused(tmp_path, rf"`{name}='{value}'` is no choice; set it to one of .*{allowed}", **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("learning_rate", "2e-5", r"`learning_rate='2e-5'` is a text; set it to a number of 0 or more"),
+        ("max_steps", "many", r"`max_steps='many'` is a text; set it to an integer"),
+    ],
+)
+def test_a_text_is_no_number(name, value, match, tmp_path):
+    refused(tmp_path, match, TypeError, **{name: value})
+    refused(tmp_path, match, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("gradient_accumulation_steps", 0, "an integer of 1 or more"),
+        ("per_device_train_batch_size", -1, "an integer of 1 or more"),
+        ("learning_rate", float("nan"), "a number of 0 or more"),
+        ("num_train_epochs", -1, "a number of 0 or more"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(name, value, allowed, tmp_path):
+    refused(tmp_path, rf"`{name}={value!r}` cannot be used; set it to {allowed}", **{name: value})
+
+
+def test_no_epochs_are_counted_where_steps_are(tmp_path):
+    assert toy_trainer(tmp_path, num_train_epochs=-1, max_steps=1).train().global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        ({"model": Line}, "`model` is the class Line; give a model made of it"),
+        ({"callbacks": transformers.TrainerCallback()}, "`callbacks` is a TrainerCallback; give a list"),
+        ({"callbacks": [print]}, "holds a builtin_function_or_method, which has no `on_init_end`"),
+        ({"callbacks": [LightningCallback()]}, "this one in `lightning_callbacks`"),
+        ({"lightning_callbacks": [transformers.TrainerCallback()]}, "those of `TrainerCallback` in `callbacks`"),
+        ({"optimizers": torch.optim.SGD(Line().parameters())}, "`optimizers` is a SGD; give a tuple"),
+        ({"optimizers": ("adam", None)}, r"`optimizers` is \(str, NoneType\); give a tuple"),
+        ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_refused(parts, match, tmp_path):
+    refused(tmp_path, match, TypeError, parts=parts)
+
+
+def test_metrics_come_by_name(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: 0.5})
+    with pytest.raises(TypeError, match=r"`compute_metrics` returned '0.5' \(float\); let it return a dict"):
+        trainer.evaluate()
+
+
+def test_a_schedule_takes_its_own_settings(tmp_path):
+    trainer = toy_trainer(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"power": 2})
+    with pytest.raises(TypeError, match=r"`lr_scheduler_type='cosine'` with .*{'power': 2}.*unexpected keyword"):
+        trainer.train()
+    trainer = toy_trainer(tmp_path, lr_scheduler_type="cosine_with_min_lr")
+    with pytest.raises(portico.InputError, match="`lr_scheduler_kwargs=None` cannot be used: One of min_lr"):
+        trainer.train()
+
+
+def test_an_evaluation_set_is_known_by_its_name(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": {"easy": Points(2), "hard": Points(2)}})
+    with pytest.raises(KeyError, match=r"`eval_dataset='esay'` names a set.*holds 'easy', 'hard'"):
+        trainer.evaluate("esay")
+    with pytest.raises(portico.InputError, match="holds none by name"):
+        toy_trainer(tmp_path).evaluate("easy")
+
+
+def test_a_prediction_needs_data(tmp_path):
+    with pytest.raises(TypeError, match="nothing to predict on"):
+        toy_trainer(tmp_path).predict(None)
+
+
 def test_metrics_by_batch_must_say_when_they_are_due(tmp_path):
     parts = {"compute_metrics": lambda prediction: {}}
     refused(tmp_path, "must take a boolean `compute_result`", parts=parts, batch_eval_metrics=True)
 
 
 @pytest.mark.parametrize(
-    ("resume", "match"), [(True, "holds no `checkpoint-N` folder"), ("nowhere", "`resume_from_checkpoint=nowhere`")]
+    ("resume", "match"),
+    [
+        (True, "holds no `checkpoint-N` folder"),
+        ("nowhere", "`resume_from_checkpoint=nowhere`"),
+        (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
+    ],
 )
 def test_there_must_be_something_to_resume_from(resume, match, tmp_path):
     with pytest.raises(portico.InputError, match=match):
@@ -145,6 +225,9 @@ def test_a_batch_without_inputs_is_explained(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"train_dataset": Nameless()})
     with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
         trainer.train()
+    everything = {"train_dataset": Nameless(), "data_collator": lambda examples: {}}
+    with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
+        toy_trainer(tmp_path, parts=everything, remove_unused_columns=False).train()
 
 
 def test_a_model_that_returns_no_loss_is_explained(tmp_path):

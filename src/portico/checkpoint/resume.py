@@ -1,6 +1,7 @@
 """A run brought back to where a checkpoint left it."""
 
 import warnings
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import compare_trainer_and_checkpoint_args, get_last_checkpoint
 
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.lightning_internals import continue_from
 from portico.plan import ResumePoint, RunPlan
 from portico.run_log import logger
@@ -26,7 +27,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         output_dir: Folder of the run.
 
     Raises:
-        InputError: If there is nothing to resume from.
+        InputError: If there is nothing to resume from (a ``TypeError`` too for what names no folder).
     """
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
@@ -38,6 +39,11 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
                 "folder of a checkpoint, or leave it out to start anew."
             )
         return last
+    if not isinstance(resume_from_checkpoint, str | PathLike):
+        raise InputTypeError(
+            f"`resume_from_checkpoint={resume_from_checkpoint!r}` is a {type(resume_from_checkpoint).__name__}; set "
+            "it to a `checkpoint-N` folder of an earlier run, or to `True` for the last one in `output_dir`."
+        )
     if not Path(resume_from_checkpoint).is_dir():
         raise InputError(
             f"`resume_from_checkpoint={resume_from_checkpoint}` is no folder; set it to a `checkpoint-N` folder of an "

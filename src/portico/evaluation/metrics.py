@@ -5,7 +5,7 @@ from typing import Any
 
 from torchmetrics import Metric, MetricCollection
 
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.evaluation.streaming import BatchMetrics, FunctionOfBatches
 from portico.evaluation.torch_metrics import TorchMetrics, is_torch_metrics
 
@@ -27,10 +27,15 @@ def check_metrics(compute_metrics: Any, args: Any) -> None:
     """Refuse metrics that an evaluation could not call.
 
     Raises:
-        InputError: Names what is allowed.
+        InputError: Names what is allowed (a ``TypeError`` too for what cannot be called).
     """
     if is_torch_metrics(compute_metrics):
         _check_torch_metrics(compute_metrics, args)
+    elif compute_metrics is not None and not callable(compute_metrics):
+        raise InputTypeError(
+            f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
+            "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
+        )
     elif args.batch_eval_metrics and compute_metrics is not None:
         _check_function_of_batches(compute_metrics)
 

@@ -8,6 +8,7 @@ import torch
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, has_length
 
+from portico.errors import InputTypeError
 from portico.evaluation.arrays import BatchList, JoinedArrays
 from portico.evaluation.metrics import batch_metrics
 from portico.run_log import announce_evaluation
@@ -121,7 +122,13 @@ class EvaluationSession:
             return self.stream.compute()
         if facade.compute_metrics is None or logits is None or labels is None:
             return {}
-        return facade.compute_metrics(self._prediction(logits, labels, losses, inputs))
+        metrics = facade.compute_metrics(self._prediction(logits, labels, losses, inputs))
+        if not isinstance(metrics, Mapping):
+            raise InputTypeError(
+                f"`compute_metrics` returned {str(metrics)[:80]!r} ({type(metrics).__name__}); let it return a dict "
+                "of numbers by name."
+            )
+        return metrics
 
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""

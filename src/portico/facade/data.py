@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler, LengthGroupedSa
 from transformers.trainer_utils import has_length, unwrap_peft_model
 
 from portico.contract import Facade
-from portico.errors import InputError
+from portico.errors import InputError, InputKeyError, InputTypeError
 from portico.facade.historic_overrides import leaves_out
 from portico.loaders import move_to_device
 
@@ -51,15 +51,30 @@ class DataMethods(Facade):
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
-            eval_dataset = self.eval_dataset[eval_dataset]
+            eval_dataset = self._named_eval_dataset(eval_dataset)
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
             cached[key] = loader
         return loader
 
+    def _named_eval_dataset(self, name: str) -> Any:
+        sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+        if name not in sets:
+            raise InputKeyError(
+                f"`eval_dataset={name!r}` names a set, but the trainer's `eval_dataset` holds "
+                f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
+            )
+        return sets[name]
+
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return a loader over ``test_dataset``."""
+        """Return a loader over ``test_dataset``.
+
+        Raises:
+            InputTypeError: If there is no test set.
+        """
+        if test_dataset is None:
+            raise InputTypeError("There is nothing to predict on: give a data set to `predict()`.")
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: Any) -> int:
@@ -217,6 +232,7 @@ class DataMethods(Facade):
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         inputs = self._prepare_input(inputs)
         if len(inputs) == 0:
+            self._set_signature_columns_if_needed()
             raise ValueError(
                 "A batch came without anything in it; the model takes "
                 f"{', '.join(self._signature_columns or [])}: name the data's columns so, or set "

@@ -8,7 +8,7 @@ from transformers.optimization import get_scheduler
 from transformers.trainer import Trainer as TransformersTrainer
 
 from portico.contract import Facade
-from portico.errors import InputError, MissingPackageError
+from portico.errors import InputError, InputTypeError, MissingPackageError
 from portico.optim import build_optimizer, decay_parameter_names, learning_rate, parameter_groups
 
 
@@ -17,6 +17,15 @@ def _unusable_optimizer(args: Any, error: Exception) -> str:
     name = getattr(args.optim, "value", args.optim)
     reason = str(error).rstrip(".")
     return f"`optim={name!r}`{options} cannot be used: {reason}. Or set `optim` to another name, as 'adamw_torch'."
+
+
+def _unusable_schedule(args: Any, error: Exception) -> str:
+    name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    reason = str(error).rstrip(".")
+    return (
+        f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
+        f"{reason}. Set `lr_scheduler_kwargs` to what this schedule takes, or choose another one."
+    )
 
 
 class OptimizationMethods(Facade):
@@ -41,15 +50,23 @@ class OptimizationMethods(Facade):
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Make the schedule that ``args.lr_scheduler_type`` names, unless there is one."""
+        """Make the schedule that ``args.lr_scheduler_type`` names, unless there is one.
+
+        Raises:
+            InputError: If ``args.lr_scheduler_kwargs`` do not go with it (a ``TypeError`` too for an unknown one).
+        """
         if self.lr_scheduler is None:
-            self.lr_scheduler = get_scheduler(
-                self.args.lr_scheduler_type,
-                optimizer=self.optimizer if optimizer is None else optimizer,
-                num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
-                num_training_steps=num_training_steps,
-                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
-            )
+            try:
+                self.lr_scheduler = get_scheduler(
+                    self.args.lr_scheduler_type,
+                    optimizer=self.optimizer if optimizer is None else optimizer,
+                    num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
+                    num_training_steps=num_training_steps,
+                    scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
+                )
+            except (TypeError, ValueError) as error:
+                kind = InputTypeError if isinstance(error, TypeError) else InputError
+                raise kind(_unusable_schedule(self.args, error)) from error
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
