@@ -27,28 +27,23 @@ from transformers.trainer_utils import (
 from transformers.utils.import_utils import is_in_notebook
 
 from portico.accelerator import FacadeAccelerator
-from portico.accelerator_settings import apply_accelerator_settings, sharing_options
-from portico.arguments import TrainingArguments, adopt_arguments
+from portico.accelerator_settings import sharing_options
 from portico.datamodule import TrainerDataModule
 from portico.errors import InputError, InputRuntimeError
-from portico.facade.announcements import announce_without_effect
 from portico.facade.argument_order import refuse_old_order
+from portico.facade.arguments import taken_arguments
 from portico.facade.checks import check_parts
 from portico.facade.historic_overrides import adapt_overrides
 from portico.facade.hooks import refuse_uncalled_hooks
 from portico.facade.integrations import reporting_callbacks, termination_callbacks
 from portico.facade.introspection import ModelTraits, label_smoother
-from portico.facade.number_checks import check_numbers
 from portico.facade.old_names import newer_processing_class
 from portico.facade.part_kinds import check_part_kinds
-from portico.facade.preparation import apply_log_level
-from portico.facade.requirements import check_requirements
 from portico.facade.running import RunningMethods
-from portico.facade.unsupported import refuse_unsupported
 from portico.module import TrainerModule
 from portico.precision import full_evaluation_dtype
 from portico.processes import connect_early
-from portico.run_log import announce_overruled, logger
+from portico.run_log import announce_overruled
 from portico.state import fresh_state
 
 
@@ -97,18 +92,10 @@ class Trainer(RunningMethods):
         loggers: list[Logger] | None = None,
         plugins: list[Any] | None = None,
     ) -> None:
-        if args is None:
-            logger.info("Without `args` the run writes into `tmp_trainer`.")
-        self.args = adopt_arguments(TrainingArguments(output_dir="tmp_trainer") if args is None else args)
         refuse_uncalled_hooks(type(self))
         refuse_old_order(compute_loss_func, compute_metrics)
         check_part_kinds(model, callbacks, optimizers, lightning_callbacks)
-        refuse_unsupported(self.args)
-        apply_accelerator_settings(self.args)
-        check_numbers(self.args)
-        apply_log_level(self.args)
-        announce_without_effect(self.args)
-        check_requirements(self.args)
+        self.args = taken_arguments(args)
         self._seed_everything()
         self._lightning_parts: dict[str, list[Any]] = {
             "callbacks": list(lightning_callbacks or []),
