@@ -36,7 +36,7 @@ class FacadeAccelerator(AcceleratorSurface):
         self._data_seed = data_seed
         self._deferred: torch.Tensor | None = None
         self._loaders: list[Any] = []
-        self.backward_now: Callable[[torch.Tensor], None] | None = None
+        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
         self.sync_gradients = True
         self.optimizer_step_was_skipped = False
 
@@ -89,7 +89,7 @@ class FacadeAccelerator(AcceleratorSurface):
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Differentiate ``loss``: at once for a user's own ``training_step``, else when Lightning does."""
+        """Differentiate ``loss``: in a run, when Lightning does; outside, or in a user's own step, at once."""
         if self.backward_now is not None:
             self.backward_now(loss)
         elif self._deferred is not None:
