@@ -37,7 +37,7 @@ class FacadeAccelerator(ProcessGroup, AcceleratorSurface):
         super().__init__(strategy)
         self._sharing = dict(sharing or {})
         self._deferred: torch.Tensor | None = None
-        self.backward_now: Callable[[torch.Tensor], None] | None = None
+        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
         self.sync_gradients = True
         self.optimizer_step_was_skipped = False
 
@@ -51,7 +51,7 @@ class FacadeAccelerator(ProcessGroup, AcceleratorSurface):
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Differentiate ``loss``: at once for a user's own ``training_step``, else when Lightning does."""
+        """Differentiate ``loss``: in a run, when Lightning does; outside, or in a user's own step, at once."""
         if self.backward_now is not None:
             self.backward_now(loss)
         elif self._deferred is not None:

@@ -180,6 +180,16 @@ def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
     trainer._logger_connector._callback_metrics.update(numbers)
 
 
+@contextmanager
+def keeping_gradients(module: pl.LightningModule) -> Iterator[None]:
+    """Keep Lightning from zeroing the gradients of ``module`` before it evaluates: their user may not be done."""
+    module.__dict__["zero_grad"] = lambda set_to_none=True: None
+    try:
+        yield
+    finally:
+        del module.__dict__["zero_grad"]
+
+
 class QuickHookNames:
     """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
 

@@ -28,14 +28,27 @@ def test_it_prints_on_the_main_process(accelerator, capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_a_loss_waits_for_lightning_unless_told_otherwise(accelerator):
+def test_a_loss_waits_for_lightning_in_a_run_alone(accelerator):
     loss = torch.tensor(2.0, requires_grad=True)
     accelerator.backward(loss)
-    assert loss.grad is None
-    assert accelerator.take_deferred_loss() is loss
-    accelerator.backward_now = lambda loss: loss.backward()
+    assert loss.grad == 1.0
+    accelerator.backward_now = None
     accelerator.backward(loss)
     assert loss.grad == 1.0
+    assert accelerator.take_deferred_loss() is loss
+
+
+def test_a_training_step_outside_a_run_leaves_gradients(tmp_path):
+    trainer = toy_trainer(tmp_path, max_steps=1)
+    batch = next(iter(trainer.get_train_dataloader()))
+    for _ in range(2):
+        trainer.model.zero_grad()
+        for _ in range(2):
+            trainer.training_step(trainer.model, batch)
+        trainer.evaluate()
+        trainer.predict(trainer.eval_dataset)
+        assert trainer.model.linear.weight.grad.abs().sum() > 0
+        trainer.train()
 
 
 def test_gradients_are_clipped(accelerator):

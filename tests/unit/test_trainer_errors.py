@@ -241,6 +241,7 @@ def test_a_model_that_returns_no_loss_is_explained(tmp_path):
 
 def test_a_training_step_goes_backward_once(tmp_path):
     trainer = toy_trainer(tmp_path)
+    trainer.accelerator.backward_now = None
     trainer.accelerator.backward(torch.tensor(1.0))
     with pytest.raises(RuntimeError, match="called twice in one `training_step`"):
         trainer.accelerator.backward(torch.tensor(1.0))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from transformers.trainer_utils import EvalLoopOutput
 
 from portico.feeds import EvaluationFeed
-from portico.lightning_internals import evaluate_inside, has_data
+from portico.lightning_internals import evaluate_inside, has_data, keeping_gradients
 from portico.processes import connect, ending_together
 from portico.quiet import quiet_lightning
 from portico.termination import exiting_on_termination
@@ -37,7 +37,12 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
         elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
             evaluate_inside(trainer, feed, predicts=predicts)
         else:
-            with ending_together(), quiet_lightning(), exiting_on_termination(trainer):
+            with (
+                ending_together(),
+                quiet_lightning(),
+                keeping_gradients(module),
+                exiting_on_termination(trainer),
+            ):
                 connect(trainer.strategy)
                 run = trainer.test if predicts else trainer.validate
                 run(module, dataloaders=feed, verbose=False)

@@ -131,6 +131,7 @@ class RunningMethods(TrainingMethods):
         self._use_lightning_trainer(run)
         self.module.take(self.model)
         self.module.run = self.datamodule.run = run
+        at_once = self.accelerator.backward_now
         self.accelerator.backward_now = self._backward_now if self._runs_own_backward else None
         try:
             with (
@@ -147,6 +148,7 @@ class RunningMethods(TrainingMethods):
                 raise KeyboardInterrupt from exit_
             raise
         finally:
+            self.accelerator.backward_now = at_once
             self._move_model_to_device(self.model, self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
