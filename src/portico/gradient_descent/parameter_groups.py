@@ -45,17 +45,27 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
     named = list(model_parameters)
     if not groups:
         return [parameter for _, parameter in named]
-    searches = [[_compiled(pattern) for pattern in patterns] for patterns, _ in groups]
+    indices, unused = find_groups([name for name, _ in named], groups)
+    for pattern in unused:
+        logger.warning("The parameter group pattern '%s' is found in no parameter's name.", pattern)
     made: list[dict[str, Any]] = [{"params": [], **options} for _, options in groups]
     rest: dict[str, Any] = {"params": []}
-    used: set[str] = set()
-    for name, parameter in named:
-        index = _group_of(name, searches, used)
+    for (_, parameter), index in zip(named, indices, strict=True):
         (rest if index is None else made[index])["params"].append(parameter)
-    for pattern in (search.pattern for group in searches for search in group):
-        if pattern not in used:
-            logger.warning("The parameter group pattern '%s' is found in no parameter's name.", pattern)
     return [group for group in (*made, rest) if not _frozen(group)]
+
+
+def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int | None], list[str]]:
+    """Return the index of the group that each name belongs to, ``None`` for none, and the patterns found nowhere.
+
+    Raises:
+        ConfigurationError: If a name belongs to two groups, or an expression cannot be read.
+    """
+    searches = [[_compiled(pattern) for pattern in patterns] for patterns, _ in groups]
+    used: set[str] = set()
+    indices = [_group_of(name, searches, used) for name in names]
+    patterns = [search.pattern for group in searches for search in group]
+    return indices, [pattern for pattern in patterns if pattern not in used]
 
 
 def _group_of(name: str, searches: list[list[re.Pattern[str]]], used: set[str]) -> int | None:

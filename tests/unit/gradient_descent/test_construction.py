@@ -83,6 +83,8 @@ def test_names_are_those_of_allennlp():
         "sgd",
         "rmsprop",
         "averaged_sgd",
+        "dense_sparse_adam",
+        "multi",
     ]
     assert set(LearningRateScheduler.list_available()) == {
         "combined",
@@ -239,7 +241,7 @@ def test_a_parameter_belongs_to_one_group():
 
 def test_every_optimizer_makes_a_step():
     for name in Optimizer.list_available():
-        if name == "sparse_adam":
+        if name in ("sparse_adam", "multi"):
             continue
         model = Net()
         needed = {"lr": 0.1} if name == "sgd" else {}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers.optimization import Adafactor
 
+from portico.gradient_descent.optimizers.dense_sparse_adam import DenseSparseAdam
 from portico.gradient_descent.parameter_groups import NamedParameters, ParameterGroups, make_parameter_groups
 from portico.gradient_descent.registry import Registrable
 from portico.gradient_descent.signatures import parameters_of
@@ -57,3 +58,4 @@ _register("adadelta", torch.optim.Adadelta)
 _register("sgd", torch.optim.SGD)
 _register("rmsprop", torch.optim.RMSprop)
 _register("averaged_sgd", torch.optim.ASGD)
+_register("dense_sparse_adam", DenseSparseAdam)

@@ -1,0 +1,135 @@
+"""The optimizers that torch does not have."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from portico.gradient_descent import ConfigurationError, Optimizer, from_params
+from unit.gradient_descent.plain_training import Net, PlainTraining, assert_same_weights, make_trainer, weights
+
+
+class Embedded(nn.Module):
+    """A model with one sparse and one dense gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(6, 4, sparse=True)
+        self.score = nn.Linear(4, 1)
+
+    def forward(self, words):
+        return {"loss": self.score(self.words(words)).pow(2).mean()}
+
+
+BATCHES = [torch.tensor([0, 1, 1]), torch.tensor([4, 1]), torch.tensor([0, 5, 0])]
+
+
+def made(params, model):
+    return from_params(Optimizer, params, model_parameters=list(model.named_parameters()))
+
+
+def trained(model, optimizer):
+    for batch in BATCHES * 3:
+        optimizer.zero_grad()
+        model(batch)["loss"].backward()
+        optimizer.step()
+    return weights(model)
+
+
+def test_sparse_gradients_move_their_rows_alone():
+    model, peer = Embedded(), Embedded()
+    ours = trained(model, made({"type": "dense_sparse_adam", "lr": 0.1}, model))
+    both = {
+        "type": "multi",
+        "parameter_groups": [[["words"], {"optimizer_name": "sparse"}]],
+        "optimizers": {
+            "default": {"type": "adam", "lr": 0.1, "eps": 0.0},
+            "sparse": {"type": "sparse_adam", "lr": 0.1},
+        },
+    }
+    theirs = trained(peer, made(both, peer))
+    assert torch.equal(ours["words.weight"][[2, 3]], Embedded().words.weight[[2, 3]])
+    # The constant added to the denominator is added elsewhere by torch's Adam.
+    for name, tensor in ours.items():
+        assert torch.allclose(tensor, theirs[name], atol=1e-5), name
+
+
+def test_dense_gradients_make_the_steps_of_the_formula():
+    model, peer = Net(), Net()
+    optimizer = made({"type": "dense_sparse_adam", "lr": 0.1, "betas": [0.8, 0.9], "eps": 1e-6}, model)
+    first = {name: torch.zeros_like(tensor) for name, tensor in peer.named_parameters()}
+    second = {name: torch.zeros_like(tensor) for name, tensor in peer.named_parameters()}
+    x, labels = torch.ones(2, 3), torch.zeros(2, 1)
+    for step in range(1, 201):
+        for one in (model, peer):
+            one.eval()
+            one.zero_grad()
+            one(x, labels)["loss"].backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name, parameter in peer.named_parameters():
+                first[name].mul_(0.8).add_(parameter.grad, alpha=1 - 0.8)
+                second[name].mul_(0.9).addcmul_(parameter.grad, parameter.grad, value=1 - 0.9)
+                size = 0.1 * math.sqrt(1 - 0.9**step) / (1 - 0.8**step)
+                parameter.addcdiv_(first[name], second[name].sqrt().add_(1e-6), value=-size)
+        assert_same_weights(weights(model), weights(peer))
+
+
+@pytest.mark.parametrize("options", [{"lr": 0}, {"eps": -1.0}, {"betas": [0.9, 1.0]}])
+def test_numbers_out_of_range_are_refused(options):
+    with pytest.raises(ConfigurationError, match=r"DenseSparseAdam got `lr=.*set `lr` and `eps` above 0"):
+        made({"type": "dense_sparse_adam", **options}, Net())
+
+
+MULTI = {
+    "type": "multi",
+    "parameter_groups": [
+        [["^outer.weight"], {"optimizer_name": "outer", "lr": 0.1}],
+        [["^outer.bias"], {"optimizer_name": "outer"}],
+        [["^inner.bias"], {"lr": 0.1}],
+    ],
+    "optimizers": {
+        "default": {"type": "sgd", "lr": 0.1, "momentum": 0.9},
+        "outer": {"type": "sgd", "lr": 0.1, "momentum": 0.9},
+    },
+}
+
+
+def test_several_optimizers_act_as_one():
+    model = Net()
+    trainer = make_trainer(model=model, optimizer=made(MULTI, model))
+    trainer.train()
+    # The last group of each optimizer is for what no pattern matches.
+    assert [len(group["params"]) for group in trainer.optimizer.param_groups] == [1, 1, 1, 1, 0]
+    assert_same_weights(weights(model), PlainTraining().run().best)
+
+
+def test_several_optimizers_go_on_from_their_states(tmp_path):
+    def trainer(folder, num_epochs):
+        model = Net()
+        return make_trainer(folder, model=model, optimizer=made(MULTI, model), num_epochs=num_epochs)
+
+    whole = trainer(tmp_path / "whole", 3)
+    whole.train()
+    trainer(tmp_path / "two", 2).train()
+    resumed = trainer(tmp_path / "two", 3)
+    resumed.train()
+    assert_same_weights(weights(resumed.model), weights(whole.model))
+    for group, other in zip(resumed.optimizer.param_groups, resumed.optimizer._all_groups(), strict=True):
+        assert group is other
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"optimizers": {"outer": "adam"}}, "`optimizers` of the optimizer 'multi' holds outer, but not 'default'"),
+        ({"optimizers": {"default": "adam"}}, "has `optimizer_name='outer'`, but `optimizers` holds default; add it"),
+        ({"parameter_groups": []}, "optimizer 'outer' of 'multi' has no parameters; let a parameter group with"),
+        ({"optimizers": {"default": "adamx"}}, "'adamx' is not a registered name for Optimizer"),
+    ],
+)
+def test_a_wrong_division_is_refused(changes, match):
+    with pytest.raises(ConfigurationError, match=match):
+        made({**MULTI, **changes}, Net())
