@@ -6,7 +6,7 @@ steps. Positions after the present one do not matter: decoders do not look ahead
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from portico.errors import InputError
 from portico.ipu.device_program import DeviceProgram
 from portico.ipu.executors import ProgramPool
 from portico.ipu.padding import cut_back, filled_up, num_rows
@@ -77,13 +76,12 @@ class DeviceGenerator:
             inputs: Inputs of the model.
             **options: Keywords of ``generate``.
 
-        Raises:
-            InputError: If nothing says how long a text may become.
         """
-        self._longest = self._longest_text(inputs, options)
         # The search runs on a copy that shares everything but its forward passes.
         searcher = copy.copy(self._model)
         searcher.forward = _signed_as(self._model.forward, self._step)
+        # Of all that says how long a text may become, `generate` makes one number here, before the first step.
+        searcher._prepare_generated_length = self._noting_length(self._model._prepare_generated_length)
         if self._encoder is not None:
             encoder = copy.copy(self._model.get_encoder())
             encoder.forward = _signed_as(self._model.get_encoder().forward, self._encode)
@@ -92,17 +90,13 @@ class DeviceGenerator:
             tokens: Tensor = searcher.generate(**inputs, **{**options, "use_cache": False})
         return tokens
 
-    def _longest_text(self, inputs: dict[str, Any], options: dict[str, Any]) -> int:
-        config = self._model.generation_config
-        prompt = 1 if self._encoder is not None else inputs["input_ids"].shape[1]
-        new = options.get("max_new_tokens") or config.max_new_tokens
-        longest = prompt + new if new else options.get("max_length") or config.max_length
-        if not longest:
-            raise InputError(
-                "Nothing says how long a generated text may become, and a program takes one length; set `max_length` "
-                "or `max_new_tokens`."
-            )
-        return int(longest)
+    def _noting_length(self, prepare_length: Callable[..., Any]) -> Callable[..., Any]:
+        def prepare_and_note(*args: Any, **kwargs: Any) -> Any:
+            config = prepare_length(*args, **kwargs)
+            self._longest = int(config.max_length)
+            return config
+
+        return prepare_and_note
 
     def _encode(self, *args: Any, **inputs: Any) -> BaseModelOutput:
         assert self._encoder is not None
@@ -123,6 +117,14 @@ class DeviceGenerator:
 
     def _lengthened(self, tokens: Tensor) -> Tensor:
         return pad(tokens, (0, self._longest - tokens.shape[1]))
+
+
+def with_decoder_start(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """Return inputs that a model runs on as it is: a decoder without labels or tokens gets a token to begin with."""
+    has_tokens = any(inputs.get(name) is not None for name in ("labels", "decoder_input_ids"))
+    if has_tokens or not model.config.is_encoder_decoder:
+        return dict(inputs)
+    return {**inputs, "decoder_input_ids": torch.zeros(num_rows(inputs), 1, dtype=torch.int64)}
 
 
 def _signed_as(original: Any, function: Any) -> Any:

@@ -44,7 +44,10 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         original_model: The model that was given, untouched.
         training_model: The program that trains, once there is one.
         inference_model: The program that evaluates, once there is one.
+        arguments_class: What ``args`` has to be; one of it is made where there is none.
     """
+
+    arguments_class: type[IPUTrainingArguments] = IPUTrainingArguments
 
     def __init__(
         self,
@@ -64,8 +67,8 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         force_to_pipelined: bool = False,
         **kwargs: Any,
     ) -> None:
-        args = IPUTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        _check_arguments(model, model_init, args)
+        args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
+        _check_arguments(model, model_init, args, self.arguments_class)
         assert model is not None
         self.ipu_config = _own_config(ipu_config, args)
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
@@ -145,9 +148,9 @@ class IPUTrainer(IPUMethods, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMethods` for the arguments."""
 
 
-def _check_arguments(model: Any, model_init: Any, args: Any) -> None:
-    if not isinstance(args, IPUTrainingArguments):
-        raise TypeError(f"`args` is a {type(args).__name__}; give `portico.IPUTrainingArguments`.")
+def _check_arguments(model: Any, model_init: Any, args: Any, arguments_class: type) -> None:
+    if not isinstance(args, arguments_class):
+        raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
     if model is None and model_init is not None:
         raise RuntimeError(
             "`model_init` is not supported by `IPUTrainer` yet: a program belongs to one model; give `model`."

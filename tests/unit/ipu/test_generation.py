@@ -57,8 +57,37 @@ def test_is_computed_by_programs_alone(tmp_path):
     assert not calls
 
 
-def test_needs_a_length(tmp_path):
-    model = gpt2()
-    model.generation_config.max_length = None
-    with pytest.raises(ValueError, match="Nothing says how long a generated text may become"):
-        ipu_trainer(tmp_path, None, model).generate({"input_ids": TOKENS})
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
+@pytest.mark.parametrize("make", [t5, gpt2])
+def test_is_as_long_as_on_the_host_where_nothing_is_said(tmp_path, make):
+    model = make().eval()
+    expected = model.generate(input_ids=TOKENS, attention_mask=MASK, pad_token_id=0)
+    trainer = ipu_trainer(tmp_path, None, model)
+    assert torch.equal(expected, trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, pad_token_id=0))
+
+
+def test_goes_on_from_tokens_of_the_decoder(tmp_path):
+    model = t5().eval()
+    inputs = {"input_ids": TOKENS, "decoder_input_ids": torch.tensor([[0, 7, 8]] * 3)}
+    expected = model.generate(**inputs, max_new_tokens=4)
+    assert torch.equal(expected, ipu_trainer(tmp_path, None, model).generate(inputs, max_new_tokens=4))
+
+
+def test_takes_a_configuration_of_its_own(tmp_path):
+    import transformers as hf
+
+    model = gpt2().eval()
+    options = {"generation_config": hf.GenerationConfig(max_new_tokens=3, pad_token_id=0)}
+    trainer = ipu_trainer(tmp_path, None, model)
+    assert torch.equal(model.generate(TOKENS, **options), trainer.generate({"input_ids": TOKENS}, **options))
+
+
+def test_runs_encoder_and_decoder_where_the_layers_lie(tmp_path):
+    model = t5().eval()
+    config = IPUConfig(layers_per_ipu=[2, 2])
+    trainer = ipu_trainer(tmp_path, config, model)
+    found = trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, max_length=7)
+    assert torch.equal(found, model.generate(input_ids=TOKENS, attention_mask=MASK, max_length=7))
+    ipus = trainer.placement.ipu_of_parameter
+    assert {ipu for name, ipu in ipus.items() if name.startswith("encoder.block")} == {0}
+    assert {ipu for name, ipu in ipus.items() if name.startswith("decoder.block")} == {1}

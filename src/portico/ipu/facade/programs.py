@@ -12,7 +12,7 @@ from portico.contract import Facade
 from portico.ipu.config import IPUConfig
 from portico.ipu.device_program import DeviceProgram, LossFunction
 from portico.ipu.executors import ProgramPool
-from portico.ipu.generation import DeviceGenerator
+from portico.ipu.generation import DeviceGenerator, with_decoder_start
 from portico.ipu.padding import cut_back, filled_up, num_rows, weighted_loss, with_ignored_labels
 from portico.ipu.pipelining.placement import Placement, place, unplaced
 from portico.ipu.pipelining.report import PlacementReport
@@ -178,6 +178,10 @@ class ProgramMethods(Facade):
             inputs: Inputs of the model.
             **options: Keywords of ``generate`` of ``transformers``.
         """
+        if self.inference_model is None:
+            # The programs that generate lie where the one that evaluates does.
+            sample = self._on_device(with_decoder_start(inputs, self.model))
+            self.wrap_model(self.model, training=False, sample_batch=sample)
         if self._generator is None:
             self._generator = DeviceGenerator(self.model, self.programs, self.eval_opts, self._on_device)
         return self._generator.generate(inputs, **options)

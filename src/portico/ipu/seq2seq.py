@@ -1,0 +1,48 @@
+"""``IPUSeq2SeqTrainer``: evaluation by tokens that are generated on IPUs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from portico.ipu.arguments import IPUTrainingArguments
+from portico.ipu.trainer import IPUMethods
+from portico.seq2seq.arguments import Seq2SeqTrainingArguments
+from portico.seq2seq.generation import generation_inputs
+from portico.seq2seq.trainer import Seq2SeqTrainer
+
+
+@dataclass
+class IPUSeq2SeqTrainingArguments(IPUTrainingArguments, Seq2SeqTrainingArguments):
+    """:class:`~portico.ipu.arguments.IPUTrainingArguments` with the settings of generation.
+
+    ``sortish_sampler``, ``predict_with_generate``, ``generation_max_length``, ``generation_num_beams`` and
+    ``generation_config`` are Hugging Face's.
+    """
+
+
+class IPUSeq2SeqTrainer(IPUMethods, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` on IPUs; see :class:`~portico.ipu.trainer.IPUMethods` for the arguments.
+
+    The host searches and the devices compute, encoder and decoder each in a program of its own. A program takes one
+    shape: let the collator pad inputs and labels to fixed lengths, as in ``DataCollatorForSeq2Seq(tokenizer,
+    padding="max_length", max_length=...)``.
+    """
+
+    arguments_class = IPUSeq2SeqTrainingArguments
+
+    @override
+    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
+        options = {
+            name: value
+            for name, value in gen_kwargs.items()
+            if value is not None or name not in ("num_beams", "max_length")
+        }
+        return self.generate(generation_inputs(inputs), **options)
+
+    @override
+    def _generation_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        # Smoothed, where labels are smoothed: the whole loss is part of the program.
+        loss: Tensor = self.compute_loss(model, inputs)
+        return loss.detach()
