@@ -37,10 +37,10 @@ class Symbols:
         self._made: dict[Any, Value] = {}
 
     def declare(self, value: Value) -> None:
-        """Take note of the symbols among the dimensions of an input."""
+        """Take note of the symbols, and expressions of them, among the dimensions of an input."""
         for axis, dim in enumerate(value.shape or ()):
             expression = _expression(dim)
-            if isinstance(expression, sympy.Symbol):
+            if not isinstance(expression, sympy.Integer):
                 self._sources.setdefault(expression, lambda axis=axis: self._dimension(value, axis))
 
     def declare_number(self, number: Any, value: Value) -> None:

@@ -18,24 +18,52 @@ def filled(context: Context, shape: Sequence[Any], number: Any) -> Value:
     return graph.op("Expand", value, graph.vector(shape)) if len(shape) else value
 
 
+def filled_like(context: Context, x: Value, number: Any) -> Value:
+    """Return a tensor of the shape of ``x`` that holds one number everywhere."""
+    graph = context.graph
+    if all(isinstance(dim, int) for dim in x.shape or (None,)):
+        return filled(context, x.shape or (), number)
+    return graph.op("Expand", graph.scalar(number, context.out.dtype), graph.op("Shape", x))
+
+
 @lowers(aten.full.default)
 def full(context: Context, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
-    return filled(context, context.out.shape, fill_value)
+    return filled(context, size, fill_value)
 
 
 @lowers(aten.full_like.default, aten.fill.Scalar)
 def full_like(context: Context, x: Value, fill_value: Any, **_: Any) -> Value:
-    return filled(context, context.out.shape, fill_value)
+    return filled_like(context, x, fill_value)
 
 
-@lowers(aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default, aten.empty.memory_format)
-def zeros(context: Context, *_: Any, **__: Any) -> Value:
-    return filled(context, context.out.shape, 0)
+@lowers(aten.zeros.default, aten.empty.memory_format)
+def zeros(context: Context, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 0)
 
 
-@lowers(aten.ones_like.default, aten.ones.default, aten.new_ones.default)
-def ones(context: Context, *_: Any, **__: Any) -> Value:
-    return filled(context, context.out.shape, 1)
+@lowers(aten.ones.default)
+def ones(context: Context, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 1)
+
+
+@lowers(aten.new_zeros.default)
+def new_zeros(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 0)
+
+
+@lowers(aten.new_ones.default)
+def new_ones(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 1)
+
+
+@lowers(aten.zeros_like.default)
+def zeros_like(context: Context, x: Value, **_: Any) -> Value:
+    return filled_like(context, x, 0)
+
+
+@lowers(aten.ones_like.default)
+def ones_like(context: Context, x: Value, **_: Any) -> Value:
+    return filled_like(context, x, 1)
 
 
 @lowers(aten.scalar_tensor.default)

@@ -261,4 +261,4 @@ def same(context: Context, x: Value, **_: Any) -> Value:
 @lowers(aten.copy.default)
 def copy(context: Context, destination: Value, source: Value, non_blocking: bool = False) -> Value:
     value = context.graph.cast(source, context.out.dtype)
-    return context.graph.op("Expand", value, context.graph.vector(context.out.shape))
+    return context.graph.op("Expand", value, context.graph.op("Shape", destination))

@@ -27,7 +27,7 @@ def embedding_dense_backward(
     if padding_idx >= 0:
         padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
         grad = graph.op("Where", padded, graph.constant(0, context.out.dtype), grad)
-    zeros = filled(context, context.out.shape, 0)
+    zeros = filled(context, [num_weights, context.out.shape[1]], 0)
     return graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), grad, reduction="add")
 
 
