@@ -46,10 +46,13 @@ class Graph:
             attributes: Attributes of the node; those that are ``None`` are left out.
         """
         values = [Value(self._name(op_type)) for _ in range(outputs)]
+        names = [value.name if value is not None else "" for value in inputs]
+        while names and not names[-1]:
+            names.pop()
         self.nodes.append(
             helper.make_node(
                 op_type,
-                [value.name if value is not None else "" for value in inputs],
+                names,
                 [value.name for value in values],
                 domain=domain,
                 **{name: attribute for name, attribute in attributes.items() if attribute is not None},
