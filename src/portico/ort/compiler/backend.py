@@ -15,11 +15,12 @@ from portico.ort.runtime.program import Program
 from portico.ort.runtime.session import SessionSettings
 
 
-def make_backend(settings: SessionSettings | None = None) -> Callable[..., Any]:
+def make_backend(settings: SessionSettings | None = None, *, strict: bool = False) -> Callable[..., Any]:
     """Return a backend for ``torch.compile``.
 
     Args:
         settings: How ONNX Runtime runs the graphs.
+        strict: Refuse a graph of which a part would run in torch.
     """
     chosen = settings or SessionSettings()
 
