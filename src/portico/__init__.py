@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from portico.lazy import lazy_exports
+from portico.registration import register_with_lightning
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
@@ -11,11 +12,15 @@ if TYPE_CHECKING:
     from portico.errors import InputError as InputError
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
+    from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
+    from portico.ort.strategy import ORTStrategy as ORTStrategy
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
+    "ORTAccelerator": "portico.ort.accelerator",
+    "ORTStrategy": "portico.ort.strategy",
     "Trainer": "portico.trainer",
     "TrainerDataModule": "portico.datamodule",
     "TrainerModule": "portico.module",
@@ -25,3 +30,8 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+
+register_with_lightning(
+    accelerators={"ort": "portico.ort.accelerator:ORTAccelerator"},
+    strategies={"ort": "portico.ort.strategy:ORTStrategy", "ort_ddp": "portico.ort.strategy:ORTDDPStrategy"},
+)

@@ -17,7 +17,7 @@ class ORTAccelerator(Accelerator):
         """Check that ONNX Runtime is there for ``device``.
 
         Raises:
-            MissingPackageError: Names the extra to install.
+            InputError: Names the extra to install.
         """
         require()
         if device.type == "cuda":

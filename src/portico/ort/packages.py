@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from portico.errors import MissingPackageError
+from portico.errors import InputError
 
 
 def is_available() -> bool:
@@ -14,11 +14,11 @@ def require() -> None:
     """Refuse to go on without ONNX Runtime.
 
     Raises:
-        MissingPackageError: Names the extra to install.
+        InputError: Names the extra to install.
     """
     missing = [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
     if missing:
-        raise MissingPackageError(
+        raise InputError(
             f"Running models in ONNX Runtime needs {' and '.join(missing)}, not installed here; install with "
             "`pip install 'portico[ort]'`, or choose another accelerator and strategy."
         )

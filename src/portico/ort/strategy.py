@@ -1,63 +1,67 @@
+"""Lightning strategies whose models run in ONNX Runtime."""
+
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import Accelerator
-from lightning.pytorch.plugins import CheckpointIO, Precision
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from torch import nn
 
+from portico.errors import InputError
 from portico.ort.compiling import compile as compile_in_ort
-from portico.ort.compiling import restore, running_in_torch
+from portico.ort.compiling import compiled_call, restore, running_in_torch
 from portico.ort.packages import require
-from portico.ort.runtime.session import SessionSettings
+from portico.ort.settings import SessionSettings
+
+if TYPE_CHECKING:
+    from portico.ort.report import Report
 
 
-class ORTStrategy(SingleDeviceStrategy):
-    """Runs forward and backward of the modules of a ``LightningModule`` in ONNX Runtime.
+class RunsInORT(Strategy):
+    """Mixed into a strategy, runs forward and backward of the parts of a ``LightningModule`` in ONNX Runtime.
 
     Args:
-        device: Device of the tensors.
-        accelerator: Lightning accelerator.
-        checkpoint_io: Lightning plugin.
-        precision_plugin: Lightning plugin.
+        args: Arguments of the strategy mixed into.
         strict: Refuse a model of which a part would run in torch.
         evaluate_in_ort: Run evaluation and prediction in ONNX Runtime too; otherwise in torch.
         settings: How ONNX Runtime runs.
+        kwargs: Arguments of the strategy mixed into.
 
     Raises:
-        MissingPackageError: If ONNX Runtime is not installed.
+        InputError: If ONNX Runtime is not installed.
     """
-
-    strategy_name = "ort"
 
     def __init__(
         self,
-        device: torch.device | str = "cpu",
-        accelerator: Accelerator | None = None,
-        checkpoint_io: CheckpointIO | None = None,
-        precision_plugin: Precision | None = None,
-        *,
+        *args: Any,
         strict: bool = False,
         evaluate_in_ort: bool = True,
         settings: SessionSettings | None = None,
+        **kwargs: Any,
     ) -> None:
         require()
-        super().__init__(device, accelerator, checkpoint_io, precision_plugin)
+        super().__init__(*args, **kwargs)
         self.strict = strict
         self.evaluate_in_ort = evaluate_in_ort
         self.settings = settings
         self._compiled: list[nn.Module] = []
 
+    @property
+    def reports(self) -> "list[Report]":
+        """What ran where, for each part of the module that has parameters."""
+        calls = [compiled_call(part) for part in self._compiled]
+        return [call.report for call in calls if call is not None]
+
     def setup(self, trainer: pl.Trainer) -> None:
         """Place the model and hand its parts to ONNX Runtime."""
-        super().setup(trainer)
         assert self.lightning_module is not None
         for part in self.lightning_module.children():
             # Losses and metrics of torchmetrics keep state in ways that a compiler would not see.
             if any(True for _ in part.parameters()):
                 self._compiled.append(compile_in_ort(part, settings=self.settings, strict=self.strict))
+        super().setup(trainer)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate a batch where the strategy was told to."""
@@ -79,9 +83,53 @@ class ORTStrategy(SingleDeviceStrategy):
         super().teardown()
 
     def _evaluated(self, step: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.evaluate_in_ort:
-            return step(*args, **kwargs)
         with ExitStack() as stack:
-            for part in self._compiled:
+            for part in self._compiled if not self.evaluate_in_ort else ():
                 stack.enter_context(running_in_torch(part))
             return step(*args, **kwargs)
+
+
+class ORTStrategy(RunsInORT, SingleDeviceStrategy):
+    """Runs models in ONNX Runtime, in one process.
+
+    Args:
+        device: Device of the tensors.
+        accelerator: Lightning accelerator.
+        kwargs: See :class:`RunsInORT` and Lightning's ``SingleDeviceStrategy``.
+
+    Raises:
+        InputError: If ONNX Runtime is not installed.
+    """
+
+    strategy_name = "ort"
+
+    def __init__(
+        self, device: torch.device | str = "cpu", accelerator: Accelerator | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(device, accelerator, **kwargs)
+
+    @property
+    def parallel_devices(self) -> list[torch.device]:
+        """The one device; Lightning sets it to all that were asked for.
+
+        Raises:
+            InputError: If they are several.
+        """
+        return [self.root_device]
+
+    @parallel_devices.setter
+    def parallel_devices(self, devices: list[torch.device]) -> None:
+        if len(devices) > 1:
+            raise InputError(
+                f"`strategy='ort'` runs in one process, but {len(devices)} devices were asked for; set "
+                "`strategy='ort_ddp'`, or `devices=1`."
+            )
+
+
+class ORTDDPStrategy(RunsInORT, DDPStrategy):
+    """Runs models in ONNX Runtime, in several processes that average their gradients.
+
+    Args: those of :class:`RunsInORT` and of Lightning's ``DDPStrategy``.
+    """
+
+    strategy_name = "ort_ddp"

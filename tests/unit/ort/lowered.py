@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime.program import Program
-from portico.ort.runtime.session import SessionSettings
+from portico.ort.settings import SessionSettings
 
 
 def in_onnxruntime(function: Any, *inputs: torch.Tensor, symbolic: bool = True) -> tuple[torch.Tensor, ...]:

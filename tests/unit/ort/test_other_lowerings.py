@@ -88,10 +88,12 @@ def test_shapes(function):
         lambda x: x.new_ones(x.shape[0], 2),
         lambda x: torch.arange(x.shape[1]),
         lambda x: torch.arange(1, 9, 2, dtype=torch.float32) + x[0, 0, 0],
-        lambda x: torch.ops.prims.iota(
-            5, start=2, step=3, dtype=torch.int64, device=torch.device("cpu"), requires_grad=False
-        )
-        + x[0, 0, 0].long(),
+        lambda x: (
+            torch.ops.prims.iota(
+                5, start=2, step=3, dtype=torch.int64, device=torch.device("cpu"), requires_grad=False
+            )
+            + x[0, 0, 0].long()
+        ),
         lambda x: x + torch.ops.aten.scalar_tensor(2.5),
     ],
 )
@@ -161,8 +163,10 @@ def test_softmax_and_its_derivative(forward, backward, dim):
 def test_layer_norm_and_its_derivative(affine):
     w, b = (normal(4, seed=1), normal(4, seed=2)) if affine else (None, None)
     options = [w, b] if affine else []
-    forward = (lambda x, w, b: aten.native_layer_norm(x, [4], w, b, 1e-5)) if affine else (
-        lambda x: aten.native_layer_norm(x, [4], None, None, 1e-5)
+    forward = (
+        (lambda x, w, b: aten.native_layer_norm(x, [4], w, b, 1e-5))
+        if affine
+        else (lambda x: aten.native_layer_norm(x, [4], None, None, 1e-5))
     )
     assert_agrees(forward, X, *options, tolerance=1e-5)
     _, mean, rstd = forward(X, *options)
@@ -225,7 +229,7 @@ def test_flash_attention_and_its_derivative(causal, masked):
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("transposed", [True, False])
 def test_convolution(groups, transposed):
-    x, b = normal(2, 4, 7), normal(4 if transposed and groups == 1 else 4)
+    x, b = normal(2, 4, 7), normal(4)
     w = normal(4, 4 // groups, 3)
     assert_agrees(
         lambda x, w, b: aten.convolution(x, w, b, [2], [1], [1], transposed, [0], groups), x, w, b, tolerance=1e-5

@@ -1,6 +1,8 @@
 """The ``torch.compile`` backend: forward and backward graphs, each in ONNX Runtime."""
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,39 +11,57 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from portico.ort.compiler.decompositions import decompositions
+from portico.ort.compiler.fallbacks import run_in_torch
 from portico.ort.compiler.partition import partitioned
 from portico.ort.compiler.translation import translate
+from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime.program import Program
-from portico.ort.runtime.session import SessionSettings
+from portico.ort.settings import SessionSettings
 
 
-def make_backend(settings: SessionSettings | None = None, *, strict: bool = False) -> Callable[..., Any]:
+def make_backend(
+    settings: SessionSettings | None = None, *, strict: bool = False, report: Report | None = None
+) -> Callable[..., Any]:
     """Return a backend for ``torch.compile``.
 
     Args:
         settings: How ONNX Runtime runs the graphs.
         strict: Refuse a graph of which a part would run in torch.
+        report: Where to take note of what was built.
+
+    Raises:
+        InputError: From the call that builds the graph, if ``strict`` refuses it.
     """
-    chosen = settings or SessionSettings()
-
-    def compile_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return make_boxed_func(_in_onnxruntime(module, chosen).forward)
-
+    builder = _Builder(settings or SessionSettings(), strict, report if report is not None else Report())
     return aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_graph,
+        fw_compiler=partial(builder.build, "forward"),
+        bw_compiler=partial(builder.build, "backward"),
+        inference_compiler=partial(builder.build, "inference"),
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
     )
 
 
-def _in_onnxruntime(module: fx.GraphModule, settings: SessionSettings) -> fx.GraphModule:
-    whole = partitioned(module)
-    for name, part in list(whole.named_children()):
-        if name.startswith("fused_"):
-            setattr(whole, name, _Called(Program(translate(part), settings)))
-    whole.recompile()
-    return whole
+class _Builder:
+    def __init__(self, settings: SessionSettings, strict: bool, report: Report) -> None:
+        self._settings = settings
+        self._strict = strict
+        self._report = report
+
+    def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        start = time.perf_counter()
+        whole = partitioned(module)
+        num_nodes = []
+        for name, part in list(whole.named_children()):
+            if name.startswith("fused_"):
+                assert isinstance(part, fx.GraphModule)
+                translated = translate(part)
+                num_nodes.append(len(translated.model.graph.node))
+                setattr(whole, name, _Called(Program(translated, self._settings)))
+        run_in_torch(whole, strict=self._strict, report=self._report)
+        whole.recompile()
+        self._report.graphs.append(GraphRecord(kind, sum(num_nodes), len(num_nodes), time.perf_counter() - start))
+        return make_boxed_func(whole.forward)
 
 
 class _Called(torch.nn.Module):

@@ -169,4 +169,4 @@ def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
     pairs = list(zip(first, second, strict=True))
     if any(isinstance(dim, Value) for pair in pairs for dim in pair):
         return False
-    return all(isinstance(a, int) and isinstance(b, int) and a == b or statically_known_true(a == b) for a, b in pairs)
+    return all(statically_known_true(a == b) for a, b in pairs)

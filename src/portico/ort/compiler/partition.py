@@ -13,7 +13,7 @@ from portico.ort.compiler.dtypes import ONNX_TYPES
 from portico.ort.compiler.lowerings import LOWERINGS
 
 # They only look at memory in another way, which costs torch nothing.
-_VIEWS = {
+FREE_VIEWS = {
     torch.ops.aten.permute.default,
     torch.ops.aten.transpose.int,
     torch.ops.aten.t.default,
@@ -58,4 +58,4 @@ def _fakes(value: Any) -> list[torch.Tensor]:
 
 def _only_seen_outside(node: fx.Node) -> bool:
     """Tell whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
-    return node.target in _VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)
+    return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)

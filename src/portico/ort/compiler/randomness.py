@@ -11,7 +11,9 @@ _draws = count()
 
 
 @torch.library.custom_op(
-    "portico_ort::keep_mask", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order)
+    "portico_ort::keep_mask",
+    mutates_args=(),
+    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order),
 )
 def keep_mask(size: Sequence[int], p: float, device: torch.device, draw: int) -> torch.Tensor:
     """Draw which elements a dropout keeps.

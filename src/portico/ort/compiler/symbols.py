@@ -1,6 +1,7 @@
 """Sizes that are known only when a graph runs, computed inside it from the shapes of its inputs."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -41,7 +42,7 @@ class Symbols:
         for axis, dim in enumerate(value.shape or ()):
             expression = _expression(dim)
             if not isinstance(expression, sympy.Integer):
-                self._sources.setdefault(expression, lambda axis=axis: self._dimension(value, axis))
+                self._sources.setdefault(expression, partial(self._dimension, value, axis))
 
     def declare_number(self, number: Any, value: Value) -> None:
         """Take note of an input that is a symbolic number itself."""
@@ -80,4 +81,5 @@ class Symbols:
 
 
 def _expression(number: Any) -> Any:
-    return number.node.expr if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else sympy.sympify(number)
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return number.node.expr if symbolic else sympy.sympify(number)

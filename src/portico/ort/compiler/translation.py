@@ -71,7 +71,8 @@ class _Translation:
         self.values[node] = self.graph.constant(tensor, tensor.dtype)
 
     def call_function(self, node: fx.Node) -> None:
-        args, kwargs = (fx.node.map_arg(part, self.values.__getitem__) for part in (node.args, node.kwargs))
+        args: Any = fx.node.map_arg(node.args, self.values.__getitem__)
+        kwargs: Any = fx.node.map_arg(node.kwargs, self.values.__getitem__)
         if node.target is operator.getitem:
             self.values[node] = args[0][args[1]]
             return
@@ -80,7 +81,7 @@ class _Translation:
         self.values[node] = _typed(result, out)
 
     def output(self, node: fx.Node) -> None:
-        results = node.args[0]
+        results: Any = node.args[0]
         for result in results if isinstance(results, tuple | list) else [results]:
             fake = result.meta["val"]
             self.output_dtypes.append(fake.dtype)
@@ -91,10 +92,8 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return the order of dimensions in which a transposed tensor lies in memory; ``None`` if it is contiguous."""
     if tensor.is_contiguous() or tensor.dim() < 2:
         return None
-    strides = tensor.stride()
-    if not all(isinstance(stride, int) and isinstance(size, int) for stride, size in zip(strides, tensor.shape, strict=True)):
-        strides = tuple(_hint(stride) for stride in strides)
-    order = tuple(sorted(range(tensor.dim()), key=lambda axis: -int(strides[axis])))
+    strides = [_hint(stride) for stride in tensor.stride()]
+    order = tuple(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
     return order if tensor.permute(order).is_contiguous() else None
 
 

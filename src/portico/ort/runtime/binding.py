@@ -1,11 +1,13 @@
 """Tensors in and out of a session without copies. The one place with private names of ONNX Runtime."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import onnxruntime
 import torch
-from onnxruntime.capi import onnxruntime_pybind11_state as _state
-from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 class Binding:
@@ -15,23 +17,27 @@ class Binding:
         session: The session.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+    def __init__(self, session: "onnxruntime.InferenceSession") -> None:
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
         self._session = session._sess
+        self._new_vector = state.OrtValueVector
         self._input_names = [value.name for value in session.get_inputs()]
         self._output_names = [value.name for value in session.get_outputs()]
         self._options = onnxruntime.RunOptions()
-        cpu = _state.OrtDevice(_state.OrtDevice.cpu(), _state.OrtDevice.default_memory(), 0)
+        cpu = state.OrtDevice(state.OrtDevice.cpu(), state.OrtDevice.default_memory(), 0)
         self._devices = [cpu] * len(self._output_names)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run on contiguous tensors and return new ones; boolean ones come back as boolean."""
-        feeds = _state.OrtValueVector()
+        feeds = self._new_vector()
         feeds.reserve(len(inputs))
         for tensor in inputs:
             # DLPack of ONNX Runtime has no booleans: they travel as bytes.
             is_bool = tensor.dtype is torch.bool
             feeds.push_back(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor.detach()), is_bool)
-        fetches = _state.OrtValueVector()
+        fetches = self._new_vector()
         self._session.run_with_ortvaluevector(
             self._options, self._input_names, feeds, self._output_names, fetches, self._devices
         )

@@ -6,7 +6,8 @@ import torch
 
 from portico.ort.compiler.translation import Translated
 from portico.ort.runtime.binding import Binding
-from portico.ort.runtime.session import SessionSettings, make_session
+from portico.ort.runtime.session import make_session
+from portico.ort.settings import SessionSettings
 
 
 class Program:

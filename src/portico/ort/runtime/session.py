@@ -1,30 +1,20 @@
 """Sessions of ONNX Runtime."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import onnx
-import onnxruntime
 import torch
 
+from portico.ort.settings import SessionSettings
 
-@dataclass(frozen=True)
-class SessionSettings:
-    """How ONNX Runtime runs a graph.
-
-    Args:
-        num_threads: Threads that work on one operator; by default as many as torch uses.
-        log_level: Least severity that ONNX Runtime prints: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
-        entries: Further session configuration entries of ONNX Runtime.
-    """
-
-    num_threads: int | None = None
-    log_level: int = 3
-    entries: Mapping[str, str] = field(default_factory=dict)
+if TYPE_CHECKING:
+    import onnxruntime
 
 
-def make_session(model: onnx.ModelProto, settings: SessionSettings) -> onnxruntime.InferenceSession:
+def make_session(model: onnx.ModelProto, settings: SessionSettings) -> "onnxruntime.InferenceSession":
     """Return a session that runs ``model`` on the CPU."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = settings.num_threads or torch.get_num_threads()

@@ -28,7 +28,8 @@ def gelu_backward(context: Context, grad: Value, x: Value, *, approximate: str =
 def _gelu_derivative(context: Context, x: Value) -> Value:
     """``Phi(x) + x phi(x)`` of the normal distribution."""
     graph, number = context.graph, _numbers(context)
-    cumulative = graph.op("Mul", graph.op("Add", graph.op("Erf", graph.op("Mul", x, number(math.sqrt(0.5)))), number(1)), number(0.5))
+    erf = graph.op("Erf", graph.op("Mul", x, number(math.sqrt(0.5))))
+    cumulative = graph.op("Mul", graph.op("Add", erf, number(1)), number(0.5))
     density = graph.op("Exp", graph.op("Mul", graph.op("Mul", x, x), number(-0.5)))
     density = graph.op("Mul", density, number(1 / math.sqrt(2 * math.pi)))
     return graph.op("Add", cumulative, graph.op("Mul", x, density))
@@ -38,7 +39,8 @@ def _tanh_gelu_derivative(context: Context, x: Value) -> Value:
     graph, number = context.graph, _numbers(context)
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     square = graph.op("Mul", x, x)
-    inner = graph.op("Mul", graph.op("Mul", x, number(scale)), graph.op("Add", graph.op("Mul", square, number(cubic)), number(1)))
+    polynomial = graph.op("Add", graph.op("Mul", square, number(cubic)), number(1))
+    inner = graph.op("Mul", graph.op("Mul", x, number(scale)), polynomial)
     tanh = graph.op("Tanh", inner)
     slope = graph.op("Mul", graph.op("Add", graph.op("Mul", square, number(3 * cubic)), number(1)), number(scale))
     steepness = graph.op("Sub", number(1), graph.op("Mul", tanh, tanh))

@@ -61,9 +61,7 @@ def flash_attention_backward(
     return grad_query, grad_key, grad_value
 
 
-def _scores(
-    context: Context, query: Value, key: Value, is_causal: bool, attn_mask: Value | None, scale: Any
-) -> Value:
+def _scores(context: Context, query: Value, key: Value, is_causal: bool, attn_mask: Value | None, scale: Any) -> Value:
     graph = context.graph
     product = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2]))
     scores = graph.op("Mul", product, _scale(context, query, scale))

@@ -118,7 +118,8 @@ def _coordinates(
         wide = graph.op("Expand", graph.cast(position, torch.int64), graph.vector(common))
         size = graph.scalar((x.shape or ())[axis], torch.int64)
         # GatherND of ONNX Runtime takes negative indices, ScatterND with a reduction does not everywhere.
-        wrapped = graph.op("Where", graph.op("Less", wide, graph.constant(0, torch.int64)), graph.op("Add", wide, size), wide)
+        is_negative = graph.op("Less", wide, graph.constant(0, torch.int64))
+        wrapped = graph.op("Where", is_negative, graph.op("Add", wide, size), wide)
         columns.append(graph.op("Unsqueeze", wrapped, graph.axes(-1)))
     coordinates = graph.op("Concat", *columns, axis=-1) if len(columns) > 1 else columns[0]
     adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
@@ -129,4 +130,5 @@ def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the shape that shapes broadcast to; of two symbols the first, since torch has checked that they agree."""
     rank = max(len(shape) for shape in shapes)
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
-    return [next((dim for dim in dims if not isinstance(dim, int) or dim != 1), 1) for dims in zip(*padded, strict=True)]
+    columns = zip(*padded, strict=True)
+    return [next((dim for dim in dims if not isinstance(dim, int) or dim != 1), 1) for dims in columns]

@@ -48,9 +48,7 @@ def native_layer_norm(
     graph = context.graph
     if weight is None:
         weight = graph.op("Expand", graph.constant(1, context.out[0].dtype), graph.vector(normalized_shape))
-    return graph.op(
-        "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
-    )
+    return graph.op("LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps))
 
 
 @lowers(aten.native_layer_norm_backward.default)
@@ -99,7 +97,7 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:
-    mean, var, rstd = _statistics(context, x, running_mean, running_var, training, eps)
+    mean, _, rstd = _statistics(context, x, running_mean, running_var, training, eps)
     return _batch_normalized(context, x, weight, bias, mean, rstd), mean, rstd
 
 
@@ -165,7 +163,9 @@ def native_batch_norm_backward(
     return tuple(grads)
 
 
-def _statistics(context: Context, x: Value, running_mean: Value, running_var: Value, training: bool, eps: float) -> Any:
+def _statistics(
+    context: Context, x: Value, running_mean: Value, running_var: Value, training: bool, eps: float
+) -> Any:
     graph = context.graph
     dtype = context.out[0].dtype
     if not training:

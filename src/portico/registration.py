@@ -1,0 +1,82 @@
+"""Accelerators and strategies that Lightning knows by name, once both Lightning and portico are imported.
+
+Lightning has no entry points for them, and importing portico must not import Lightning: so they are registered when
+Lightning is imported, whichever comes first.
+"""
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_LIGHTNING = "lightning.pytorch"
+
+
+def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping[str, str]) -> None:
+    """Register classes by name, now or when Lightning is imported.
+
+    Args:
+        accelerators: ``"module:class"`` of each accelerator by name.
+        strategies: The same of each strategy.
+    """
+
+    def register() -> None:
+        registries = (
+            (import_module(f"{_LIGHTNING}.accelerators").AcceleratorRegistry, accelerators),
+            (import_module(f"{_LIGHTNING}.strategies").StrategyRegistry, strategies),
+        )
+        for registry, classes in registries:
+            for name, home in classes.items():
+                module, _, class_name = home.partition(":")
+                registered: Any = getattr(import_module(module), class_name)
+                registry.register(name, registered, description=registered.__doc__.splitlines()[0], override=True)
+
+    if _LIGHTNING in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _ImportWatcher(_LIGHTNING, register))
+
+
+class _ImportWatcher(importlib.abc.MetaPathFinder):
+    """Calls a function once, after a package was imported.
+
+    Args:
+        package: The package.
+        action: What is called.
+    """
+
+    def __init__(self, package: str, action: Callable[[], None]) -> None:
+        self._package = package
+        self._action = action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._package:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _NotifyingLoader(spec.loader, self._action)
+        return spec
+
+
+class _NotifyingLoader(importlib.abc.Loader):
+    def __init__(self, loader: Any, action: Callable[[], None]) -> None:
+        self._loader = loader
+        self._action = action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        # The package keeps the loader that it would have had.
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._action()
