@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
+    from portico.ort.arguments import ORTTrainingArguments as ORTTrainingArguments
     from portico.ort.strategy import ORTStrategy as ORTStrategy
+    from portico.ort.trainer import ORTTrainer as ORTTrainer
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -21,6 +23,8 @@ _HOMES = {
     "MRCTrainer": "portico.mrc.trainer",
     "ORTAccelerator": "portico.ort.accelerator",
     "ORTStrategy": "portico.ort.strategy",
+    "ORTTrainer": "portico.ort.trainer",
+    "ORTTrainingArguments": "portico.ort.arguments",
     "Trainer": "portico.trainer",
     "TrainerDataModule": "portico.datamodule",
     "TrainerModule": "portico.module",

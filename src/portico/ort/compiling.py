@@ -1,5 +1,6 @@
 """Models whose forward and backward run in ONNX Runtime."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -9,6 +10,7 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+from torch.fx.experimental import _config as fx_config
 
 from portico.errors import InputError
 from portico.ort.packages import require
@@ -16,6 +18,13 @@ from portico.ort.report import Report
 from portico.ort.settings import SessionSettings
 
 Model = TypeVar("Model", bound=nn.Module)
+
+# The last two are what transformers adds to every logger.
+_LOG_METHODS = {
+    getattr(logging.Logger, name)
+    for name in ("debug", "info", "warning", "warning_advice", "warning_once")
+    if hasattr(logging.Logger, name)
+}
 
 
 def compile(model: Model, *, settings: SessionSettings | None = None, strict: bool = False) -> Model:
@@ -98,9 +107,7 @@ class CompiledCall:
         """Call the module."""
         if not self.is_on:
             return self._in_torch(*args, **kwargs)
-        # Sizes are symbols from the start, so that the second batch builds nothing; numbers such as the probability
-        # of a dropout stay numbers.
-        with torch._dynamo.config.patch(specialize_float=True), _plain_errors():
+        with _tracing_options(), _plain_errors():
             return self._compiled(*args, **kwargs)
 
 
@@ -115,6 +122,16 @@ def _own_function(model: nn.Module) -> Callable[..., Any]:
         return model._call_impl(*args, **kwargs)
 
     return FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
+
+
+@contextmanager
+def _tracing_options() -> Iterator[None]:
+    # Numbers such as the probability of a dropout stay numbers. A line of a log, which models write once, is not worth
+    # a cut through the graph. Sizes that are equal by chance, as those of a batch and of a layer, keep symbols of
+    # their own: one of them is fixed by the weights.
+    options = {"specialize_float": True, "ignore_logger_methods": _LOG_METHODS}
+    with torch._dynamo.config.patch(options), fx_config.patch(use_duck_shape=False):
+        yield
 
 
 @contextmanager

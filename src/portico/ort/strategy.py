@@ -43,10 +43,17 @@ class RunsInORT(Strategy):
     ) -> None:
         require()
         super().__init__(*args, **kwargs)
+        self.configure(strict=strict, evaluate_in_ort=evaluate_in_ort, settings=settings)
+        self._compiled: list[nn.Module] = []
+
+    def configure(self, *, strict: bool, evaluate_in_ort: bool, settings: SessionSettings | None) -> None:
+        """Change what the constructor was given, before a run is set up; Lightning made this strategy from its name.
+
+        Args: as the class.
+        """
         self.strict = strict
         self.evaluate_in_ort = evaluate_in_ort
         self.settings = settings
-        self._compiled: list[nn.Module] = []
 
     @property
     def reports(self) -> "list[Report]":

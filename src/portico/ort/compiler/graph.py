@@ -132,12 +132,15 @@ class Graph:
         self.symbols.declare(value)
         return value
 
-    def output(self, value: Value, dtype: torch.dtype, rank: int) -> None:
-        """Declare an output of the graph."""
-        name = value.name
-        if name not in self._computed or name in self._returned:
+    def output(self, value: Value, dtype: torch.dtype, rank: int, name: str | None = None) -> None:
+        """Declare an output of the graph, under a name of its own if it has one."""
+        if name is not None:
+            self.nodes.append(helper.make_node("Identity", [value.name], [name]))
+        elif value.name not in self._computed or value.name in self._returned:
             # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own.
             name = self.op("Identity", value).name
+        else:
+            name = value.name
         self._returned.add(name)
         self.outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), [None] * rank))
 
@@ -147,8 +150,12 @@ class Graph:
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
-    def _initializer(self, tensor: torch.Tensor) -> Value:
-        name = self._name("constant")
+    def weight(self, name: str, tensor: torch.Tensor) -> Value:
+        """Return a tensor that is stored in the model under ``name``."""
+        return self._initializer(tensor.detach().cpu().contiguous(), name)
+
+    def _initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
+        name = self._name("constant") if name is None else name
         if tensor.dtype is torch.bfloat16:
             raw = tensor.view(torch.int16).numpy().tobytes()
             proto = helper.make_tensor(name, onnx_type(tensor.dtype), list(tensor.shape), raw, raw=True)

@@ -1,6 +1,7 @@
 """From an FX graph of ATen operators to an ONNX model."""
 
 import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +31,31 @@ class Translated:
     output_dtypes: list[torch.dtype]
 
 
-def translate(module: fx.GraphModule) -> Translated:
-    """Translate a module all of whose operators have a lowering."""
+def translate(
+    module: fx.GraphModule,
+    *,
+    weights: Mapping[str, tuple[str, torch.Tensor]] | None = None,
+    output_names: Sequence[str] = (),
+) -> Translated:
+    """Translate a module all of whose operators have a lowering.
+
+    Args:
+        module: Graph of ATen operators.
+        weights: Inputs that become weights stored in the model, by name: the name to store and the tensor.
+        output_names: Names of the outputs, where they matter.
+    """
     # A compiler runs where tensors are fake; the constants of the model are real.
     with unset_fake_temporarily():
-        return _Translation(module).run()
+        return _Translation(module, weights or {}, output_names).run()
 
 
 class _Translation:
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(
+        self, module: fx.GraphModule, weights: Mapping[str, tuple[str, torch.Tensor]], output_names: Sequence[str]
+    ) -> None:
         self.module = module
+        self.weights = weights
+        self.output_names = output_names
         self.graph = Graph()
         self.values: dict[fx.Node, Any] = {}
         self.input_orders: list[tuple[int, ...] | None] = []
@@ -51,6 +67,9 @@ class _Translation:
         return Translated(self.graph.model(), self.input_orders, self.output_dtypes)
 
     def placeholder(self, node: fx.Node) -> None:
+        if node.name in self.weights:
+            self.values[node] = self.graph.weight(*self.weights[node.name])
+            return
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
             self.values[node] = self.graph.input(node.name, torch.int64, ())
@@ -82,10 +101,12 @@ class _Translation:
 
     def output(self, node: fx.Node) -> None:
         results: Any = node.args[0]
-        for result in results if isinstance(results, tuple | list) else [results]:
+        results = results if isinstance(results, tuple | list) else [results]
+        names = self.output_names or [None] * len(results)
+        for result, name in zip(results, names, strict=True):
             fake = result.meta["val"]
             self.output_dtypes.append(fake.dtype)
-            self.graph.output(self.values[result], fake.dtype, fake.dim())
+            self.graph.output(self.values[result], fake.dtype, fake.dim(), name)
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
