@@ -88,7 +88,7 @@ class FusedAdamW(Optimizer):
             if name != "gradient":
                 binding.bind_output(f"new_{name}", *place)
         for name, number in zip(_NUMBERS, numbers, strict=True):
-            binding.bind_cpu_input(name, np.float32(number))
+            binding.bind_cpu_input(name, np.asarray(number, np.float32))
         self._session.run_with_iobinding(binding)
 
 

@@ -18,6 +18,12 @@ from portico.ort.packages import require
 
 # What a protobuf message can hold; weights beyond it go into a file of their own.
 _LARGEST_MESSAGE = 2**31 - 1
+# What an export checks about its inputs; they compute nothing.
+_ASSERTIONS = {
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+}
 _AXIS_NAMES = ("batch_size", "sequence_length")
 
 
@@ -45,14 +51,16 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
     wrapper = _TensorsOnly(model).eval()
     try:
         with torch.no_grad():
+            output_names = list(wrapper.named(inputs))
             exported = torch.export.export(
                 wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}
             )
     finally:
         model.train(was_training)
     exported = exported.run_decompositions(decompositions())
+    _drop_assertions(exported)
     _check(exported)
-    translated = translate(exported.graph_module, weights=_weights(exported), output_names=wrapper.output_names)
+    translated = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
     proto = translated.model
     _name_inputs(proto, list(inputs))
     path = Path(path)
@@ -63,18 +71,19 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
 
 
 class _TensorsOnly(nn.Module):
-    """Calls a model and returns the tensors among its outputs, whose names it remembers."""
+    """Calls a model and returns the tensors among its outputs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.output_names: list[str] = []
+
+    def named(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        # Past the place where calls go to a compiler.
+        outputs = self.model._call_impl(**inputs)
+        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        outputs = self.model._call_impl(**inputs)
-        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
-        self.output_names[:] = list(tensors)
-        return tuple(tensors.values())
+        return tuple(self.named(inputs).values())
 
 
 def _dynamic_shapes(inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
@@ -90,16 +99,19 @@ def _weights(exported: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
     }
 
 
+def _drop_assertions(exported: ExportedProgram) -> None:
+    graph = exported.graph_module.graph
+    for node in list(graph.nodes):
+        if node.target in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
 def _check(exported: ExportedProgram) -> None:
     from portico.ort.compiler.lowerings import LOWERINGS
 
-    missing = sorted(
-        {
-            str(node.target)
-            for node in exported.graph.nodes
-            if isinstance(node.target, torch._ops.OpOverload) and node.target not in LOWERINGS
-        }
-    )
+    operators = {node.target for node in exported.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
+    missing = sorted(str(operator) for operator in operators - set(LOWERINGS) - {torch.ops.aten.sym_size.int})
     if missing:
         raise InputError(
             f"The model cannot be saved as ONNX, since it uses {', '.join(missing)}, which portico cannot lower; set "

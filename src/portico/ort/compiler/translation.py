@@ -96,6 +96,9 @@ class _Translation:
             self.values[node] = args[0][args[1]]
             return
         out = node.meta["val"]
+        if isinstance(out, torch.SymInt):
+            self.values[node] = self.graph.symbols.value(out)
+            return
         result = LOWERINGS[node.target](Context(self.graph, out), *args, **kwargs)
         self.values[node] = _typed(result, out)
 
