@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers.training_args import OptimizerNames
-from transformers.utils import ExplicitEnum
+from transformers.utils.generic import ExplicitEnum
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError

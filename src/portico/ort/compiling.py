@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
 from torch.fx.experimental import _config as fx_config
 
 from portico.errors import InputError
@@ -20,11 +20,7 @@ from portico.ort.settings import SessionSettings
 Model = TypeVar("Model", bound=nn.Module)
 
 # The last two are what transformers adds to every logger.
-_LOG_METHODS = {
-    getattr(logging.Logger, name)
-    for name in ("debug", "info", "warning", "warning_advice", "warning_once")
-    if hasattr(logging.Logger, name)
-}
+_LOG_METHODS = ("debug", "info", "warning", "warning_advice", "warning_once")
 
 
 def compile(model: Model, *, settings: SessionSettings | None = None, strict: bool = False) -> Model:
@@ -129,8 +125,10 @@ def _tracing_options() -> Iterator[None]:
     # Numbers such as the probability of a dropout stay numbers. A line of a log, which models write once, is not worth
     # a cut through the graph. Sizes that are equal by chance, as those of a batch and of a layer, keep symbols of
     # their own: one of them is fixed by the weights.
-    options = {"specialize_float": True, "ignore_logger_methods": _LOG_METHODS}
-    with torch._dynamo.config.patch(options), fx_config.patch(use_duck_shape=False):
+    ignored = {getattr(logging.Logger, name) for name in _LOG_METHODS if hasattr(logging.Logger, name)}
+    options = {"specialize_float": True, "ignore_logger_methods": ignored}
+    no_duck_shapes = fx_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch(options), no_duck_shapes:
         yield
 
 
@@ -143,7 +141,7 @@ def _plain_errors() -> Iterator[None]:
         if isinstance(error.inner_exception, InputError):
             raise error.inner_exception from None
         raise
-    except Unsupported as error:
+    except (Unsupported, UserError) as error:
         raise InputError(
             f"`strict=True`, but torch cannot trace the model in one piece: {error} Change that line of the model, or "
             "leave `strict` out to run it in several pieces."

@@ -5,6 +5,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,6 @@ class Report:
             "peak_memory_bytes": peak_memory(),
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write :meth:`as_dict` as JSON."""
-        Path(path).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
-
     def __str__(self) -> str:
         nodes = sum(graph.num_onnx_nodes for graph in self.graphs)
         seconds = sum(graph.build_seconds for graph in self.graphs)
@@ -99,6 +96,14 @@ class Report:
         ]
         lines += [f"Graph break, {count} times: {cause}" for cause, count in self.graph_breaks.items()]
         return "\n".join([*lines, f"Peak memory: {peak_memory() / 2**20:.0f} MiB"])
+
+
+def write_reports(reports: Mapping[str, Report], path: str | Path) -> None:
+    """Write reports as JSON, each under its name; the folder is made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def peak_memory() -> int:

@@ -1,5 +1,6 @@
 """A trained model as an ONNX file."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
     was_training = model.training
     wrapper = _TensorsOnly(model).eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Torch's export uses a name that torch deprecates.
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             output_names = list(wrapper.named(inputs))
             exported = torch.export.export(
                 wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}

@@ -1,22 +1,24 @@
 """Lightning strategies whose models run in ONNX Runtime."""
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 
 from portico.errors import InputError
 from portico.ort.compiling import compile as compile_in_ort
 from portico.ort.compiling import compiled_call, restore, running_in_torch
 from portico.ort.packages import require
+from portico.ort.report import Report, write_reports
 from portico.ort.settings import SessionSettings
 
-if TYPE_CHECKING:
-    from portico.ort.report import Report
+REPORT_NAME = "ort_report.json"
 
 
 class RunsInORT(Strategy):
@@ -44,7 +46,7 @@ class RunsInORT(Strategy):
         require()
         super().__init__(*args, **kwargs)
         self.configure(strict=strict, evaluate_in_ort=evaluate_in_ort, settings=settings)
-        self._compiled: list[nn.Module] = []
+        self._compiled: dict[str, nn.Module] = {}
 
     def configure(self, *, strict: bool, evaluate_in_ort: bool, settings: SessionSettings | None) -> None:
         """Change what the constructor was given, before a run is set up; Lightning made this strategy from its name.
@@ -56,18 +58,18 @@ class RunsInORT(Strategy):
         self.settings = settings
 
     @property
-    def reports(self) -> "list[Report]":
-        """What ran where, for each part of the module that has parameters."""
-        calls = [compiled_call(part) for part in self._compiled]
-        return [call.report for call in calls if call is not None]
+    def reports(self) -> dict[str, Report]:
+        """What ran where, by the names of the parts of the module that have parameters."""
+        calls = {name: compiled_call(part) for name, part in self._compiled.items()}
+        return {name: call.report for name, call in calls.items() if call is not None}
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Place the model and hand its parts to ONNX Runtime."""
         assert self.lightning_module is not None
-        for part in self.lightning_module.children():
+        for name, part in self.lightning_module.named_children():
             # Losses and metrics of torchmetrics keep state in ways that a compiler would not see.
             if any(True for _ in part.parameters()):
-                self._compiled.append(compile_in_ort(part, settings=self.settings, strict=self.strict))
+                self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
         super().setup(trainer)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -83,15 +85,21 @@ class RunsInORT(Strategy):
         return self._evaluated(super().predict_step, *args, **kwargs)
 
     def teardown(self) -> None:
-        """Let the model run in torch again."""
-        for part in self._compiled:
+        """Let the model run in torch again; after a training say what ran where."""
+        assert self.lightning_module is not None
+        trainer = self.lightning_module.trainer
+        if trainer.state.fn == TrainerFn.FITTING and trainer.is_global_zero:
+            for name, report in self.reports.items():
+                print(f"`{name}`: {report}")
+            write_reports(self.reports, Path(trainer.default_root_dir) / REPORT_NAME)
+        for part in self._compiled.values():
             restore(part)
         self._compiled.clear()
         super().teardown()
 
     def _evaluated(self, step: Any, *args: Any, **kwargs: Any) -> Any:
         with ExitStack() as stack:
-            for part in self._compiled if not self.evaluate_in_ort else ():
+            for part in () if self.evaluate_in_ort else self._compiled.values():
                 stack.enter_context(running_in_torch(part))
             return step(*args, **kwargs)
 
@@ -114,15 +122,16 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
         self, device: torch.device | str = "cpu", accelerator: Accelerator | None = None, **kwargs: Any
     ) -> None:
         super().__init__(device, accelerator, **kwargs)
+        self._parallel_devices: list[torch.device] = []
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """The one device; Lightning sets it to all that were asked for.
+        """The devices that were asked for, once Lightning has set them.
 
         Raises:
             InputError: If they are several.
         """
-        return [self.root_device]
+        return self._parallel_devices
 
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device]) -> None:
@@ -131,6 +140,7 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
                 f"`strategy='ort'` runs in one process, but {len(devices)} devices were asked for; set "
                 "`strategy='ort_ddp'`, or `devices=1`."
             )
+        self._parallel_devices = devices
 
 
 class ORTDDPStrategy(RunsInORT, DDPStrategy):

@@ -1,6 +1,5 @@
 """``ORTTrainer``: a ``Trainer`` whose model runs in ONNX Runtime."""
 
-import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,6 @@ from portico.ort.saving import save_onnx
 from portico.ort.strategy import RunsInORT
 from portico.state import TrainingRun
 from portico.trainer import Trainer
-
-logger = logging.getLogger(__name__)
-
-REPORT_NAME = "ort_report.json"
 
 
 class ORTMethods(Trainer):
@@ -45,12 +40,8 @@ class ORTMethods(Trainer):
         return call.report if call is not None else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train, report what ran where, and write the ONNX file if it is asked for."""
+        """Train, and write the ONNX file if it is asked for."""
         output = super().train(*args, **kwargs)
-        report = self.ort_report
-        if self.args.should_save and report is not None:
-            logger.info("%s", report)
-            report.save(Path(self.args.output_dir) / REPORT_NAME)
         if self.args.should_save and self.args.save_onnx:
             self.save_onnx()
         return output
@@ -67,7 +58,7 @@ class ORTMethods(Trainer):
         Raises:
             InputError: If the model uses an operator that cannot be lowered.
         """
-        folder = Path(self.args.output_dir if output_dir is None else output_dir)
+        folder = Path(output_dir or self.args.output_dir or ".")
         with running_in_torch(self.model):
             path = save_onnx(self.model, self._example_inputs(), folder / f"{self.args.onnx_prefix or 'model'}.onnx")
         for part in (getattr(self.model, "config", None), self.processing_class):

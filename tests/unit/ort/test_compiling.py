@@ -1,4 +1,5 @@
 import copy
+import json
 import pickle
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 import portico.ort
 from portico import InputError
 from portico.ort.compiling import compiled_call, restore, running_in_torch
+from portico.ort.report import write_reports
 
 
 def make_net(width=4):
@@ -15,7 +17,7 @@ def make_net(width=4):
     return nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
-class Sorting(nn.Module):
+class Accumulating(nn.Module):
     """Holds an operator that has no lowering."""
 
     def __init__(self):
@@ -23,7 +25,7 @@ class Sorting(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x):
-        return torch.linalg.cross(self.linear(x)[:, :3], x[:, :3]) * 2
+        return torch.logcumsumexp(self.linear(x), 1) * 2
 
 
 class Printing(nn.Module):
@@ -73,19 +75,20 @@ def test_a_copy_is_a_plain_model(copied):
 
 
 def test_an_operator_without_a_lowering_runs_in_torch_and_is_named(caplog):
-    model, x = portico.ort.compile(Sorting()), torch.randn(3, 4)
+    model, x = portico.ort.compile(Accumulating()), torch.randn(3, 4)
     with running_in_torch(model):
         expected = model(x)
     torch.testing.assert_close(model(x), expected)
-    assert "aten.linalg_cross.default has no lowering to ONNX" in caplog.text
-    fallback = compiled_call(model).report.fallbacks["aten.linalg_cross.default"]
-    assert (fallback.num_nodes, fallback.num_calls) == (1, 1)
+    assert "aten.logcumsumexp.default has no lowering to ONNX" in caplog.text
+    fallback = compiled_call(model).report.fallbacks["aten.logcumsumexp.default"]
+    assert fallback.num_nodes >= 1
+    assert fallback.num_calls == 1
     assert fallback.seconds > 0
 
 
 def test_strict_refuses_an_operator_without_a_lowering():
-    with pytest.raises(InputError, match=r"`strict=True`, but the model uses aten.linalg_cross.default"):
-        portico.ort.compile(Sorting(), strict=True)(torch.randn(3, 4))
+    with pytest.raises(InputError, match=r"`strict=True`, but the model uses aten.logcumsumexp.default"):
+        portico.ort.compile(Accumulating(), strict=True)(torch.randn(3, 4))
 
 
 def test_strict_refuses_a_model_that_cannot_be_traced_and_shows_the_line():
@@ -98,14 +101,15 @@ def test_the_report_names_the_cause_of_a_graph_break():
     model(torch.randn(3, 4))
     report = compiled_call(model).report
     assert any("item" in cause for cause in report.graph_breaks)
-    assert "Graph break, 1 times" in str(report)
+    assert "Graph break, " in str(report)
 
 
 def test_the_report_is_saved_as_json(tmp_path):
     net = portico.ort.compile(make_net())
     net(torch.randn(3, 4))
     report = compiled_call(net).report
-    report.save(tmp_path / "report.json")
-    assert '"num_onnx_nodes"' in (tmp_path / "report.json").read_text()
+    write_reports({"net": report}, tmp_path / "new" / "report.json")
+    saved = json.loads((tmp_path / "new" / "report.json").read_text())
+    assert [graph["kind"] for graph in saved["net"]["graphs"]] == ["forward"]
     assert "1 forward" in str(report)
     assert report.as_dict()["peak_memory_bytes"] > 2**20

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from portico.ort.compiler.value import Value
-
-if TYPE_CHECKING:
-    from portico.ort.compiler.graph import Graph
 
 # Expressions of sizes, which are integers and not negative, so that ONNX's `Div` rounds as Python's `//` does.
 _OPERATORS: dict[Any, str] = {
@@ -25,6 +22,19 @@ _OPERATORS: dict[Any, str] = {
 }
 
 
+class Nodes(Protocol):
+    """What is asked of a graph here."""
+
+    def op(self, op_type: str, *inputs: Value | None, **attributes: Any) -> Any:
+        """Add a node and return its output."""
+
+    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+        """Return a constant."""
+
+    def axes(self, *axes: int) -> Value:
+        """Return axes as an input."""
+
+
 class Symbols:
     """Knows where the number behind a symbol can be had.
 
@@ -32,7 +42,7 @@ class Symbols:
         graph: The graph to add the nodes to.
     """
 
-    def __init__(self, graph: "Graph") -> None:
+    def __init__(self, graph: Nodes) -> None:
         self._graph = graph
         self._sources: dict[Any, Callable[[], Value]] = {}
         self._made: dict[Any, Value] = {}

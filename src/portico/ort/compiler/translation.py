@@ -105,7 +105,7 @@ class _Translation:
     def output(self, node: fx.Node) -> None:
         results: Any = node.args[0]
         results = results if isinstance(results, tuple | list) else [results]
-        names = self.output_names or [None] * len(results)
+        names: Sequence[str | None] = self.output_names or [None] * len(results)
         for result, name in zip(results, names, strict=True):
             fake = result.meta["val"]
             self.output_dtypes.append(fake.dtype)

@@ -1,23 +1,20 @@
 """Tensors in and out of a session without copies. The one place with private names of ONNX Runtime."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 
 class Binding:
     """Runs a session on torch tensors.
 
     Args:
-        session: The session.
+        session: An ``onnxruntime.InferenceSession``.
     """
 
-    def __init__(self, session: "onnxruntime.InferenceSession") -> None:
+    def __init__(self, session: Any) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 

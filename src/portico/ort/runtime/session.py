@@ -1,18 +1,15 @@
 """Sessions of ONNX Runtime."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import onnx
 import torch
 
 from portico.ort.settings import SessionSettings
 
-if TYPE_CHECKING:
-    import onnxruntime
 
-
-def make_session(model: onnx.ModelProto, settings: SessionSettings) -> "onnxruntime.InferenceSession":
-    """Return a session that runs ``model`` on the CPU."""
+def make_session(model: onnx.ModelProto, settings: SessionSettings) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` that runs ``model`` on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
