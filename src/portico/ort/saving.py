@@ -45,22 +45,17 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         InputError: If the model uses an operator that has no lowering, or ONNX Runtime is not installed.
     """
     require()
-    from portico.ort.compiler.decompositions import decompositions
     from portico.ort.compiler.translation import translate
 
+    wrapper = _TensorsOnly(model)
     was_training = model.training
-    wrapper = _TensorsOnly(model).eval()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            # Torch's export uses a name that torch deprecates.
-            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        wrapper.eval()
+        with torch.no_grad():
             output_names = list(wrapper.named(inputs))
-            exported = torch.export.export(
-                wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes={"inputs": _dynamic_shapes(inputs)}
-            )
+            exported = _exported(wrapper, inputs)
     finally:
         model.train(was_training)
-    exported = exported.run_decompositions(decompositions())
     _drop_assertions(exported)
     _check(exported)
     translated = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
@@ -87,6 +82,17 @@ class _TensorsOnly(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(self.named(inputs).values())
+
+
+def _exported(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
+    from portico.ort.compiler.decompositions import decompositions
+
+    shapes = {"inputs": _dynamic_shapes(inputs)}
+    with warnings.catch_warnings():
+        # Torch's export uses a name that torch deprecates.
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        exported = torch.export.export(wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes=shapes)
+        return exported.run_decompositions(decompositions())
 
 
 def _dynamic_shapes(inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
