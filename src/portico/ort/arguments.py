@@ -27,7 +27,8 @@ class ORTTrainingArguments(TrainingArguments):
         accelerator: ``"ort"`` by default.
         strategy: ``"ort"`` by default; ``"ort_ddp"`` with several devices.
         optim: As of transformers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
-        use_module_with_loss: Compute a smoothed loss inside the graph as well.
+        use_module_with_loss: The loss is a part of the graph, as it is wherever the model computes it; refused
+            together with ``label_smoothing_factor``, which is computed in torch.
         save_onnx: Write the trained model as an ONNX file into ``output_dir``, after training and beside a model that
             is saved there.
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
@@ -39,7 +40,7 @@ class ORTTrainingArguments(TrainingArguments):
 
     accelerator: str | None = field(default="ort", metadata={"help": "Lightning accelerator."})
     strategy: str | None = field(default="ort", metadata={"help": "Lightning strategy."})
-    use_module_with_loss: bool = field(default=False, metadata={"help": "Compute a smoothed loss in the graph too."})
+    use_module_with_loss: bool = field(default=False, metadata={"help": "Compute the loss in the graph."})
     save_onnx: bool = field(default=False, metadata={"help": "Write the trained model as an ONNX file."})
     onnx_prefix: str | None = field(default=None, metadata={"help": "Name of the ONNX file, without its ending."})
     onnx_log_level: str = field(
@@ -52,7 +53,7 @@ class ORTTrainingArguments(TrainingArguments):
         """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
 
         Raises:
-            InputError: If ``onnx_log_level`` is no level.
+            InputError: If ``onnx_log_level`` is no level, or ``use_module_with_loss`` cannot be had.
         """
         fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if fused:
@@ -60,6 +61,12 @@ class ORTTrainingArguments(TrainingArguments):
         super().__post_init__()
         if fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
+        if self.use_module_with_loss and self.label_smoothing_factor:
+            raise InputError(
+                f"`use_module_with_loss=True` wants the loss in the graph, but the one that "
+                f"`label_smoothing_factor={self.label_smoothing_factor}` asks for is computed in torch; leave one of "
+                "them out."
+            )
         if str(self.onnx_log_level).upper() not in _LOG_LEVELS:
             raise InputError(
                 f"`onnx_log_level={self.onnx_log_level!r}` is no level; set it to one of {', '.join(_LOG_LEVELS)}."

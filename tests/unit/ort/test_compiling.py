@@ -1,4 +1,5 @@
 import copy
+import importlib
 import json
 import pickle
 
@@ -114,3 +115,9 @@ def test_the_report_is_saved_as_json(tmp_path):
     assert [graph["kind"] for graph in saved["net"]["graphs"]] == ["inference"]
     assert "1 inference" in str(report)
     assert report.as_dict()["peak_memory_bytes"] > 2**20
+
+
+def test_torch_knows_the_backend_by_name():
+    importlib.import_module("portico.ort.compiler.backend")
+    net, x = make_net(), torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(net, backend="portico_ort", dynamic=True)(x), net(x))

@@ -138,6 +138,12 @@ def test_an_unknown_log_level_lists_the_known_ones(tmp_path):
         ORTTrainingArguments(output_dir=str(tmp_path), onnx_log_level="LOUD")
 
 
+def test_a_smoothed_loss_is_not_in_the_graph(tmp_path):
+    ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True)
+    with pytest.raises(InputError, match=r"`label_smoothing_factor=0.1` asks for is computed in torch; leave one"):
+        ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True, label_smoothing_factor=0.1)
+
+
 def test_the_older_name_of_the_processor_is_taken(tmp_path):
     with pytest.warns(FutureWarning, match="`tokenizer` is now called `processing_class`"):
         trainer = ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), tokenizer=str)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import fx
+from torch._dynamo import register_backend
 from torch._dynamo.backends.common import aot_autograd
 
 from portico.ort.compiler.decompositions import decompositions
@@ -40,6 +41,18 @@ def make_backend(
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
     )
+
+
+@register_backend(name="portico_ort")  # type: ignore[misc]
+def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+    """Run a graph of ``torch.compile(model, backend="portico_ort")`` in ONNX Runtime.
+
+    Args:
+        module: The graph.
+        example_inputs: Inputs of it.
+        options: Those of :func:`make_backend`.
+    """
+    return make_backend(**options)(module, example_inputs)
 
 
 class _Builder:
