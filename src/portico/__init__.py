@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from portico.ipu.trainer import IPUTrainer as IPUTrainer
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
+    from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
+    from portico.ort.arguments import ORTTrainingArguments as ORTTrainingArguments
+    from portico.ort.strategy import ORTStrategy as ORTStrategy
+    from portico.ort.trainer import ORTTrainer as ORTTrainer
     from portico.seq2seq.arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from portico.seq2seq.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from portico.trainer import Trainer as Trainer
@@ -47,6 +51,10 @@ _HOMES = {
     "MovingAverage": "portico.gradient_descent.moving_average",
     "Seq2SeqTrainer": "portico.seq2seq.trainer",
     "Seq2SeqTrainingArguments": "portico.seq2seq.arguments",
+    "ORTAccelerator": "portico.ort.accelerator",
+    "ORTStrategy": "portico.ort.strategy",
+    "ORTTrainer": "portico.ort.trainer",
+    "ORTTrainingArguments": "portico.ort.arguments",
     "Trainer": "portico.trainer",
     "TrainerDataModule": "portico.datamodule",
     "TrainerModule": "portico.module",
@@ -58,6 +66,10 @@ __all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
 
 register_with_lightning(
-    accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator"},
-    strategies={"ipu": "portico.ipu.strategy:IPUStrategy"},
+    accelerators={"ipu": "portico.ipu.accelerator:IPUAccelerator", "ort": "portico.ort.accelerator:ORTAccelerator"},
+    strategies={
+        "ipu": "portico.ipu.strategy:IPUStrategy",
+        "ort": "portico.ort.strategy:ORTStrategy",
+        "ort_ddp": "portico.ort.strategy:ORTDDPStrategy",
+    },
 )

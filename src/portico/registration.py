@@ -31,14 +31,24 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
         )
         for registry, classes in registries:
             for name, home in classes.items():
-                module, _, class_name = home.partition(":")
-                registered: Any = getattr(import_module(module), class_name)
-                registry.register(name, registered, description=registered.__doc__.splitlines()[0], override=True)
+                registry.register(
+                    name, _maker(home), description=f"{home.partition(':')[2]} of portico", override=True
+                )
 
     if _LIGHTNING in sys.modules:
         register()
     else:
         sys.meta_path.insert(0, _ImportWatcher(_LIGHTNING, register))
+
+
+def _maker(home: str) -> Callable[..., Any]:
+    """Return a function that makes an object of a class, whose home may be just importing Lightning."""
+    module, _, class_name = home.partition(":")
+
+    def make(**params: Any) -> Any:
+        return getattr(import_module(module), class_name)(**params)
+
+    return make
 
 
 class _ImportWatcher(importlib.abc.MetaPathFinder):
@@ -52,17 +62,26 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
     def __init__(self, package: str, action: Callable[[], None]) -> None:
         self._package = package
         self._action = action
+        self._is_searching = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._package:
+        if fullname != self._package or self._is_searching:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._is_searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_searching = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _NotifyingLoader(spec.loader, self._action)
+            spec.loader = _NotifyingLoader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        # Not as soon as the package is found: libraries look for it only to know whether it is installed.
+        sys.meta_path.remove(self)
+        self._action()
 
 
 class _NotifyingLoader(importlib.abc.Loader):

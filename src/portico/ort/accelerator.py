@@ -1,0 +1,52 @@
+from typing import Any
+
+import torch
+from lightning.pytorch.accelerators import Accelerator, CUDAAccelerator
+from lightning.pytorch.accelerators.cpu import CPUAccelerator
+
+from portico.ort.packages import is_available, require
+
+
+class ORTAccelerator(Accelerator):
+    """ONNX Runtime, on the CPU or, where its CUDA provider is installed, on CUDA devices.
+
+    It says where tensors are; that models run in ONNX Runtime is the strategy's doing: choose ``strategy="ort"`` too.
+    """
+
+    def setup_device(self, device: torch.device) -> None:
+        """Check that ONNX Runtime is there for ``device``.
+
+        Raises:
+            InputError: Names the extra to install.
+        """
+        require()
+        if device.type == "cuda":
+            CUDAAccelerator().setup_device(device)
+
+    def teardown(self) -> None:
+        """Nothing is left behind."""
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """Return how many devices are asked for."""
+        return CPUAccelerator.parse_devices(devices)
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        """Return a torch device for each process."""
+        return CPUAccelerator.get_parallel_devices(devices)
+
+    @staticmethod
+    def auto_device_count() -> int:
+        """Return the number of devices that ``devices="auto"`` means."""
+        return 1
+
+    @staticmethod
+    def is_available() -> bool:
+        """Tell whether ONNX Runtime can be imported."""
+        return is_available()
+
+    @staticmethod
+    def name() -> str:
+        """Return the name Lightning knows it by."""
+        return "ort"

@@ -1,0 +1,83 @@
+"""``ORTTrainingArguments``: Hugging Face's, and how ONNX Runtime runs beside them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers.training_args import OptimizerNames
+from transformers.utils.generic import ExplicitEnum
+
+from portico.arguments import TrainingArguments
+from portico.errors import InputError
+from portico.ort.settings import SessionSettings
+
+_LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+class ORTOptimizerNames(ExplicitEnum):
+    """Optimizers beside those of transformers."""
+
+    ADAMW_ORT_FUSED = "adamw_ort_fused"
+
+
+@dataclass
+class ORTTrainingArguments(TrainingArguments):
+    """Arguments of :class:`~portico.ort.trainer.ORTTrainer`.
+
+    Args:
+        accelerator: ``"ort"`` by default.
+        strategy: ``"ort"`` by default; ``"ort_ddp"`` with several devices.
+        optim: As of transformers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
+        use_module_with_loss: The loss is a part of the graph, as it is wherever the model computes it; refused
+            together with ``label_smoothing_factor``, which is computed in torch.
+        save_onnx: Write the trained model as an ONNX file into ``output_dir``, after training and beside a model that
+            is saved there.
+        onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
+        onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
+            ``"ERROR"`` or ``"FATAL"``.
+        evaluate_in_ort: Evaluate and predict in ONNX Runtime too; otherwise in torch.
+        strict: Refuse a model of which a part would run in torch.
+    """
+
+    accelerator: str | None = field(default="ort", metadata={"help": "Lightning accelerator."})
+    strategy: str | None = field(default="ort", metadata={"help": "Lightning strategy."})
+    use_module_with_loss: bool = field(default=False, metadata={"help": "Compute the loss in the graph."})
+    save_onnx: bool = field(default=False, metadata={"help": "Write the trained model as an ONNX file."})
+    onnx_prefix: str | None = field(default=None, metadata={"help": "Name of the ONNX file, without its ending."})
+    onnx_log_level: str = field(
+        default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(_LOG_LEVELS)}
+    )
+    evaluate_in_ort: bool = field(default=True, metadata={"help": "Evaluate in ONNX Runtime too."})
+    strict: bool = field(default=False, metadata={"help": "Refuse a model of which a part would run in torch."})
+
+    def __post_init__(self) -> None:
+        """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
+
+        Raises:
+            InputError: If ``onnx_log_level`` is no level, or ``use_module_with_loss`` cannot be had.
+        """
+        fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
+        if fused:
+            self.optim = OptimizerNames.ADAMW_TORCH
+        super().__post_init__()
+        if fused:
+            self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
+        if self.use_module_with_loss and self.label_smoothing_factor:
+            raise InputError(
+                f"`use_module_with_loss=True` wants the loss in the graph, but the one that "
+                f"`label_smoothing_factor={self.label_smoothing_factor}` asks for is computed in torch; leave one of "
+                "them out."
+            )
+        if str(self.onnx_log_level).upper() not in _LOG_LEVELS:
+            raise InputError(
+                f"`onnx_log_level={self.onnx_log_level!r}` is no level; set it to one of {', '.join(_LOG_LEVELS)}."
+            )
+
+    @property
+    def session_settings(self) -> SessionSettings:
+        """How ONNX Runtime runs the graphs."""
+        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()))
+
+
+def uses_fused_adamw(args: Any) -> bool:
+    """Tell whether ``args`` ask for the optimizer whose step runs in ONNX Runtime."""
+    return args.optim is ORTOptimizerNames.ADAMW_ORT_FUSED

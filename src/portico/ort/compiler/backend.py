@@ -1,0 +1,85 @@
+"""The ``torch.compile`` backend: forward and backward graphs, each in ONNX Runtime."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo import register_backend
+from torch._dynamo.backends.common import aot_autograd
+
+from portico.ort.compiler.decompositions import decompositions
+from portico.ort.compiler.fallbacks import run_in_torch
+from portico.ort.compiler.partition import partitioned
+from portico.ort.compiler.translation import translate
+from portico.ort.report import GraphRecord, Report
+from portico.ort.runtime.program import Program
+from portico.ort.settings import SessionSettings
+
+
+def make_backend(
+    settings: SessionSettings | None = None, *, strict: bool = False, report: Report | None = None
+) -> Callable[..., Any]:
+    """Return a backend for ``torch.compile``.
+
+    Args:
+        settings: How ONNX Runtime runs the graphs.
+        strict: Refuse a graph of which a part would run in torch.
+        report: Where to take note of what was built.
+
+    Raises:
+        InputError: From the call that builds the graph, if ``strict`` refuses it.
+    """
+    builder = _Builder(settings or SessionSettings(), strict, report if report is not None else Report())
+    return aot_autograd(
+        fw_compiler=partial(builder.build, "forward"),
+        bw_compiler=partial(builder.build, "backward"),
+        inference_compiler=partial(builder.build, "inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+    )
+
+
+@register_backend(name="portico_ort")
+def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+    """Run a graph of ``torch.compile(model, backend="portico_ort")`` in ONNX Runtime.
+
+    Args:
+        module: The graph.
+        example_inputs: Inputs of it.
+        options: Those of :func:`make_backend`.
+    """
+    return make_backend(**options)(module, example_inputs)
+
+
+class _Builder:
+    def __init__(self, settings: SessionSettings, strict: bool, report: Report) -> None:
+        self._settings = settings
+        self._strict = strict
+        self._report = report
+
+    def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        start = time.perf_counter()
+        whole = partitioned(module)
+        num_nodes = []
+        for name, part in list(whole.named_children()):
+            if name.startswith("fused_"):
+                assert isinstance(part, fx.GraphModule)
+                translated = translate(part)
+                num_nodes.append(len(translated.model.graph.node))
+                setattr(whole, name, _Called(Program(translated, self._settings)))
+        run_in_torch(whole, strict=self._strict, report=self._report)
+        whole.recompile()
+        self._report.graphs.append(GraphRecord(kind, sum(num_nodes), len(num_nodes), time.perf_counter() - start))
+        return make_boxed_func(whole.forward)
+
+
+class _Called(torch.nn.Module):
+    """A program in the place of the submodule that it runs."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.forward = program.__call__

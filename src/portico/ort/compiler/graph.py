@@ -1,0 +1,179 @@
+"""An ONNX graph in the making: names, nodes, constants and shapes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from portico.ort.compiler.dtypes import onnx_type
+from portico.ort.compiler.symbols import Symbols
+from portico.ort.compiler.value import Dim, Value
+
+OPSET = 20
+IR_VERSION = 10
+# ONNX Runtime's own operators, which its CPU and CUDA providers have kernels for.
+MICROSOFT = "com.microsoft"
+# Elements of a constant up to which a second, equal one is looked for.
+_LARGEST_SHARED = 64
+
+
+class Graph:
+    """Collects the nodes of an ONNX graph; equal constants and shapes are made once."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.symbols = Symbols(self)
+        self._num_names = 0
+        self._made: dict[Any, Value] = {}
+        self._computed: set[str] = set()
+        self._returned: set[str] = set()
+
+    def op(self, op_type: str, *inputs: Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+        """Add a node and return its output, or a tuple of several.
+
+        Args:
+            op_type: ONNX operator.
+            inputs: Values; ``None`` for an optional input that is left out.
+            outputs: How many outputs are wanted.
+            domain: ``""`` for ONNX's own operators.
+            attributes: Attributes of the node; those that are ``None`` are left out.
+        """
+        values = [Value(self._name(op_type)) for _ in range(outputs)]
+        names = [value.name if value is not None else "" for value in inputs]
+        while names and not names[-1]:
+            names.pop()
+        self.nodes.append(
+            helper.make_node(
+                op_type,
+                names,
+                [value.name for value in values],
+                domain=domain,
+                **{name: attribute for name, attribute in attributes.items() if attribute is not None},
+            )
+        )
+        self._computed.update(value.name for value in values)
+        return values[0] if outputs == 1 else tuple(values)
+
+    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+        """Return a constant: a number, a list of numbers, or a tensor."""
+        tensor = torch.as_tensor(data, dtype=dtype).detach().cpu().contiguous()
+        if tensor.numel() > _LARGEST_SHARED:
+            return self._initializer(tensor)
+        # By representation, since 0.0 and -0.0 are equal and differ.
+        key = ("constant", dtype, repr(tensor.tolist()))
+        if key not in self._made:
+            self._made[key] = self._initializer(tensor)
+        return self._made[key]
+
+    def axes(self, *axes: int) -> Value:
+        """Return axes as the operators of today take them: as an input."""
+        return self.constant(list(axes), torch.int64)
+
+    def cast(self, value: Value, dtype: torch.dtype) -> Value:
+        """Return ``value`` in ``dtype``."""
+        if value.dtype is dtype:
+            return value
+        return Value(self.op("Cast", value, to=onnx_type(dtype)).name, dtype, value.shape)
+
+    def scalar(self, number: Any, dtype: torch.dtype) -> Value:
+        """Return a number, symbolic or not, as a tensor without dimensions."""
+        if isinstance(number, Value):
+            return self.cast(number, dtype)
+        if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.cast(self.symbols.value(number), dtype)
+        return self.constant(number, dtype)
+
+    def shape(self, dims: Sequence[Any]) -> Value:
+        """Return a shape as a vector of int64; at most one symbolic dimension costs no node, by a -1 for it.
+
+        Only for a ``Reshape``, in which -1 means the rest.
+        """
+        symbolic = [index for index, dim in enumerate(dims) if not isinstance(dim, int)]
+        if len(symbolic) == 1 and all(isinstance(dim, Value | torch.SymInt) or dim > 0 for dim in dims):
+            return self.constant([dim if isinstance(dim, int) else -1 for dim in dims], torch.int64)
+        return self.vector(dims)
+
+    def vector(self, numbers: Sequence[Any]) -> Value:
+        """Return numbers, symbolic or not, as a vector of int64."""
+        if all(isinstance(number, int) for number in numbers):
+            return self.constant(list(numbers), torch.int64)
+        key = ("vector", *(number.name if isinstance(number, Value) else str(number) for number in numbers))
+        if key not in self._made:
+            parts = [self.op("Unsqueeze", self.scalar(number, torch.int64), self.axes(0)) for number in numbers]
+            self._made[key] = self.op("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
+        return self._made[key]
+
+    def reshape(self, value: Value, dims: Sequence[Any]) -> Value:
+        """Return ``value`` in another shape; itself where the shape is known to be the same."""
+        if value.shape is not None and same_shape(value.shape, dims):
+            return value
+        # Without allowzero a 0 would copy the input's dimension: an empty tensor needs it.
+        zero = any(isinstance(dim, int) and dim == 0 for dim in dims)
+        return self.op("Reshape", value, self.shape(dims), allowzero=int(zero) if zero else None)
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """Return ``value`` with its dimensions in another order."""
+        if list(permutation) == list(range(len(permutation))):
+            return value
+        return self.op("Transpose", value, perm=list(permutation))
+
+    def input(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> Value:
+        """Declare an input of the graph."""
+        dims = [dim if isinstance(dim, int) else str(dim) for dim in shape]
+        self.inputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), dims))
+        value = Value(name, dtype, tuple(shape))
+        self.symbols.declare(value)
+        return value
+
+    def output(self, value: Value, dtype: torch.dtype, rank: int, name: str | None = None) -> None:
+        """Declare an output of the graph, under a name of its own if it has one."""
+        if name is not None:
+            self.nodes.append(helper.make_node("Identity", [value.name], [name]))
+        elif value.name not in self._computed or value.name in self._returned:
+            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own.
+            name = self.op("Identity", value).name
+        else:
+            name = value.name
+        self._returned.add(name)
+        self.outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), [None] * rank))
+
+    def model(self) -> onnx.ModelProto:
+        """Return the finished model."""
+        graph = helper.make_graph(self.nodes, "portico", self.inputs, self.outputs, self.initializers)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
+
+    def weight(self, name: str, tensor: torch.Tensor) -> Value:
+        """Return a tensor that is stored in the model under ``name``."""
+        return self._initializer(tensor.detach().cpu().contiguous(), name)
+
+    def _initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
+        name = self._name("constant") if name is None else name
+        if tensor.dtype is torch.bfloat16:
+            raw = tensor.view(torch.int16).numpy().tobytes()
+            proto = helper.make_tensor(name, onnx_type(tensor.dtype), list(tensor.shape), raw, raw=True)
+        else:
+            proto = numpy_helper.from_array(np.asarray(tensor.numpy()), name)
+        self.initializers.append(proto)
+        return Value(name, tensor.dtype, tuple(tensor.shape))
+
+    def _name(self, stem: str) -> str:
+        self._num_names += 1
+        return f"{stem}_{self._num_names}"
+
+
+def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Tell whether two shapes are known to be equal, whatever their symbols stand for."""
+    if len(first) != len(second):
+        return False
+    pairs = list(zip(first, second, strict=True))
+    if any(isinstance(dim, Value) for pair in pairs for dim in pair):
+        return False
+    return all(statically_known_true(a == b) for a, b in pairs)

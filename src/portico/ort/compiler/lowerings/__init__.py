@@ -1,0 +1,30 @@
+"""What each ATen operator is in ONNX, by kind; importing a module here fills the table."""
+
+from portico.ort.compiler.lowerings import (
+    activations,
+    attention,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    matrices,
+    normalization,
+    reductions,
+    shapes,
+)
+from portico.ort.compiler.lowerings.registry import LOWERINGS, Context
+
+__all__ = [
+    "LOWERINGS",
+    "Context",
+    "activations",
+    "attention",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "matrices",
+    "normalization",
+    "reductions",
+    "shapes",
+]

@@ -1,0 +1,89 @@
+"""Operators that make tensors of numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.value import Value
+
+aten = torch.ops.aten
+
+
+def filled(context: Context, shape: Sequence[Any], number: Any) -> Value:
+    """Return a tensor of the given shape that holds one number everywhere."""
+    graph = context.graph
+    value = graph.scalar(number, context.out.dtype)
+    return graph.op("Expand", value, graph.vector(shape)) if len(shape) else value
+
+
+def filled_like(context: Context, x: Value, number: Any) -> Value:
+    """Return a tensor of the shape of ``x`` that holds one number everywhere."""
+    graph = context.graph
+    if all(isinstance(dim, int) for dim in x.shape or (None,)):
+        return filled(context, x.shape or (), number)
+    return graph.op("Expand", graph.scalar(number, context.out.dtype), graph.op("Shape", x))
+
+
+@lowers(aten.full.default)
+def full(context: Context, size: Sequence[Any], fill_value: Any, **_: Any) -> Value:
+    return filled(context, size, fill_value)
+
+
+@lowers(aten.full_like.default, aten.fill.Scalar)
+def full_like(context: Context, x: Value, fill_value: Any, **_: Any) -> Value:
+    return filled_like(context, x, fill_value)
+
+
+@lowers(aten.zeros.default, aten.empty.memory_format)
+def zeros(context: Context, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 0)
+
+
+@lowers(aten.ones.default)
+def ones(context: Context, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 1)
+
+
+@lowers(aten.new_zeros.default)
+def new_zeros(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 0)
+
+
+@lowers(aten.new_ones.default)
+def new_ones(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
+    return filled(context, size, 1)
+
+
+@lowers(aten.zeros_like.default)
+def zeros_like(context: Context, x: Value, **_: Any) -> Value:
+    return filled_like(context, x, 0)
+
+
+@lowers(aten.ones_like.default)
+def ones_like(context: Context, x: Value, **_: Any) -> Value:
+    return filled_like(context, x, 1)
+
+
+@lowers(aten.scalar_tensor.default)
+def scalar_tensor(context: Context, number: Any, **_: Any) -> Value:
+    return context.graph.scalar(number, context.out.dtype)
+
+
+@lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(context: Context, *bounds: Any, **_: Any) -> Value:
+    start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1)}.get(len(bounds), bounds)
+    graph, dtype = context.graph, context.out.dtype
+    return graph.op("Range", *(graph.scalar(number, dtype) for number in (start, end, step)))
+
+
+@lowers(torch.ops.prims.iota.default)
+def iota(context: Context, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
+    graph, dtype = context.graph, torch.int64
+    count = graph.op("Range", graph.constant(0, dtype), graph.scalar(length, dtype), graph.constant(1, dtype))
+    if step != 1:
+        count = graph.op("Mul", count, graph.scalar(step, dtype))
+    if start != 0:
+        count = graph.op("Add", count, graph.scalar(start, dtype))
+    return graph.cast(count, context.out.dtype)

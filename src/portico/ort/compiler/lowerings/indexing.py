@@ -1,0 +1,134 @@
+"""Operators that read and write by index."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from portico.ort.compiler.lowerings.creation import filled
+from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
+from portico.ort.compiler.value import Value
+
+aten = torch.ops.aten
+
+
+@lowers(aten.embedding.default)
+def embedding(context: Context, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+    return context.graph.op("Gather", weight, indices, axis=0)
+
+
+@lowers(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    context: Context, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool
+) -> Value:
+    assert not scale_grad_by_freq, "the partitioner leaves this case to ATen"
+    graph = context.graph
+    rows = graph.op("Unsqueeze", indices, graph.axes(-1))
+    if padding_idx >= 0:
+        padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
+        grad = graph.op("Where", padded, graph.constant(0, context.out.dtype), grad)
+    zeros = filled(context, [num_weights, context.out.shape[1]], 0)
+    return graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), grad, reduction="add")
+
+
+@lowers(aten.gather.default)
+def gather(context: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    if x.rank == 0:
+        return x
+    return context.graph.op("GatherElements", x, context.graph.cast(index, torch.int64), axis=dim)
+
+
+@lowers(aten.scatter.src)
+def scatter_src(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
+    return context.graph.op("ScatterElements", x, index, src, axis=dim)
+
+
+@lowers(aten.scatter.value)
+def scatter_value(context: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
+    graph = context.graph
+    src = graph.op("Expand", graph.scalar(value, context.out.dtype), graph.op("Shape", index))
+    return graph.op("ScatterElements", x, index, src, axis=dim)
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
+    return context.graph.op("ScatterElements", x, index, src, axis=dim, reduction="add")
+
+
+@lowers(aten.index_select.default)
+def index_select(context: Context, x: Value, dim: int, index: Value) -> Value:
+    return context.graph.op("Gather", x, index, axis=dim)
+
+
+@lowers(aten.index.Tensor)
+def index(context: Context, x: Value, indices: Sequence[Value | None]) -> Value:
+    graph = context.graph
+    order, rest, coordinates, first = _coordinates(context, x, indices)
+    taken = graph.op("GatherND", graph.transpose(x, order), coordinates)
+    num_broadcast = len(context.out.shape) - len(rest)
+    if first == 0:
+        return taken
+    # Adjacent indices leave their dimensions where they were, behind `first` dimensions that were not indexed.
+    back = [*range(num_broadcast, num_broadcast + first), *range(num_broadcast)]
+    back += range(num_broadcast + first, num_broadcast + len(rest))
+    return graph.transpose(taken, back)
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    context: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    graph = context.graph
+    order, rest, coordinates, first = _coordinates(context, x, indices)
+    rank = max(index.rank for index in indices if index is not None)
+    target = graph.op(
+        "Concat",
+        graph.op("Shape", coordinates, start=0, end=rank),
+        *([graph.op("Shape", graph.transpose(x, order), start=len(order) - len(rest))] if rest else []),
+        axis=0,
+    )
+    if first:
+        source_order = [*range(first, first + rank), *range(first), *range(first + rank, rank + len(rest))]
+        missing = rank + len(rest) - values.rank
+        values = graph.reshape(values, [*[1] * missing, *(values.shape or ())]) if missing else values
+        values = graph.transpose(values, source_order)
+    updates = graph.op("Expand", *promoted(context, context.out.dtype, values), target)
+    reduction = "add" if accumulate else None
+    put = graph.op("ScatterND", graph.transpose(x, order), coordinates, updates, reduction=reduction)
+    return graph.transpose(put, [order.index(axis) for axis in range(x.rank)])
+
+
+def _coordinates(
+    context: Context, x: Value, indices: Sequence[Value | None]
+) -> tuple[list[int], list[int], Value, int]:
+    """Return what ``GatherND`` and ``ScatterND`` need.
+
+    Returns:
+        The order of dimensions that brings the indexed ones to the front, the dimensions not indexed, the
+        coordinates with those of one element in the last dimension, and how many dimensions not indexed stay before
+        the indexed ones in torch's result.
+    """
+    graph = context.graph
+    indexed = [axis for axis, index in enumerate(indices) if index is not None]
+    rest = [axis for axis in range(x.rank) if axis not in indexed]
+    given = [index for index in indices if index is not None]
+    common = _broadcast([position.shape or () for position in given])
+    columns = []
+    for axis, position in zip(indexed, given, strict=True):
+        wide = graph.op("Expand", graph.cast(position, torch.int64), graph.vector(common))
+        size = graph.scalar((x.shape or ())[axis], torch.int64)
+        # GatherND of ONNX Runtime takes negative indices, ScatterND with a reduction does not everywhere.
+        is_negative = graph.op("Less", wide, graph.constant(0, torch.int64))
+        wrapped = graph.op("Where", is_negative, graph.op("Add", wide, size), wide)
+        columns.append(graph.op("Unsqueeze", wrapped, graph.axes(-1)))
+    coordinates = graph.op("Concat", *columns, axis=-1) if len(columns) > 1 else columns[0]
+    adjacent = indexed == list(range(indexed[0], indexed[-1] + 1))
+    return [*indexed, *rest], rest, coordinates, indexed[0] if adjacent else 0
+
+
+def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the shape that shapes broadcast to; of two symbols the first, since torch has checked that they agree."""
+    rank = max(len(shape) for shape in shapes)
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
+    columns = zip(*padded, strict=True)
+    return [next((dim for dim in dims if not isinstance(dim, int) or dim != 1), 1) for dims in columns]

@@ -1,0 +1,110 @@
+"""Operators that make one element of many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from portico.ort.compiler.graph import Graph
+from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.value import Value
+
+aten = torch.ops.aten
+
+
+def reduced(
+    graph: Graph, op_type: str, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False
+) -> Value:
+    """Return a reduction of ``x`` over ``dims``; none, or an empty list, means all."""
+    chosen = [dims] if isinstance(dims, int) else list(dims or ())
+    axes = graph.axes(*chosen) if chosen else None
+    return graph.op(op_type, x, axes, keepdims=int(keepdim))
+
+
+@lowers(aten.sum.dim_IntList, aten.sum.default)
+def sum_(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduced(context.graph, "ReduceSum", context.graph.cast(x, context.out.dtype), dim, keepdim)
+
+
+@lowers(aten.mean.dim, aten.mean.default)
+def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduced(context.graph, "ReduceMean", context.graph.cast(x, context.out.dtype), dim, keepdim)
+
+
+@lowers(aten.amax.default)
+def amax(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduced(context.graph, "ReduceMax", x, dim, keepdim)
+
+
+@lowers(aten.amin.default)
+def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return reduced(context.graph, "ReduceMin", x, dim, keepdim)
+
+
+@lowers(aten.prod.default, aten.prod.dim_int)
+def prod(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    return reduced(context.graph, "ReduceProd", context.graph.cast(x, context.out.dtype), dim, keepdim)
+
+
+@lowers(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _over_truth(context, "ReduceMax", x, dim, keepdim)
+
+
+@lowers(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _over_truth(context, "ReduceMin", x, dim, keepdim)
+
+
+def _over_truth(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
+    graph = context.graph
+    numbers = graph.cast(graph.cast(x, torch.bool), torch.int32)
+    return graph.cast(reduced(graph, op_type, numbers, dim, keepdim), torch.bool)
+
+
+@lowers(aten.argmax.default)
+def argmax(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _index_of(context, "ArgMax", x, dim, keepdim)
+
+
+@lowers(aten.argmin.default)
+def argmin(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _index_of(context, "ArgMin", x, dim, keepdim)
+
+
+def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim: bool) -> Value:
+    graph = context.graph
+    if dim is None:
+        flat = graph.op("Reshape", x, graph.constant([-1], torch.int64))
+        return graph.reshape(graph.op(op_type, flat, axis=0, keepdims=0), context.out.shape)
+    return graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
+
+
+@lowers(aten.max.dim)
+def max_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return reduced(context.graph, "ReduceMax", x, dim, keepdim), _index_of(context, "ArgMax", x, dim, keepdim)
+
+
+@lowers(aten.min.dim)
+def min_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    return reduced(context.graph, "ReduceMin", x, dim, keepdim), _index_of(context, "ArgMin", x, dim, keepdim)
+
+
+@lowers(aten.var.correction)
+def var(context: Context, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+    graph, dtype = context.graph, context.out.dtype
+    centered = graph.op("Sub", x, reduced(graph, "ReduceMean", x, dim, True))
+    squares = graph.op("Mul", centered, centered)
+    if correction in (0, 0.0):
+        return reduced(graph, "ReduceMean", squares, dim, keepdim)
+    ones = graph.op("Expand", graph.constant(1, dtype), graph.op("Shape", x))
+    count = reduced(graph, "ReduceSum", ones, dim, keepdim)
+    free = graph.op("Sub", count, graph.scalar(1 if correction is None else correction, dtype))
+    return graph.op("Div", reduced(graph, "ReduceSum", squares, dim, keepdim), free)
+
+
+@lowers(aten.cumsum.default)
+def cumsum(context: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    graph = context.graph
+    numbers = graph.cast(x, context.out.dtype)
+    return graph.op("CumSum", numbers, graph.constant(dim, torch.int64)) if x.rank else numbers

@@ -1,0 +1,71 @@
+"""Which ATen operator is lowered by which function."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from portico.ort.compiler.graph import Graph
+from portico.ort.compiler.value import Value
+
+Lowering = Callable[..., Any]
+LOWERINGS: dict[Any, Lowering] = {}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a lowering is given beside the operator's own arguments.
+
+    Args:
+        graph: Where nodes are added.
+        out: The fake result of the operator: its dtype and shape are those the result must have.
+    """
+
+    graph: Graph
+    out: Any
+
+
+def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
+    """Register a function as the lowering of operators.
+
+    It is called with a :class:`Context` and the operator's arguments, tensors and symbolic numbers as
+    :class:`~portico.ort.compiler.value.Value`, and returns a ``Value``, or a tuple of them.
+    """
+
+    def register(lowering: Lowering) -> Lowering:
+        for target in targets:
+            assert target not in LOWERINGS, f"{target} has a lowering already"
+            LOWERINGS[target] = lowering
+        return lowering
+
+    return register
+
+
+def promoted(context: Context, dtype: torch.dtype, *operands: Any) -> list[Value]:
+    """Return operands, tensors and numbers, in one dtype, as ONNX wants them and torch makes them."""
+    graph = context.graph
+    return [
+        graph.cast(operand, dtype) if isinstance(operand, Value) else graph.scalar(operand, dtype)
+        for operand in operands
+    ]
+
+
+def common_dtype(*operands: Any) -> torch.dtype:
+    """Return the dtype that torch computes in when these operands, tensors and numbers, meet."""
+    stand_ins = [
+        torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype) if isinstance(operand, Value) else operand
+        for operand in operands
+    ]
+    plain = [_plain_number(operand) for operand in stand_ins]
+    result = plain[0]
+    dtype = torch.result_type(result, plain[1]) if len(plain) > 1 else result.dtype
+    return dtype
+
+
+def _plain_number(operand: Any) -> Any:
+    if isinstance(operand, torch.SymInt):
+        return 1
+    if isinstance(operand, torch.SymFloat):
+        return 1.0
+    return operand

@@ -1,0 +1,61 @@
+"""Which part of a graph ONNX Runtime runs, and which stays with ATen."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from portico.ort.compiler.dtypes import ONNX_TYPES
+from portico.ort.compiler.lowerings import LOWERINGS
+
+# They only look at memory in another way, which costs torch nothing.
+FREE_VIEWS = {
+    torch.ops.aten.permute.default,
+    torch.ops.aten.transpose.int,
+    torch.ops.aten.t.default,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten.detach.default,
+}
+
+
+class Lowered(OperatorSupportBase):
+    """Tells which nodes ONNX Runtime can run."""
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        """Tell whether ``node`` has a lowering, for tensors that ONNX has types for."""
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            source = node.args[0]
+            return isinstance(source, fx.Node) and self.is_node_supported(submodules, source)
+        return node.target in LOWERINGS and _has_types(node) and not _only_seen_outside(node)
+
+
+def partitioned(module: fx.GraphModule) -> fx.GraphModule:
+    """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on."""
+    partitioner = CapabilityBasedPartitioner(module, Lowered(), allows_single_node_partition=True)
+    return partitioner.partition_and_fuse()
+
+
+def _has_types(node: fx.Node) -> bool:
+    return all(
+        fake.dtype in ONNX_TYPES and fake.layout is torch.strided
+        for part in (node, *node.all_input_nodes)
+        for fake in _fakes(part.meta.get("val"))
+    )
+
+
+def _fakes(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [fake for fake in value if isinstance(fake, torch.Tensor)] if isinstance(value, tuple | list) else []
+
+
+def _only_seen_outside(node: fx.Node) -> bool:
+    """Tell whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
+    return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)

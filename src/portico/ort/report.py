@@ -1,0 +1,114 @@
+"""What ran where: in ONNX Runtime, in torch instead, or not in one piece."""
+
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+
+@dataclass
+class GraphRecord:
+    """One graph that was built.
+
+    Args:
+        kind: ``"forward"``, ``"backward"`` or ``"inference"``.
+        num_onnx_nodes: Nodes handed to ONNX Runtime, before it fuses them.
+        num_sessions: Parts that the graph was cut into by operators which run in torch.
+        build_seconds: Time to translate the graph and to prepare its sessions.
+    """
+
+    kind: str
+    num_onnx_nodes: int
+    num_sessions: int
+    build_seconds: float
+
+
+@dataclass
+class Fallback:
+    """An operator that runs in torch, since it has no lowering.
+
+    Args:
+        num_nodes: Nodes of graphs that are this operator.
+        num_calls: Times it ran.
+        seconds: Time it took in all.
+    """
+
+    num_nodes: int = 0
+    num_calls: int = 0
+    seconds: float = 0.0
+
+    def timed(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run ``operator`` and take note."""
+        start = time.perf_counter()
+        result = operator(*args, **kwargs)
+        self.seconds += time.perf_counter() - start
+        self.num_calls += 1
+        return result
+
+
+@dataclass
+class Report:
+    """Collects what a compiler did.
+
+    Attributes:
+        graphs: Graphs in the order in which they were built.
+        fallbacks: Operators that run in torch, by name.
+    """
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+    fallbacks: dict[str, Fallback] = field(default_factory=dict)
+    _breaks_before: Counter[str] = field(default_factory=lambda: Counter(counters["graph_break"]))
+
+    @property
+    def graph_breaks(self) -> dict[str, int]:
+        """Causes for which torch cut a model into several graphs, and how often each did."""
+        return dict(Counter(counters["graph_break"]) - self._breaks_before)
+
+    def fallback(self, operator: str) -> Fallback:
+        """Return the record of an operator that runs in torch."""
+        return self.fallbacks.setdefault(operator, Fallback())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, peak memory of the process in bytes among them."""
+        return {
+            "graphs": [asdict(graph) for graph in self.graphs],
+            "fallbacks": {name: asdict(fallback) for name, fallback in self.fallbacks.items()},
+            "graph_breaks": self.graph_breaks,
+            "peak_memory_bytes": peak_memory(),
+        }
+
+    def __str__(self) -> str:
+        nodes = sum(graph.num_onnx_nodes for graph in self.graphs)
+        seconds = sum(graph.build_seconds for graph in self.graphs)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(graph.kind for graph in self.graphs).items())
+        lines = [f"In ONNX Runtime: {nodes} nodes of {len(self.graphs)} graphs ({kinds}), built in {seconds:.1f} s"]
+        lines += [
+            f"In torch: {name}, {fallback.num_nodes} nodes, {fallback.num_calls} calls, {fallback.seconds:.3f} s"
+            for name, fallback in sorted(self.fallbacks.items())
+        ]
+        lines += [f"Graph break, {count} times: {cause}" for cause, count in self.graph_breaks.items()]
+        return "\n".join([*lines, f"Peak memory: {peak_memory() / 2**20:.0f} MiB"])
+
+
+def write_reports(reports: Mapping[str, Report], path: str | Path) -> None:
+    """Write reports as JSON, each under its name; the folder is made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def peak_memory() -> int:
+    """Return the most memory that the process, or its CUDA device, held, in bytes."""
+    if torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
+    # Linux counts in KiB, macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

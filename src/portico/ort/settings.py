@@ -1,0 +1,17 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How ONNX Runtime runs a graph.
+
+    Args:
+        num_threads: Threads that work on one operator; by default as many as torch uses.
+        log_level: Least severity that ONNX Runtime prints: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+        entries: Further session configuration entries of ONNX Runtime.
+    """
+
+    num_threads: int | None = None
+    log_level: int = 3
+    entries: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,123 @@
+import copy
+import importlib
+import json
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import portico.ort
+from portico import InputError
+from portico.ort.compiling import compiled_call, restore, running_in_torch
+from portico.ort.report import write_reports
+
+
+def make_net(width=4):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+class Accumulating(nn.Module):
+    """Holds an operator that has no lowering."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.logcumsumexp(self.linear(x), 1) * 2
+
+
+class Printing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.linear(x).sum().item() > 1000:
+            return x
+        return self.linear(x)
+
+
+def test_a_batch_as_large_as_a_layer_is_wide_keeps_its_size_a_symbol():
+    net = portico.ort.compile(make_net(width=4))
+    for rows in (4, 3, 8):
+        net(torch.randn(rows, 4)).sum().backward()
+    assert [graph.kind for graph in compiled_call(net).report.graphs] == ["forward", "backward"]
+
+
+def test_evaluation_has_a_graph_of_its_own_that_sees_new_weights():
+    net, x = portico.ort.compile(make_net()), torch.randn(3, 4)
+    for _ in range(2):
+        with torch.no_grad():
+            found = net(x)
+            with running_in_torch(net):
+                torch.testing.assert_close(found, net(x))
+            net[0].weight.mul_(2)
+    assert [graph.kind for graph in compiled_call(net).report.graphs] == ["inference"]
+
+
+def test_a_restored_model_runs_in_torch_and_keeps_its_graphs():
+    net, x = portico.ort.compile(make_net()), torch.randn(3, 4)
+    net(x)
+    call = compiled_call(net)
+    restore(net)
+    assert torch.equal(net(x), make_net()(x))
+    assert compiled_call(portico.ort.compile(net)) is call
+    assert compiled_call(portico.ort.compile(net, strict=True)) is not call, "other options, other graphs"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copy_is_a_plain_model(copied):
+    net = portico.ort.compile(make_net())
+    assert compiled_call(copied(net)) is None
+    assert net.state_dict().keys() == make_net().state_dict().keys()
+
+
+def test_an_operator_without_a_lowering_runs_in_torch_and_is_named(caplog):
+    model, x = portico.ort.compile(Accumulating()), torch.randn(3, 4)
+    with running_in_torch(model):
+        expected = model(x)
+    torch.testing.assert_close(model(x), expected)
+    assert "aten.logcumsumexp.default has no lowering to ONNX" in caplog.text
+    fallback = compiled_call(model).report.fallbacks["aten.logcumsumexp.default"]
+    assert fallback.num_nodes >= 1
+    assert fallback.num_calls == 1
+    assert fallback.seconds > 0
+
+
+def test_strict_refuses_an_operator_without_a_lowering():
+    with pytest.raises(InputError, match=r"`strict=True`, but the model uses aten.logcumsumexp.default"):
+        portico.ort.compile(Accumulating(), strict=True)(torch.randn(3, 4))
+
+
+def test_strict_refuses_a_model_that_cannot_be_traced_and_shows_the_line():
+    with pytest.raises(InputError, match=r"cannot trace the model in one piece(.|\n)*sum\(\).item\(\)"):
+        portico.ort.compile(Printing(), strict=True)(torch.randn(3, 4))
+
+
+def test_the_report_names_the_cause_of_a_graph_break():
+    model = portico.ort.compile(Printing())
+    model(torch.randn(3, 4))
+    report = compiled_call(model).report
+    assert any("item" in cause for cause in report.graph_breaks)
+    assert "Graph break, " in str(report)
+
+
+def test_the_report_is_saved_as_json(tmp_path):
+    net = portico.ort.compile(make_net())
+    with torch.no_grad():
+        net(torch.randn(3, 4))
+    report = compiled_call(net).report
+    write_reports({"net": report}, tmp_path / "new" / "report.json")
+    saved = json.loads((tmp_path / "new" / "report.json").read_text())
+    assert [graph["kind"] for graph in saved["net"]["graphs"]] == ["inference"]
+    assert "1 inference" in str(report)
+    assert report.as_dict()["peak_memory_bytes"] > 2**20
+
+
+def test_torch_knows_the_backend_by_name():
+    importlib.import_module("portico.ort.compiler.backend")
+    net, x = make_net(), torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(net, backend="portico_ort", dynamic=True)(x), net(x))

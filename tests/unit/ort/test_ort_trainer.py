@@ -1,0 +1,159 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import portico
+from portico import InputError, ORTTrainer, ORTTrainingArguments
+from portico.ort.compiling import compiled_call
+from portico.ort.saving import save_onnx
+from unit.ort.families import make_model
+from unit.toy import toy_arguments
+
+LENGTH = 12
+EQUAL_TO_PLAIN = {"abs": 2e-5}
+
+
+class Questions(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        ends = torch.randint(0, LENGTH, (2,), generator=generator)
+        return {
+            "input_ids": torch.randint(3, 50, (LENGTH,), generator=generator),
+            "attention_mask": torch.ones(LENGTH, dtype=torch.long),
+            "start_positions": ends[0],
+            "end_positions": ends[1],
+        }
+
+
+def reader(folder, trainer_class=ORTTrainer, arguments_class=ORTTrainingArguments, model=None, **changes):
+    options = {"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_rate": 1e-3, **changes}
+    return trainer_class(
+        model=make_model("bert-qa") if model is None else model,
+        args=toy_arguments(folder, arguments_class, **options),
+        train_dataset=Questions(),
+        eval_dataset=Questions(),
+    )
+
+
+def numbers(trainer):
+    keys = ("loss", "eval_loss", "learning_rate")
+    return [entry[key] for entry in trainer.state.log_history for key in keys if key in entry]
+
+
+def plain(folder, **changes):
+    return reader(folder, portico.Trainer, portico.TrainingArguments, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    trainer = reader(
+        folder, eval_strategy="epoch", gradient_accumulation_steps=2, save_onnx=True, onnx_prefix="reader", strict=True
+    )
+    trainer.train()
+    return trainer, folder
+
+
+def test_it_trains_and_evaluates_as_the_plain_trainer_does(trained, tmp_path):
+    trainer, _ = trained
+    other = plain(tmp_path, eval_strategy="epoch", gradient_accumulation_steps=2)
+    other.train()
+    assert numbers(trainer) == pytest.approx(numbers(other), **EQUAL_TO_PLAIN)
+    report = compiled_call(trainer.model).report
+    assert [graph.kind for graph in report.graphs] == ["forward", "backward", "inference"]
+
+
+def test_a_later_evaluation_builds_nothing(trained):
+    trainer, _ = trained
+    trainer.evaluate()
+    trainer.predict(Questions())
+    assert len(trainer.ort_report.graphs) == 3
+
+
+def test_the_report_is_beside_the_model(trained):
+    saved = json.loads((trained[1] / "ort_report.json").read_text())["model"]
+    assert saved["fallbacks"] == saved["graph_breaks"] == {}
+    assert len(saved["graphs"]) >= 3
+
+
+def test_the_onnx_file_needs_nothing_but_a_runtime(trained, tmp_path):
+    trainer, folder = trained
+    inputs = {"input_ids": torch.randint(3, 50, (3, 9)), "attention_mask": torch.ones(3, 9, dtype=torch.long)}
+    np.savez(tmp_path / "in.npz", **inputs)
+    script = f"""
+import sys
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession("{folder / "reader.onnx"}")
+assert [value.shape for value in session.get_inputs()] == [["batch_size", "sequence_length"]] * 2
+names = [value.name for value in session.get_outputs()]
+outputs = session.run(None, dict(numpy.load("{tmp_path / "in.npz"}")))
+numpy.savez("{tmp_path / "out.npz"}", **dict(zip(names, outputs)))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    found = np.load(tmp_path / "out.npz")
+    with torch.no_grad():
+        expected = trainer.model.eval()(**inputs)
+    for name in ("start_logits", "end_logits"):
+        np.testing.assert_allclose(found[name], expected[name].numpy(), atol=1e-6)
+    assert (folder / "config.json").is_file()
+
+
+def test_the_facade_takes_the_strategy_by_name(tmp_path):
+    trainer = plain(tmp_path, strategy="ort", max_steps=1)
+    trainer.train()
+    assert [graph.kind for graph in compiled_call(trainer.model).report.graphs] == ["forward", "backward"]
+
+
+def test_the_optimizer_in_onnxruntime_trains_as_torchs(tmp_path):
+    other = plain(tmp_path)
+    other.train()
+    fused = reader(tmp_path, optim="adamw_ort_fused")
+    fused.train()
+    assert type(fused.optimizer).__name__ == "FusedAdamW"
+    assert numbers(fused) == pytest.approx(numbers(other), **EQUAL_TO_PLAIN)
+    assert fused.args.to_dict()["optim"] == "adamw_ort_fused"
+
+
+@pytest.mark.parametrize(("first", "second"), [(reader, plain), (plain, reader)])
+def test_a_run_may_change_to_or_from_onnxruntime_at_resume(first, second, tmp_path):
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    whole = plain(tmp_path / "whole", **options)
+    whole.train()
+    first(tmp_path / "two", **{**options, "max_steps": 3}).train()
+    resumed = second(tmp_path / "two", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "two" / "checkpoint-2"))
+    assert numbers(resumed) == pytest.approx(numbers(whole), **EQUAL_TO_PLAIN)
+
+
+def test_an_unknown_log_level_lists_the_known_ones(tmp_path):
+    with pytest.raises(InputError, match="`onnx_log_level='LOUD'` is no level; set it to one of VERBOSE, INFO"):
+        ORTTrainingArguments(output_dir=str(tmp_path), onnx_log_level="LOUD")
+
+
+def test_a_smoothed_loss_is_not_in_the_graph(tmp_path):
+    ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True)
+    with pytest.raises(InputError, match=r"`label_smoothing_factor=0.1` asks for is computed in torch; leave one"):
+        ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True, label_smoothing_factor=0.1)
+
+
+def test_the_older_name_of_the_processor_is_taken(tmp_path):
+    with pytest.warns(FutureWarning, match="`tokenizer` is now called `processing_class`"):
+        trainer = ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), tokenizer=str)
+    assert trainer.processing_class is str
+
+
+def test_a_model_that_cannot_be_lowered_is_not_saved(tmp_path):
+    class Accumulating(torch.nn.Module):
+        def forward(self, x):
+            return {"logits": torch.logcumsumexp(x, 1)}
+
+    with pytest.raises(InputError, match=r"it uses aten.logcumsumexp.default, which portico cannot lower"):
+        save_onnx(Accumulating(), {"x": torch.randn(2, 3)}, tmp_path / "model.onnx")
