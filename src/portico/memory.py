@@ -1,4 +1,4 @@
-"""Training again with smaller batches where memory runs out."""
+"""Memory: given back, and training again with smaller batches where it runs out."""
 
 import gc
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def with_batches_that_fit(train: Callable[[int], Result], batch_size: int) -> Re
         RuntimeError: If memory runs out with batches of one example.
     """
     while batch_size > 0:
-        _release_memory()
+        release_memory()
         try:
             return train(batch_size)
         except RuntimeError as error:
@@ -50,7 +50,8 @@ def with_batches_that_fit(train: Callable[[int], Result], batch_size: int) -> Re
     )
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
+    """Give back what no object holds any more."""
     # A failed attempt leaves activations in reference circles, which nothing else collects soon enough.
     gc.collect()
     if torch.accelerator.is_available():

@@ -1,9 +1,8 @@
 """The memory of one trial, given back before the next."""
 
-import gc
 from typing import TYPE_CHECKING
 
-import torch
+from portico.memory import release_memory
 
 if TYPE_CHECKING:
     from portico.contract import Facade
@@ -16,6 +15,4 @@ def release_model(facade: "Facade") -> None:
     facade.optimizer = handler.optimizer = None
     facade.lr_scheduler = handler.lr_scheduler = None
     facade.module.take(None)
-    gc.collect()
-    if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()
+    release_memory()
