@@ -1,11 +1,12 @@
 """Arguments of the trainer that are checked or sorted before anything is built."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
-from transformers import TrainerCallback
+import transformers
 
+from portico.gradient_descent.callbacks import TrainerCallback
 from portico.gradient_descent.errors import ConfigurationError
 
 
@@ -30,22 +31,33 @@ def check_numbers(
             raise ConfigurationError(f"`{name}={limit!r}` is no limit; set it to a number above 0, or to None.")
 
 
-def split_callbacks(callbacks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return ``callbacks`` of Hugging Face and ``lightning_callbacks``, each in the order given.
+class SortedCallbacks(NamedTuple):
+    """Callbacks by the library whose kind they are, each in the order given."""
+
+    hugging_face: list[Any]
+    lightning: list[Any]
+    allennlp: list[TrainerCallback]
+
+
+def sort_callbacks(callbacks: Sequence[Any]) -> SortedCallbacks:
+    """Sort ``callbacks`` by the library whose kind they are.
 
     Raises:
-        ConfigurationError: If one is neither.
+        ConfigurationError: If one is of none.
     """
-    sorted_: dict[str, list[Any]] = {"callbacks": [], "lightning_callbacks": []}
+    kinds = SortedCallbacks([], [], [])
     for callback in callbacks:
-        is_class = isinstance(callback, type) and issubclass(callback, TrainerCallback)
-        if is_class or isinstance(callback, TrainerCallback):
-            sorted_["callbacks"].append(callback)
+        is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
+        if is_class or isinstance(callback, transformers.TrainerCallback):
+            kinds.hugging_face.append(callback)
         elif isinstance(callback, pl.Callback):
-            sorted_["lightning_callbacks"].append(callback)
+            kinds.lightning.append(callback)
+        elif isinstance(callback, TrainerCallback):
+            kinds.allennlp.append(callback)
         else:
             raise ConfigurationError(
-                f"`callbacks` holds {callback!r}, which is a callback neither of Hugging Face nor of Lightning; those "
-                "of AllenNLP go to `batch_callbacks`, `epoch_callbacks` and `end_callbacks`."
+                f"`callbacks` holds {callback!r}, which is a callback neither of Hugging Face nor of Lightning, nor a "
+                "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
+                "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return sorted_
+    return kinds

@@ -11,9 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.gradient_descent.arguments import check_numbers, split_callbacks
+from portico.gradient_descent.arguments import check_numbers, sort_callbacks
 from portico.gradient_descent.best_weights import BestWeights
-from portico.gradient_descent.callbacks import BatchCallback, CallbackList, EndCallback, EpochCallback
+from portico.gradient_descent.callbacks import (
+    BatchCallback,
+    CallbackList,
+    EndCallback,
+    EpochCallback,
+    TrainerCallback,
+    runs_backward,
+)
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.descent import DescentMethods
 from portico.gradient_descent.lazy import Lazy
@@ -83,7 +90,7 @@ class GradientDescentTrainer(DescentMethods):
         opt_level: Precision in the words of Apex, ``"O0"`` to ``"O3"``.
         use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
         end_callbacks: Called when training ends.
-        callbacks: Callbacks of Hugging Face and of Lightning.
+        callbacks: Callbacks of AllenNLP 2, of Hugging Face and of Lightning.
         loggers: Lightning loggers; they get the metrics of each epoch.
         plugins: Lightning plugins.
         accelerator: Lightning accelerator.
@@ -161,9 +168,8 @@ class GradientDescentTrainer(DescentMethods):
         self.momentum_scheduler = momentum_scheduler
         self.schedulers = [part for part in (self.learning_rate_scheduler, momentum_scheduler) if part is not None]
         self.moving_average = moving_average
-        self.batch_callbacks = CallbackList(batch_callbacks or (), _BATCH_ARGUMENTS)
-        self.epoch_callbacks = CallbackList(epoch_callbacks or (), _EPOCH_ARGUMENTS)
-        self.end_callbacks = CallbackList(end_callbacks or (), _EPOCH_ARGUMENTS)
+        kinds = sort_callbacks(callbacks or ())
+        self._take_callbacks(batch_callbacks or (), epoch_callbacks or (), end_callbacks or (), kinds.allennlp)
         self.progress = Progress()
         self.restored_states = {}
         placement = lightning_options(
@@ -190,7 +196,8 @@ class GradientDescentTrainer(DescentMethods):
             ),
             loggers=list(loggers or ()),
             plugins=list(plugins or ()),
-            **split_callbacks(callbacks or ()),
+            callbacks=kinds.hugging_face,
+            lightning_callbacks=kinds.lightning,
         )
         self.accelerator = self.loop.accelerator
         self._take_writers(checkpointer, tensorboard_writer)
@@ -205,6 +212,16 @@ class GradientDescentTrainer(DescentMethods):
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
 
+    def _take_callbacks(
+        self, batch: Sequence[Any], epoch: Sequence[Any], end: Sequence[Any], trainer_callbacks: list[TrainerCallback]
+    ) -> None:
+        self.own_callbacks = [*batch, *epoch, *end, *trainer_callbacks]
+        self.start_callbacks = CallbackList([each.on_start for each in trainer_callbacks] + [*epoch], _EPOCH_ARGUMENTS)
+        self.batch_callbacks = CallbackList([*batch, *(each.on_batch for each in trainer_callbacks)], _BATCH_ARGUMENTS)
+        self.epoch_callbacks = CallbackList([*epoch, *(each.on_epoch for each in trainer_callbacks)], _EPOCH_ARGUMENTS)
+        self.end_callbacks = CallbackList([*end, *(each.on_end for each in trainer_callbacks)], _EPOCH_ARGUMENTS)
+        self.backward_callbacks = [each for each in trainer_callbacks if runs_backward(each)]
+
     def _take_writers(self, checkpointer: Checkpointer | None, writer: TensorboardWriter | None) -> None:
         folder = None if self.serialization_dir is None else str(self.serialization_dir)
         self.checkpointer = Checkpointer(folder) if checkpointer is None else checkpointer
@@ -213,9 +230,9 @@ class GradientDescentTrainer(DescentMethods):
         self.checkpointer.check_processes(self.loop.args.world_size)
         if writer is None and folder is not None and tensorboard_is_installed():
             writer = TensorboardWriter(folder)
-        self.tensorboard_writer = writer
+        self.tensorboard_writer = None
         if writer is not None:
-            writer.get_batch_num_total = lambda: self.progress.total_batches
+            self.use_tensorboard(writer)
 
     @classmethod
     def from_partial_objects(
@@ -237,6 +254,7 @@ class GradientDescentTrainer(DescentMethods):
         batch_callbacks: list[BatchCallback] | None = None,
         epoch_callbacks: list[EpochCallback] | None = None,
         end_callbacks: list[EndCallback] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
         **kwargs: Any,
     ) -> "GradientDescentTrainer":
         """Build a trainer from parts that depend on each other, in the order in which they do.
@@ -262,6 +280,7 @@ class GradientDescentTrainer(DescentMethods):
             batch_callbacks: Callbacks, or their configurations.
             epoch_callbacks: Callbacks, or their configurations.
             end_callbacks: Callbacks, or their configurations.
+            callbacks: Callbacks of AllenNLP 2, or their configurations; callbacks of Hugging Face and of Lightning.
             **kwargs: Further arguments of the class.
 
         Raises:
@@ -290,6 +309,7 @@ class GradientDescentTrainer(DescentMethods):
                 "batch_callbacks": batch_callbacks,
                 "epoch_callbacks": epoch_callbacks,
                 "end_callbacks": end_callbacks,
+                "callbacks": callbacks,
             },
         )
         given = {"data_loader": data_loader, "serialization_dir": serialization_dir, **counts, **kwargs}

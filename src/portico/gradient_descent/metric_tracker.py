@@ -62,6 +62,11 @@ class MetricTracker:
             self._epochs_with_no_improvement += 1
         self._epoch_number += 1
 
+    def skip_epoch(self) -> None:
+        """Pass over an epoch that was not validated, which neither counts for the patience nor can be the best."""
+        self._is_best_so_far = False
+        self._epoch_number += 1
+
     def combined_score(self, metrics: Mapping[str, float]) -> float:
         """Return the signed sum of the tracked metrics; more is better.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback
+from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.construction import as_lazy, convert
 from portico.gradient_descent.epoch_plan import steps_per_epoch
@@ -28,6 +28,7 @@ _CALLBACK_BASES: Mapping[str, Any] = {
     "batch_callbacks": BatchCallback,
     "epoch_callbacks": EpochCallback,
     "end_callbacks": EndCallback,
+    "callbacks": TrainerCallback,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from portico.checkpoint.writer import gradient_scaler
+from portico.gradient_descent.callback_states import callback_states, restore_callbacks
 from portico.gradient_descent.epoch_plan import steps_per_epoch
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.random_states import present_states
@@ -30,9 +31,7 @@ def training_state(trainer: Any) -> dict[str, Any]:
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
         "random_states": _of_all_processes(present_states(trainer.data_loader, loop.args), loop),
-        "callbacks": [
-            callback.state_dict() for callback in trainer.all_callbacks() if hasattr(callback, "state_dict")
-        ],
+        "callbacks": callback_states(trainer),
         **trainer.progress.state_dict(),
     }
     for name in _STATEFUL:
@@ -68,9 +67,9 @@ def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
     if trainer.moving_average is not None:
         # The model's state holds the averages, the backups what was trained.
         trainer.moving_average.restore()
-    stateful = [callback for callback in trainer.all_callbacks() if hasattr(callback, "load_state_dict")]
-    for callback, callback_state in zip(stateful, state["callbacks"], strict=False):
-        callback.load_state_dict(callback_state)
+    restore_callbacks(trainer, state["callbacks"])
+    # Those of Lightning are set up by the run first.
+    trainer.restored_callbacks = state["callbacks"]
     trainer.restored_scaler = state.get("scaler")
     trainer.restored_states = _of_this_process(state["random_states"], trainer.loop)
 
