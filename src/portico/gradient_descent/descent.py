@@ -1,10 +1,10 @@
 """What an AllenNLP trainer does in the course of a training."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -13,6 +13,7 @@ from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.best_weights import BestWeights
 from portico.gradient_descent.callbacks import CallbackList, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.gradients import clip_gradients, rescale_gradients
 from portico.gradient_descent.loop import LoopTrainer
 from portico.gradient_descent.losses import epoch_metrics
@@ -114,9 +115,14 @@ class DescentMethods(Trainer):
             for_training: Add the regularization penalty to the loss, and keep it as ``"reg_loss"``.
 
         Raises:
+            ConfigurationError: If the batch is no dict.
             RuntimeError: If there is no loss to train on.
         """
-        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(batch))
+        if not isinstance(batch, MutableMapping):
+            raise ConfigurationError(
+                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
+            )
+        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(cast(dict[str, Any], batch)))
         if not for_training:
             return outputs
         if not isinstance(outputs, Mapping) or "loss" not in outputs:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.gradient_descent.arguments import check_numbers, sort_callbacks
+from portico.gradient_descent.arguments import check_counts, check_limits, check_objects, sort_callbacks
 from portico.gradient_descent.best_weights import BestWeights
 from portico.gradient_descent.callbacks import (
     BatchCallback,
@@ -23,6 +23,7 @@ from portico.gradient_descent.callbacks import (
 )
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.descent import DescentMethods
+from portico.gradient_descent.files import as_folder
 from portico.gradient_descent.lazy import Lazy
 from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.loop import LoopTrainer, loop_arguments
@@ -144,11 +145,25 @@ class GradientDescentTrainer(DescentMethods):
         num_nodes: int | None = None,
         precision: str | None = None,
     ) -> None:
-        check_numbers(
+        check_counts(
             num_epochs=num_epochs,
             num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-            grad_norm=grad_norm,
-            grad_clipping=grad_clipping,
+            world_size=world_size,
+        )
+        check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
+        learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        check_objects(
+            model,
+            optimizer,
+            {"data_loader": data_loader}
+            | ({} if validation_data_loader is None else {"validation_data_loader": validation_data_loader}),
+            {
+                "learning_rate_scheduler": (learning_rate_scheduler, LearningRateScheduler),
+                "momentum_scheduler": (momentum_scheduler, MomentumScheduler),
+                "moving_average": (moving_average, MovingAverage),
+                "checkpointer": (checkpointer, Checkpointer),
+                "tensorboard_writer": (tensorboard_writer, TensorboardWriter),
+            },
         )
         self.model = model
         self.optimizer = optimizer
@@ -164,7 +179,7 @@ class GradientDescentTrainer(DescentMethods):
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self._grad_norm = grad_norm
         self._grad_clipping = grad_clipping
-        self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        self.learning_rate_scheduler = learning_rate_scheduler
         self.momentum_scheduler = momentum_scheduler
         self.schedulers = [part for part in (self.learning_rate_scheduler, momentum_scheduler) if part is not None]
         self.moving_average = moving_average
@@ -204,7 +219,7 @@ class GradientDescentTrainer(DescentMethods):
 
     def _take_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; one that goes with the trainer where nothing is to be kept."""
-        self.serialization_dir = None if serialization_dir is None else Path(serialization_dir)
+        self.serialization_dir = as_folder(serialization_dir)
         self.best_weights = BestWeights(self.serialization_dir)
         if self.serialization_dir is not None:
             return str(self.serialization_dir)
@@ -291,6 +306,7 @@ class GradientDescentTrainer(DescentMethods):
             "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
             "world_size": world_size,
         }
+        check_counts(**counts)
         parts = construct_parts(
             model,
             data_loader=data_loader,

@@ -54,6 +54,11 @@ def _device(cuda_device: Any) -> dict[str, Any]:
         cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
     if cuda_device is None:
         return {}
+    if type(cuda_device) is not int:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
+            "for the CPU, or to None for what there is."
+        )
     if cuda_device < 0:
         return {"accelerator": "cpu"}
     num_devices = torch.cuda.device_count()

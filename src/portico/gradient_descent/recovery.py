@@ -30,7 +30,13 @@ def training_state(trainer: Any) -> dict[str, Any]:
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
-        "random_states": _of_all_processes(present_states(trainer.data_loader, loop.args), loop),
+        "processes": _of_all_processes(
+            {
+                "random_states": present_states(trainer.data_loader, loop.args),
+                **trainer.progress.state_of_process(),
+            },
+            loop,
+        ),
         "callbacks": callback_states(trainer),
         **trainer.progress.state_dict(),
     }
@@ -60,7 +66,8 @@ def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
     trainer.model.load_state_dict(model_state)
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.metric_tracker.load_state_dict(state["metric_tracker"])
-    trainer.progress.load_state_dict(state)
+    of_process = _of_this_process(state["processes"], trainer.loop)
+    trainer.progress.load_state_dict(state, of_process)
     for name in _STATEFUL:
         if name in state:
             getattr(trainer, name).load_state_dict(state[name])
@@ -71,7 +78,7 @@ def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
     # Those of Lightning are set up by the run first.
     trainer.restored_callbacks = state["callbacks"]
     trainer.restored_scaler = state.get("scaler")
-    trainer.restored_states = _of_this_process(state["random_states"], trainer.loop)
+    trainer.restored_states = of_process["random_states"]
 
 
 def check_folder(folder: Path | None) -> None:

@@ -1,11 +1,13 @@
 """AllenNLP's names for optimizers, most of them torch's own."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers.optimization import Adafactor
 
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.optimizers.dense_sparse_adam import DenseSparseAdam
 from portico.gradient_descent.parameter_groups import NamedParameters, ParameterGroups, make_parameter_groups
 from portico.gradient_descent.registry import Registrable
@@ -31,6 +33,8 @@ def _register(name: str, optimizer_class: Any, **defaults: Any) -> None:
         optimizer: torch.optim.Optimizer = optimizer_class(
             make_parameter_groups(model_parameters, parameter_groups), **{**defaults, **options}
         )
+        for _, group_options in parameter_groups or ():
+            _refuse_unknown_options(group_options, optimizer)
         return optimizer
 
     own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
@@ -44,6 +48,17 @@ def _register(name: str, optimizer_class: Any, **defaults: Any) -> None:
     make.__name__ = make.__qualname__ = optimizer_class.__name__
     make.__annotations__ = {}
     Optimizer.register(name)(make)
+
+
+def _refuse_unknown_options(options: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse options of a parameter group that the optimizer would carry along without a look at them."""
+    known = {*optimizer.defaults, "requires_grad"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
+            f"knows: {', '.join(sorted(known))}."
+        )
 
 
 _register("adam", torch.optim.Adam)
