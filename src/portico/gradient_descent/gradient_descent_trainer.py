@@ -16,6 +16,7 @@ from portico.gradient_descent.best_weights import BestWeights
 from portico.gradient_descent.callbacks import (
     BatchCallback,
     CallbackList,
+    ConsoleLoggerCallback,
     EndCallback,
     EpochCallback,
     TrainerCallback,
@@ -99,6 +100,9 @@ class GradientDescentTrainer(DescentMethods):
         devices: Devices of this machine, one process each.
         num_nodes: Machines.
         precision: Lightning precision.
+        grad_scaling: Must be true with ``use_amp``; Lightning's mixed precision always scales the loss.
+        enable_default_callbacks: Log a table of metrics after each epoch, as ``"console_logger"`` does. Off unless
+            asked for; AllenNLP's other default, the confidence checks, is not here.
 
     Attributes:
         loop: The Hugging Face facade underneath.
@@ -144,6 +148,8 @@ class GradientDescentTrainer(DescentMethods):
         devices: int | list[int] | None = None,
         num_nodes: int | None = None,
         precision: str | None = None,
+        grad_scaling: bool = True,
+        enable_default_callbacks: bool = False,
     ) -> None:
         check_counts(
             num_epochs=num_epochs,
@@ -183,7 +189,8 @@ class GradientDescentTrainer(DescentMethods):
         self.momentum_scheduler = momentum_scheduler
         self.schedulers = [part for part in (self.learning_rate_scheduler, momentum_scheduler) if part is not None]
         self.moving_average = moving_average
-        kinds = sort_callbacks(callbacks or ())
+        defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
+        kinds = sort_callbacks([*(callbacks or ()), *defaults])
         self._take_callbacks(batch_callbacks or (), epoch_callbacks or (), end_callbacks or (), kinds.allennlp)
         self.progress = Progress()
         self.restored_states = {}
@@ -193,6 +200,7 @@ class GradientDescentTrainer(DescentMethods):
             world_size=world_size,
             opt_level=opt_level,
             use_amp=use_amp,
+            grad_scaling=grad_scaling,
             chosen={
                 "accelerator": accelerator,
                 "strategy": strategy,

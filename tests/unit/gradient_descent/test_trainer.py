@@ -112,6 +112,7 @@ def test_the_metrics_have_allennlps_keys():
         ({"distributed": True}, "`distributed=True` with `world_size=1`: .* more than 1 device"),
         ({"opt_level": "O7"}, "`opt_level='O7'` is none of Apex's: O0, O1, O2, O3"),
         ({"opt_level": "O1"}, "`opt_level='O1'` asks for half precision, which requires a CUDA device"),
+        ({"use_amp": True, "grad_scaling": False}, "`grad_scaling=False` with `use_amp=True` is not possible"),
         ({"use_amp": True}, "`use_amp=True` asks for half precision, which requires a CUDA device"),
     ],
 )

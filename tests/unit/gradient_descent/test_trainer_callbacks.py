@@ -120,6 +120,12 @@ def test_the_writer_of_a_callback_takes_the_place_of_the_default(tmp_path):
     assert list((tmp_path / "log" / "train").iterdir())
 
 
+def test_the_default_callbacks_are_there_on_request(caplog):
+    caplog.set_level("INFO")
+    make_trainer(num_epochs=1, enable_default_callbacks=True).train()
+    assert "Epoch 0: metric" in caplog.text
+
+
 def test_names_are_those_of_allennlp_2():
     assert set(TrainerCallback.list_available()) == {
         "null",
