@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from portico.gradient_descent.callbacks import (
         TrackEpochCallback as TrackEpochCallback,
     )
+    from portico.gradient_descent.callbacks import (
+        TrainerCallback as TrainerCallback,
+    )
     from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
     from portico.gradient_descent.construction import from_params as from_params
     from portico.gradient_descent.errors import ConfigurationError as ConfigurationError
@@ -38,10 +41,11 @@ if TYPE_CHECKING:
     from portico.gradient_descent.momentum_schedulers import MomentumScheduler as MomentumScheduler
     from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
     from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
+    from portico.gradient_descent.no_op import NoOpTrainer as NoOpTrainer
     from portico.gradient_descent.optimizers import Optimizer as Optimizer
     from portico.gradient_descent.registry import Registrable as Registrable
     from portico.gradient_descent.tensorboard import TensorboardWriter as TensorboardWriter
-    from portico.gradient_descent.trainer import Trainer as Trainer
+    from portico.gradient_descent.trainers import Trainer as Trainer
 
 _ROOM = "portico.gradient_descent"
 _HOMES = {
@@ -57,13 +61,15 @@ _HOMES = {
     "MetricTracker": f"{_ROOM}.metric_tracker",
     "MomentumScheduler": f"{_ROOM}.momentum_schedulers",
     "MovingAverage": f"{_ROOM}.moving_average",
+    "NoOpTrainer": f"{_ROOM}.no_op",
     "Optimizer": f"{_ROOM}.optimizers",
     "Registrable": f"{_ROOM}.registry",
     "TensoboardBatchMemoryUsage": f"{_ROOM}.callbacks",
     "TensorboardBatchMemoryUsage": f"{_ROOM}.callbacks",
     "TensorboardWriter": f"{_ROOM}.tensorboard",
     "TrackEpochCallback": f"{_ROOM}.callbacks",
-    "Trainer": f"{_ROOM}.trainer",
+    "Trainer": f"{_ROOM}.trainers",
+    "TrainerCallback": f"{_ROOM}.callbacks",
     "from_params": f"{_ROOM}.construction",
 }
 

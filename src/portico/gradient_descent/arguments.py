@@ -1,51 +1,115 @@
 """Arguments of the trainer that are checked or sorted before anything is built."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
-from transformers import TrainerCallback
+import torch
+import transformers
+from torch import nn
+from transformers.trainer_utils import has_length
 
+from portico.gradient_descent.callbacks import TrainerCallback
 from portico.gradient_descent.errors import ConfigurationError
 
 
-def check_numbers(
-    *,
-    num_epochs: int,
-    num_gradient_accumulation_steps: int,
-    grad_norm: float | bool | None,
-    grad_clipping: float | None,
-) -> None:
-    """Refuse counts below 1 and limits that are not positive.
+def check_counts(**counts: Any) -> None:
+    """Refuse counts that are no int of 1 or more, by the names of their arguments.
 
     Raises:
         ConfigurationError: Names the argument, its value and what is allowed.
     """
-    counts = {"num_epochs": num_epochs, "num_gradient_accumulation_steps": num_gradient_accumulation_steps}
     for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
-    for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
-        if limit is not None and not isinstance(limit, bool) and not limit > 0:
+
+
+def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
+    """Refuse limits of gradients that are no numbers above 0.
+
+    Raises:
+        ConfigurationError: Names the argument, its value and what is allowed.
+    """
+    only_measured = isinstance(grad_norm, bool)
+    for name, limit in {"grad_norm": None if only_measured else grad_norm, "grad_clipping": grad_clipping}.items():
+        if limit is None:
+            continue
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise ConfigurationError(f"`{name}={limit!r}` is no limit; set it to a number above 0, or to None.")
 
 
-def split_callbacks(callbacks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return ``callbacks`` of Hugging Face and ``lightning_callbacks``, each in the order given.
+def check_objects(model: Any, optimizer: Any, loaders: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Refuse arguments of the constructor that are not yet, or not at all, what they should be.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+        loaders: Loaders by argument name.
+        parts: Pairs of a part, ``None`` where there is none, and of its class, by argument name.
 
     Raises:
-        ConfigurationError: If one is neither.
+        ConfigurationError: Names the argument, what it is and what it should be.
     """
-    sorted_: dict[str, list[Any]] = {"callbacks": [], "lightning_callbacks": []}
+    wanted = {"model": (model, nn.Module), "optimizer": (optimizer, torch.optim.Optimizer)}
+    wanted |= {name: (part, kind) for name, (part, kind) in parts.items() if part is not None}
+    for name, (part, kind) in wanted.items():
+        if not isinstance(part, kind):
+            raise ConfigurationError(
+                f"`{name}={part!r}` is a {type(part).__name__}; give a {kind.__name__}, or build the trainer with "
+                "`GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+            )
+    for name, loader in loaders.items():
+        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+            raise ConfigurationError(
+                f"`{name}={loader!r}` is a {type(loader).__name__}; give an iterable of batches, such as a DataLoader."
+            )
+        if has_length(loader) and len(loader) == 0:
+            raise ConfigurationError(
+                f"`{name}` is empty, so there is nothing to train on or to validate; give one with at least one batch "
+                "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
+            )
+    for name in ("learning_rate_scheduler", "momentum_scheduler"):
+        scheduler, _ = parts[name]
+        if scheduler is not None and scheduler.optimizer is not optimizer:
+            raise ConfigurationError(
+                f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose values "
+                "it would not change; make it of the same object."
+            )
+    own = {id(parameter) for parameter in model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise ConfigurationError(
+            f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
+            "make it of `model.parameters()`."
+        )
+
+
+class SortedCallbacks(NamedTuple):
+    """Callbacks by the library whose kind they are, each in the order given."""
+
+    hugging_face: list[Any]
+    lightning: list[Any]
+    allennlp: list[TrainerCallback]
+
+
+def sort_callbacks(callbacks: Sequence[Any]) -> SortedCallbacks:
+    """Sort ``callbacks`` by the library whose kind they are.
+
+    Raises:
+        ConfigurationError: If one is of none.
+    """
+    kinds = SortedCallbacks([], [], [])
     for callback in callbacks:
-        is_class = isinstance(callback, type) and issubclass(callback, TrainerCallback)
-        if is_class or isinstance(callback, TrainerCallback):
-            sorted_["callbacks"].append(callback)
+        is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
+        if is_class or isinstance(callback, transformers.TrainerCallback):
+            kinds.hugging_face.append(callback)
         elif isinstance(callback, pl.Callback):
-            sorted_["lightning_callbacks"].append(callback)
+            kinds.lightning.append(callback)
+        elif isinstance(callback, TrainerCallback):
+            kinds.allennlp.append(callback)
         else:
             raise ConfigurationError(
-                f"`callbacks` holds {callback!r}, which is a callback neither of Hugging Face nor of Lightning; those "
-                "of AllenNLP go to `batch_callbacks`, `epoch_callbacks` and `end_callbacks`."
+                f"`callbacks` holds {callback!r}, which is a callback neither of Hugging Face nor of Lightning, nor a "
+                "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
+                "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return sorted_
+    return kinds

@@ -68,9 +68,9 @@ class Checkpointer(Registrable):
             ("keep_most_recent_by_count", keep_most_recent_by_count, 0),
             ("keep_most_recent_by_age", keep_most_recent_by_age, 0),
         ):
-            if value is not None and value < least:
+            if value is not None and (not isinstance(value, int | float) or value < least):
                 raise ConfigurationError(
-                    f"`{name}={value}` of the checkpointer cannot be used; set it to {least} or more, or to None."
+                    f"`{name}={value!r}` of the checkpointer cannot be used; set it to {least} or more, or to None."
                 )
         self.serialization_dir = None if serialization_dir is None else Path(serialization_dir)
         self._save_completed_epochs = save_completed_epochs

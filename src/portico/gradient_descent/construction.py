@@ -34,8 +34,22 @@ class ConfiguredLazy(Lazy[Any]):
     """
 
     def construct(self, **extras: Any) -> Any:
-        """Build the object; see :class:`~portico.gradient_descent.lazy.Lazy`."""
-        return self.constructor(**_arguments(self.constructor, self.params, extras))
+        """Build the object; see :class:`~portico.gradient_descent.lazy.Lazy`.
+
+        Raises:
+            ConfigurationError: If the constructor refuses a value.
+        """
+        arguments = _arguments(self.constructor, self.params, extras)
+        try:
+            return self.constructor(**arguments)
+        except ConfigurationError:
+            raise
+        except (ValueError, TypeError, LookupError) as error:
+            configured = ", ".join(f"{name}={value!r}" for name, value in self.params.items()) or "no arguments"
+            raise ConfigurationError(
+                f"`{self.constructor.__qualname__}` cannot be built with {configured} ({error}); correct its "
+                "configuration."
+            ) from error
 
 
 def from_params(base: Any, params: Any, **extras: Any) -> Any:
@@ -99,6 +113,8 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
         return _primitive(annotation, value, name)
     if origin is tuple and inner and isinstance(value, list | tuple):
         return _convert_tuple(inner, value, name, extras)
+    if origin in _SEQUENCES and isinstance(value, str | Mapping):
+        raise ConfigurationError(f"`{name}={value!r}` is a {type(value).__name__}; set it to a list.")
     if origin in _SEQUENCES and isinstance(value, list | tuple | set):
         made = [convert(inner[0], item, name, extras) for item in value]
         return set(made) if origin is set else made

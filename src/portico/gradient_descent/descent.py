@@ -1,18 +1,19 @@
 """What an AllenNLP trainer does in the course of a training."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
 
 from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.best_weights import BestWeights
-from portico.gradient_descent.callbacks import CallbackList
+from portico.gradient_descent.callbacks import CallbackList, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.gradients import clip_gradients, rescale_gradients
 from portico.gradient_descent.loop import LoopTrainer
 from portico.gradient_descent.losses import epoch_metrics
@@ -21,6 +22,7 @@ from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.progress import Progress
 from portico.gradient_descent.recovery import check_folder, restore_training, training_state
 from portico.gradient_descent.report import TrainingReport
+from portico.gradient_descent.tensorboard import TensorboardWriter
 from portico.gradient_descent.trainer import Trainer, TrainerCheckpoint
 
 logger = logging.getLogger(__name__)
@@ -41,13 +43,18 @@ class DescentMethods(Trainer):
     metric_tracker: MetricTracker
     moving_average: MovingAverage | None
     schedulers: list[Any]
+    own_callbacks: list[Any]
+    start_callbacks: CallbackList
     batch_callbacks: CallbackList
     epoch_callbacks: CallbackList
     end_callbacks: CallbackList
+    backward_callbacks: list[TrainerCallback]
+    should_validate_this_epoch: bool = True
     progress: Progress
     report: TrainingReport
     best_weights: BestWeights
     restored_states: dict[str, Any]
+    restored_callbacks: dict[str, Any] | None = None
     restored_scaler: dict[str, Any] | None = None
     _grad_norm: float | bool | None
     _grad_clipping: float | None
@@ -108,9 +115,14 @@ class DescentMethods(Trainer):
             for_training: Add the regularization penalty to the loss, and keep it as ``"reg_loss"``.
 
         Raises:
+            ConfigurationError: If the batch is no dict.
             RuntimeError: If there is no loss to train on.
         """
-        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(batch))
+        if not isinstance(batch, MutableMapping):
+            raise ConfigurationError(
+                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
+            )
+        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(cast(dict[str, Any], batch)))
         if not for_training:
             return outputs
         if not isinstance(outputs, Mapping) or "loss" not in outputs:
@@ -129,6 +141,13 @@ class DescentMethods(Trainer):
     def rescale_gradients(self) -> float | None:
         """Scale the gradients down to ``grad_norm``; return the norm they had, if it is measured."""
         return rescale_gradients(self.model, self._grad_norm)
+
+    def backward_by_callbacks(self, batch_outputs: dict[str, Any]) -> bool:
+        """Let the callbacks run the backward pass of a training batch; tell whether one of them has."""
+        backward_called = False
+        for callback in self.backward_callbacks:
+            backward_called |= callback.on_backward(self, batch_outputs, backward_called)
+        return backward_called
 
     def clip_gradient(self) -> None:
         """Clamp the gradients, rescaled already, to ``grad_clipping``."""
@@ -149,6 +168,11 @@ class DescentMethods(Trainer):
         """Return a context in which the model has the moving averages, where there are any."""
         return nullcontext() if self.moving_average is None else self.moving_average.assigned()
 
+    def use_tensorboard(self, writer: TensorboardWriter) -> None:
+        """Write to TensorBoard through ``writer`` from now on."""
+        writer.get_batch_num_total = lambda: self.progress.total_batches
+        self.tensorboard_writer = writer
+
     def save_checkpoint(self) -> None:
         """Write a checkpoint now."""
         self.checkpointer.save_checkpoint(self)
@@ -162,11 +186,6 @@ class DescentMethods(Trainer):
         """Return the file of the best weights; ``None`` where there is none."""
         return str(self.best_weights.path) if self.best_weights.path and self.best_weights.exist else None
 
-    def all_callbacks(self) -> list[Any]:
-        """Return the callbacks of every kind."""
-        kinds = (self.batch_callbacks, self.epoch_callbacks, self.end_callbacks)
-        return [callback for kind in kinds for callback in kind.callbacks]
-
     # What the loop calls
 
     def begin(self) -> None:
@@ -176,9 +195,9 @@ class DescentMethods(Trainer):
         scaler = gradient_scaler(self.loop)
         if scaler is not None and self.restored_scaler is not None:
             scaler.load_state_dict(self.restored_scaler)
+        self.start_callbacks(trainer=self, metrics={}, epoch=-1, is_primary=self.is_primary)
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
-        self.epoch_callbacks(trainer=self, metrics={}, epoch=-1, is_primary=self.is_primary)
 
     def complete_epoch(self, epoch: int, memory: Mapping[str, float]) -> None:
         """Close an epoch: validate, report, step the schedulers, call the callbacks, save.
@@ -203,6 +222,9 @@ class DescentMethods(Trainer):
 
     def _validate(self) -> dict[str, Any]:
         if self.validation_data_loader is None:
+            return {}
+        if not self.should_validate_this_epoch:
+            self.metric_tracker.skip_epoch()
             return {}
         self.loop.evaluate(metric_key_prefix="validation")
         assert self.loop.validation is not None

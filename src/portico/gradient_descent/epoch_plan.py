@@ -61,13 +61,13 @@ def count_epochs(
     """Count the batches and steps of ``num_epochs`` passes over ``data_loader``.
 
     Raises:
-        ConfigurationError: If the loader is empty.
+        ConfigurationError: If there are fewer batches than processes.
     """
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
     if per_epoch == 0:
         raise ConfigurationError(
-            "`data_loader` is empty, so there is nothing to train on; give one with at least one batch (a loader with "
-            "`drop_last=True` drops all of a data set that is smaller than a batch)."
+            f"`data_loader` has fewer batches than the {world_size} processes that each need one; give one with at "
+            "least as many, of smaller batches or of more data."
         )
     num_batches = sys.maxsize if per_epoch is None else len(data_loader)
     return EpochPlan(

@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,14 @@ from torch import nn
 from portico.gradient_descent.config_file import read_config
 from portico.gradient_descent.construction import convert, from_params
 from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.files import dump_metrics
 from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
 from portico.gradient_descent.registry import Registrable
 from portico.gradient_descent.signatures import parameters_of
 from portico.gradient_descent.topics.classifier import BagOfWordsClassifier
 from portico.gradient_descent.topics.data import make_loaders, num_words
 from portico.gradient_descent.topics.sentences import TOPICS
-from portico.gradient_descent.trainer import Trainer
+from portico.gradient_descent.trainers import Trainer
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class _Parts(NamedTuple):
 def valid_keys() -> dict[str, list[str]]:
     """Return the keys that :func:`run_gradient_descent` takes, for each group in which they are fixed."""
     of_trainer = parameters_of(GradientDescentTrainer.from_partial_objects)
-    decided = {*_BY_THE_EXPERIMENT, "callbacks", "loggers", *_PLACEMENT}
+    decided = {*_BY_THE_EXPERIMENT, "loggers", *_PLACEMENT}
     return {
         "trainer": ["run", "valid_keys", "type", *(name for name in of_trainer if name not in decided)],
         "args": ["seed", "resume_from_checkpoint"],
@@ -109,16 +111,20 @@ def run_gradient_descent(
         _check_sections(config, allennlp_config)
         _seed(**{name: config.get(name, default) for name, default in _SEEDS.items()})
         trainer, parts = config["trainer"], _parts_of(config, model, data)
+    configured = {**trainer, **strategy}
+    # AllenNLP's are configured with the trainer, the others have a group of their own.
+    all_callbacks = [*(configured.pop("callbacks", None) or ()), *callbacks]
     descent = from_params(
         Trainer,
-        {**trainer, **strategy},
+        configured,
         **parts._asdict(),
         serialization_dir=output_dir,
-        callbacks=list(callbacks),
+        callbacks=all_callbacks,
         loggers=list(logger),
     )
     metrics = {name: value for name, value in descent.train().items() if isinstance(value, int | float)}
-    descent.loop.save_metrics("all", metrics, combined=False)
+    if descent.is_primary:
+        dump_metrics(Path(output_dir) / "all_results.json", metrics)
     _tell(metrics, output_dir)
     return metrics
 

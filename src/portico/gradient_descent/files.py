@@ -6,6 +6,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from portico.gradient_descent.errors import ConfigurationError
+
+
+def as_folder(given: str | Path | None) -> Path | None:
+    """Return ``serialization_dir`` as a path.
+
+    Raises:
+        ConfigurationError: If it is no path, or that of a file.
+    """
+    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
+        raise ConfigurationError(
+            f"`serialization_dir={given!r}` is no folder; set it to one that is empty, does not exist yet, or holds "
+            "the run to go on with."
+        )
+    return None if given is None else Path(given)
+
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:

@@ -11,11 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.gradient_descent.arguments import check_numbers, split_callbacks
+from portico.gradient_descent.arguments import check_counts, check_limits, check_objects, sort_callbacks
 from portico.gradient_descent.best_weights import BestWeights
-from portico.gradient_descent.callbacks import BatchCallback, CallbackList, EndCallback, EpochCallback
+from portico.gradient_descent.callbacks import (
+    BatchCallback,
+    CallbackList,
+    ConsoleLoggerCallback,
+    EndCallback,
+    EpochCallback,
+    TrainerCallback,
+    runs_backward,
+)
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.descent import DescentMethods
+from portico.gradient_descent.files import as_folder
 from portico.gradient_descent.lazy import Lazy
 from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.loop import LoopTrainer, loop_arguments
@@ -83,7 +92,7 @@ class GradientDescentTrainer(DescentMethods):
         opt_level: Precision in the words of Apex, ``"O0"`` to ``"O3"``.
         use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
         end_callbacks: Called when training ends.
-        callbacks: Callbacks of Hugging Face and of Lightning.
+        callbacks: Callbacks of AllenNLP 2, of Hugging Face and of Lightning.
         loggers: Lightning loggers; they get the metrics of each epoch.
         plugins: Lightning plugins.
         accelerator: Lightning accelerator.
@@ -91,6 +100,9 @@ class GradientDescentTrainer(DescentMethods):
         devices: Devices of this machine, one process each.
         num_nodes: Machines.
         precision: Lightning precision.
+        grad_scaling: Must be true with ``use_amp``; Lightning's mixed precision always scales the loss.
+        enable_default_callbacks: Log a table of metrics after each epoch, as ``"console_logger"`` does. Off unless
+            asked for; AllenNLP's other default, the confidence checks, is not here.
 
     Attributes:
         loop: The Hugging Face facade underneath.
@@ -136,12 +148,28 @@ class GradientDescentTrainer(DescentMethods):
         devices: int | list[int] | None = None,
         num_nodes: int | None = None,
         precision: str | None = None,
+        grad_scaling: bool = True,
+        enable_default_callbacks: bool = False,
     ) -> None:
-        check_numbers(
+        check_counts(
             num_epochs=num_epochs,
             num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-            grad_norm=grad_norm,
-            grad_clipping=grad_clipping,
+            world_size=world_size,
+        )
+        check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
+        learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        check_objects(
+            model,
+            optimizer,
+            {"data_loader": data_loader}
+            | ({} if validation_data_loader is None else {"validation_data_loader": validation_data_loader}),
+            {
+                "learning_rate_scheduler": (learning_rate_scheduler, LearningRateScheduler),
+                "momentum_scheduler": (momentum_scheduler, MomentumScheduler),
+                "moving_average": (moving_average, MovingAverage),
+                "checkpointer": (checkpointer, Checkpointer),
+                "tensorboard_writer": (tensorboard_writer, TensorboardWriter),
+            },
         )
         self.model = model
         self.optimizer = optimizer
@@ -157,13 +185,13 @@ class GradientDescentTrainer(DescentMethods):
         self.num_gradient_accumulation_steps = num_gradient_accumulation_steps
         self._grad_norm = grad_norm
         self._grad_clipping = grad_clipping
-        self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        self.learning_rate_scheduler = learning_rate_scheduler
         self.momentum_scheduler = momentum_scheduler
         self.schedulers = [part for part in (self.learning_rate_scheduler, momentum_scheduler) if part is not None]
         self.moving_average = moving_average
-        self.batch_callbacks = CallbackList(batch_callbacks or (), _BATCH_ARGUMENTS)
-        self.epoch_callbacks = CallbackList(epoch_callbacks or (), _EPOCH_ARGUMENTS)
-        self.end_callbacks = CallbackList(end_callbacks or (), _EPOCH_ARGUMENTS)
+        defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
+        kinds = sort_callbacks([*(callbacks or ()), *defaults])
+        self._take_callbacks(batch_callbacks or (), epoch_callbacks or (), end_callbacks or (), kinds.allennlp)
         self.progress = Progress()
         self.restored_states = {}
         placement = lightning_options(
@@ -172,6 +200,7 @@ class GradientDescentTrainer(DescentMethods):
             world_size=world_size,
             opt_level=opt_level,
             use_amp=use_amp,
+            grad_scaling=grad_scaling,
             chosen={
                 "accelerator": accelerator,
                 "strategy": strategy,
@@ -190,20 +219,31 @@ class GradientDescentTrainer(DescentMethods):
             ),
             loggers=list(loggers or ()),
             plugins=list(plugins or ()),
-            **split_callbacks(callbacks or ()),
+            callbacks=kinds.hugging_face,
+            lightning_callbacks=kinds.lightning,
         )
         self.accelerator = self.loop.accelerator
         self._take_writers(checkpointer, tensorboard_writer)
 
     def _take_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; one that goes with the trainer where nothing is to be kept."""
-        self.serialization_dir = None if serialization_dir is None else Path(serialization_dir)
+        self.serialization_dir = as_folder(serialization_dir)
         self.best_weights = BestWeights(self.serialization_dir)
         if self.serialization_dir is not None:
             return str(self.serialization_dir)
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
+
+    def _take_callbacks(
+        self, batch: Sequence[Any], epoch: Sequence[Any], end: Sequence[Any], trainer_callbacks: list[TrainerCallback]
+    ) -> None:
+        self.own_callbacks = [*batch, *epoch, *end, *trainer_callbacks]
+        self.start_callbacks = CallbackList([each.on_start for each in trainer_callbacks] + [*epoch], _EPOCH_ARGUMENTS)
+        self.batch_callbacks = CallbackList([*batch, *(each.on_batch for each in trainer_callbacks)], _BATCH_ARGUMENTS)
+        self.epoch_callbacks = CallbackList([*epoch, *(each.on_epoch for each in trainer_callbacks)], _EPOCH_ARGUMENTS)
+        self.end_callbacks = CallbackList([*end, *(each.on_end for each in trainer_callbacks)], _EPOCH_ARGUMENTS)
+        self.backward_callbacks = [each for each in trainer_callbacks if runs_backward(each)]
 
     def _take_writers(self, checkpointer: Checkpointer | None, writer: TensorboardWriter | None) -> None:
         folder = None if self.serialization_dir is None else str(self.serialization_dir)
@@ -213,9 +253,9 @@ class GradientDescentTrainer(DescentMethods):
         self.checkpointer.check_processes(self.loop.args.world_size)
         if writer is None and folder is not None and tensorboard_is_installed():
             writer = TensorboardWriter(folder)
-        self.tensorboard_writer = writer
+        self.tensorboard_writer = None
         if writer is not None:
-            writer.get_batch_num_total = lambda: self.progress.total_batches
+            self.use_tensorboard(writer)
 
     @classmethod
     def from_partial_objects(
@@ -237,6 +277,7 @@ class GradientDescentTrainer(DescentMethods):
         batch_callbacks: list[BatchCallback] | None = None,
         epoch_callbacks: list[EpochCallback] | None = None,
         end_callbacks: list[EndCallback] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
         **kwargs: Any,
     ) -> "GradientDescentTrainer":
         """Build a trainer from parts that depend on each other, in the order in which they do.
@@ -262,6 +303,7 @@ class GradientDescentTrainer(DescentMethods):
             batch_callbacks: Callbacks, or their configurations.
             epoch_callbacks: Callbacks, or their configurations.
             end_callbacks: Callbacks, or their configurations.
+            callbacks: Callbacks of AllenNLP 2, or their configurations; callbacks of Hugging Face and of Lightning.
             **kwargs: Further arguments of the class.
 
         Raises:
@@ -272,6 +314,7 @@ class GradientDescentTrainer(DescentMethods):
             "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
             "world_size": world_size,
         }
+        check_counts(**counts)
         parts = construct_parts(
             model,
             data_loader=data_loader,
@@ -290,6 +333,7 @@ class GradientDescentTrainer(DescentMethods):
                 "batch_callbacks": batch_callbacks,
                 "epoch_callbacks": epoch_callbacks,
                 "end_callbacks": end_callbacks,
+                "callbacks": callbacks,
             },
         )
         given = {"data_loader": data_loader, "serialization_dir": serialization_dir, **counts, **kwargs}

@@ -122,6 +122,16 @@ class LoopTrainer(Trainer):
         run.collect(outputs)
         return (loss, outputs) if return_outputs else loss
 
+    @property
+    def _runs_own_backward(self) -> bool:
+        return bool(self.descent.backward_callbacks)
+
+    def _backward_now(self, loss: torch.Tensor) -> None:
+        run = self.module.run
+        assert isinstance(run, DescentRun)
+        if not self.descent.backward_by_callbacks(run.outputs[-1]):
+            super()._backward_now(loss)
+
     # Evaluation
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:

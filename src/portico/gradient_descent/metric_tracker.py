@@ -27,10 +27,10 @@ class MetricTracker:
     def __init__(self, metric_name: str | Sequence[str], patience: int | None = None) -> None:
         if patience is not None and (type(patience) is not int or patience <= 0):
             raise ConfigurationError(
-                f'{patience} is an invalid value for "patience": it must be a positive integer or None (if you want '
+                f'{patience!r} is an invalid value for "patience": it must be a positive integer or None (if you want '
                 "to disable early stopping)"
             )
-        names = [metric_name] if isinstance(metric_name, str) else list(metric_name)
+        names = list(metric_name) if isinstance(metric_name, list | tuple) else [metric_name]
         self.tracked_metrics = [_signed(name) for name in names]
         if not names:
             raise ConfigurationError("`validation_metric` is an empty list; name at least one metric, as '-loss'.")
@@ -60,6 +60,11 @@ class MetricTracker:
             self.best_epoch = self._epoch_number
         else:
             self._epochs_with_no_improvement += 1
+        self._epoch_number += 1
+
+    def skip_epoch(self) -> None:
+        """Pass over an epoch that was not validated, which neither counts for the patience nor can be the best."""
+        self._is_best_so_far = False
         self._epoch_number += 1
 
     def combined_score(self, metrics: Mapping[str, float]) -> float:
@@ -115,8 +120,10 @@ class MetricTracker:
         self.best_epoch_metrics = dict(state_dict["best_epoch_metrics"])
 
 
-def _signed(name: str) -> tuple[float, str]:
-    if name[:1] not in _SIGNS:
+def _signed(name: Any) -> tuple[float, str]:
+    if not isinstance(name, str) or not name.strip("+-"):
+        raise ConfigurationError(f"`validation_metric={name!r}` is no name of a metric; set it to one, as '-loss'.")
+    if name[0] not in _SIGNS:
         raise ConfigurationError(
             f"`validation_metric={name!r}` must start with + or -: '+{name}' if more is better, '-{name}' if less is."
         )

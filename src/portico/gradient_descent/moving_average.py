@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.registry import Registrable
 
 
@@ -84,6 +85,9 @@ class ExponentialMovingAverage(MovingAverage):
         numerator: With ``denominator``, lets the average follow faster at the start: in step ``n`` the weight is at
             most ``(numerator + n) / (denominator + n)``.
         denominator: See ``numerator``.
+
+    Raises:
+        ConfigurationError: If ``decay`` is not between 0 and 1.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class ExponentialMovingAverage(MovingAverage):
         numerator: float = 1.0,
         denominator: float = 10.0,
     ) -> None:
+        if not 0 <= decay <= 1:
+            raise ConfigurationError(f"`decay={decay}` of the moving average is no weight; set it between 0 and 1.")
         super().__init__(parameters)
         self._decay = decay
         self._numerator = numerator

@@ -61,11 +61,22 @@ def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int
     Raises:
         ConfigurationError: If a name belongs to two groups, or an expression cannot be read.
     """
+    _check_form(groups)
     searches = [[_compiled(pattern) for pattern in patterns] for patterns, _ in groups]
     used: set[str] = set()
     indices = [_group_of(name, searches, used) for name in names]
     patterns = [search.pattern for group in searches for search in group]
     return indices, [pattern for pattern in patterns if pattern not in used]
+
+
+def _check_form(groups: Any) -> None:
+    for group in groups:
+        is_pair = isinstance(group, list | tuple) and len(group) == 2
+        if not (is_pair and isinstance(group[0], list | tuple) and isinstance(group[1], Mapping)):
+            raise ConfigurationError(
+                f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
+                '[["bias", "norm"], {"weight_decay": 0.0}].'
+            )
 
 
 def _group_of(name: str, searches: list[list[re.Pattern[str]]], used: set[str]) -> int | None:

@@ -5,10 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback
+from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.construction import as_lazy, convert
 from portico.gradient_descent.epoch_plan import steps_per_epoch
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler
 from portico.gradient_descent.momentum_schedulers import MomentumScheduler
 from portico.gradient_descent.moving_average import MovingAverage
@@ -28,6 +29,7 @@ _CALLBACK_BASES: Mapping[str, Any] = {
     "batch_callbacks": BatchCallback,
     "epoch_callbacks": EpochCallback,
     "end_callbacks": EndCallback,
+    "callbacks": TrainerCallback,
 }
 
 
@@ -65,8 +67,12 @@ def construct_parts(
         name: convert(list[base], callbacks[name], name, {"serialization_dir": serialization_dir})  # type: ignore[valid-type]
         for name, base in _CALLBACK_BASES.items()
     }
-    freeze(model, no_grad)
+    freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ConfigurationError(
+            f"The model has no parameter left to train with `no_grad={no_grad}`; let its patterns match fewer names."
+        )
     known: dict[str, Any] = {
         "model_parameters": trainable,
         # Classes of torch take the parameters under this name.

@@ -20,6 +20,7 @@ def lightning_options(
     world_size: int,
     opt_level: str | None,
     use_amp: bool,
+    grad_scaling: bool = True,
     chosen: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return ``accelerator``, ``strategy``, ``devices``, ``num_nodes`` and ``precision`` of a run.
@@ -30,11 +31,17 @@ def lightning_options(
         world_size: Processes.
         opt_level: Precision in the words of Apex.
         use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
+        grad_scaling: Scale the loss in mixed precision.
         chosen: The same in Lightning's words; these win.
 
     Raises:
         ConfigurationError: If the arguments do not go together.
     """
+    if use_amp and not grad_scaling:
+        raise ConfigurationError(
+            "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "
+            "loss; leave `grad_scaling` out, or set `precision='bf16-mixed'` in the place of `use_amp`."
+        )
     options = {**_device(cuda_device), **_processes(distributed, world_size)}
     precision = _precision(opt_level, use_amp)
     options |= {name: value for name, value in chosen.items() if value is not None}
@@ -54,6 +61,11 @@ def _device(cuda_device: Any) -> dict[str, Any]:
         cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
     if cuda_device is None:
         return {}
+    if type(cuda_device) is not int:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
+            "for the CPU, or to None for what there is."
+        )
     if cuda_device < 0:
         return {"accelerator": "cpu"}
     num_devices = torch.cuda.device_count()

@@ -41,14 +41,19 @@ class Progress:
             "epochs_completed": self.epochs_completed,
             "batches_in_epoch_completed": self.batches_in_epoch_completed,
             "batch_num_total": self.total_batches,
+        }
+
+    def state_of_process(self) -> dict[str, Any]:
+        """Return what each process has of its own, beside :meth:`state_dict`."""
+        return {
             "sums": self.sums.state_dict(),
             "epoch_start": self.epoch_start if self.batches_in_epoch_completed else None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+    def load_state_dict(self, state: dict[str, Any], of_process: dict[str, Any]) -> None:
+        """Go on from a state, and from that of this process."""
         self.epochs_completed = state["epochs_completed"]
         self.batches_in_epoch_completed = state["batches_in_epoch_completed"]
         self.total_batches = state["batch_num_total"]
-        self.sums = LossSums(**state["sums"])
-        self.epoch_start = state["epoch_start"]
+        self.sums = LossSums(**of_process["sums"])
+        self.epoch_start = of_process["epoch_start"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from portico.checkpoint.writer import gradient_scaler
+from portico.gradient_descent.callback_states import callback_states, restore_callbacks
 from portico.gradient_descent.epoch_plan import steps_per_epoch
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.random_states import present_states
@@ -29,10 +30,14 @@ def training_state(trainer: Any) -> dict[str, Any]:
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
-        "random_states": _of_all_processes(present_states(trainer.data_loader, loop.args), loop),
-        "callbacks": [
-            callback.state_dict() for callback in trainer.all_callbacks() if hasattr(callback, "state_dict")
-        ],
+        "processes": _of_all_processes(
+            {
+                "random_states": present_states(trainer.data_loader, loop.args),
+                **trainer.progress.state_of_process(),
+            },
+            loop,
+        ),
+        "callbacks": callback_states(trainer),
         **trainer.progress.state_dict(),
     }
     for name in _STATEFUL:
@@ -61,18 +66,19 @@ def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
     trainer.model.load_state_dict(model_state)
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.metric_tracker.load_state_dict(state["metric_tracker"])
-    trainer.progress.load_state_dict(state)
+    of_process = _of_this_process(state["processes"], trainer.loop)
+    trainer.progress.load_state_dict(state, of_process)
     for name in _STATEFUL:
         if name in state:
             getattr(trainer, name).load_state_dict(state[name])
     if trainer.moving_average is not None:
         # The model's state holds the averages, the backups what was trained.
         trainer.moving_average.restore()
-    stateful = [callback for callback in trainer.all_callbacks() if hasattr(callback, "load_state_dict")]
-    for callback, callback_state in zip(stateful, state["callbacks"], strict=False):
-        callback.load_state_dict(callback_state)
+    restore_callbacks(trainer, state["callbacks"])
+    # Those of Lightning are set up by the run first.
+    trainer.restored_callbacks = state["callbacks"]
     trainer.restored_scaler = state.get("scaler")
-    trainer.restored_states = _of_this_process(state["random_states"], trainer.loop)
+    trainer.restored_states = of_process["random_states"]
 
 
 def check_folder(folder: Path | None) -> None:

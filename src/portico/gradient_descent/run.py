@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from portico.checkpoint.rng import set_rng_states
+from portico.gradient_descent.callback_states import restore_lightning_callbacks
 from portico.gradient_descent.epoch_plan import EpochPlan
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.losses import batch_metrics
@@ -41,7 +42,10 @@ class DescentRun(TrainingRun):
         self.memory: dict[str, float] = {}
 
     def restore(self) -> None:
-        """Tell Lightning's loops where the run goes on."""
+        """Tell Lightning's loops and callbacks where the run goes on."""
+        if self.descent.restored_callbacks is not None:
+            restore_lightning_callbacks(self.descent, self.descent.restored_callbacks)
+            self.descent.restored_callbacks = None
         if self.is_resumed:
             continue_from(
                 self.facade.lightning_trainer,

@@ -48,6 +48,7 @@ class ValidationSession(EvaluationSession):
             batch_number=self.sums.num_batches,
             is_training=False,
             is_primary=descent.is_primary,
+            batch_grad_norm=None,
         )
         facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)
 

@@ -186,7 +186,7 @@ def test_lightning_early_stopping_watches_a_metric():
 
 
 def test_other_callbacks_are_refused():
-    with pytest.raises(ConfigurationError, match="neither of Hugging Face nor of Lightning; those of AllenNLP go to"):
+    with pytest.raises(ConfigurationError, match="of AllenNLP 2; those of AllenNLP 1 go to `batch_callb"):
         make_trainer(callbacks=[EpochCallback()])
 
 

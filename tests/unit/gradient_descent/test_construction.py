@@ -1,6 +1,8 @@
 """Objects from names and configurations."""
 
 import functools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -322,6 +324,9 @@ def test_a_pattern_that_is_none_is_refused():
         ({"optimizer": "adamx"}, "'adamx' is not a registered name for Optimizer; did you mean"),
         ({"optimizer": {"type": "adam", "learning_rate": 1}}, "`learning_rate` is not an argument of `Adam`"),
         ({"optimizer": functools.partial(torch.optim.SGD, type="sgd")}, "`type` is not an argument of `SGD`"),
+        ({"batch_callbacks": "null"}, "`batch_callbacks='null'` is a str; set it to a list"),
+        ({"callbacks": ["wandb"]}, "'wandb' is not a registered name for TrainerCallback"),
+        ({"num_epochs": "3"}, "`num_epochs='3'` cannot be used; set it to an int >= 1"),
         ({"learning_rate_scheduler": "cosinus"}, "did you mean 'cosine'"),
         ({"epoch_callbacks": ["track_epoch"]}, "did you mean 'track_epoch_callback'"),
         ({"moving_average": {"decey": 1.0}}, "`decey` is not an argument of `ExponentialMovingAverage`"),
@@ -332,6 +337,52 @@ def test_a_wrong_part_is_refused_before_anything_is_frozen(parts, match):
     with pytest.raises(ConfigurationError, match=match):
         GradientDescentTrainer.from_partial_objects(model, None, data_loader=loaders()[0], no_grad=[".*"], **parts)
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        (
+            {"optimizer": {"type": "adam", "lr": "0.1"}},
+            "`Adam` cannot be built with lr='0.1' .*correct its config",
+        ),
+        ({"optimizer": {"type": "adam", "lr": -1}}, r"`Adam` cannot be built with lr=-1 \(Invalid learning rate"),
+        ({"optimizer": {"type": "adam", "betas": [0.9]}}, r"`Adam` cannot be built with betas=\[0.9\]"),
+        ({"no_grad": "inner"}, "`no_grad='inner'` is a str; set it to a list"),
+        ({"no_grad": [".*"]}, "no parameter left to train with `no_grad="),
+        (
+            {"optimizer": {"type": "adam", "parameter_groups": [[["inner"], 1.0]]}},
+            "`parameter_groups` holds .*; write each group as a list of patterns and a dict of options",
+        ),
+        (
+            {"optimizer": {"type": "adam", "parameter_groups": [[["inner"], {"lrr": 1.0}]]}},
+            "A parameter group has the option `lrr`, which Adam does not know; it knows: amsgrad",
+        ),
+        ({"moving_average": {"decay": 2.0}}, "`decay=2.0` of the moving average is no weight; set it between"),
+        ({"learning_rate_scheduler": {"type": "step", "step_size": 0}}, "'step' got `step_size=0`; set it to 1 epoch"),
+        (
+            {"learning_rate_scheduler": {"type": "noam", "model_size": 8, "warmup_steps": 0}},
+            "'noam' got `model_size=8` and `warmup_steps=0`; set both to an int >= 1",
+        ),
+        (
+            {"learning_rate_scheduler": {"type": "slanted_triangular", "cut_frac": 2.0}},
+            "'slanted_triangular' got `cut_frac=2.0` and `ratio=32`; set the first to 0 or more and below 1",
+        ),
+        (
+            {"learning_rate_scheduler": {"type": "combined", "schedulers": []}},
+            "'combined' is empty; give at least one",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_when_the_part_is_built(parts, match):
+    with pytest.raises(ConfigurationError, match=match):
+        built(**parts)
+
+
+def test_importing_the_base_registers_the_trainers():
+    script = "from portico.gradient_descent import Trainer; print(Trainer.list_available())"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "['gradient_descent', 'no_op']"
 
 
 def test_a_trainer_of_a_configuration():

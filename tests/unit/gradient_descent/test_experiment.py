@@ -115,6 +115,26 @@ def test_a_file_may_bring_model_and_data(tmp_path):
     assert train(tmp_path / "validated", allennlp_config=file)["validation_count"] == 4.0
 
 
+def test_a_model_may_be_written_down_untrained(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"trainer": {"type": "no_op"}}))
+    assert train(tmp_path / "run", allennlp_config=file) == {}
+    assert {"best.th", "model_state_e0_b0.th"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(ConfigurationError, match=r"already holds a run \(best.th"):
+        train(tmp_path / "run", allennlp_config=file)
+
+
+def test_callbacks_of_allennlp_2_are_named_with_the_trainer(tmp_path, caplog):
+    caplog.set_level("INFO")
+    file = tmp_path / "config.json"
+    names = ["console_logger", {"type": "should_validate_callback", "validation_interval": 2}, "track_epoch_callback"]
+    file.write_text(json.dumps({"trainer": {"num_epochs": 2, "cuda_device": -1, "callbacks": names}}))
+    metrics = train(tmp_path / "run", allennlp_config=file)
+    assert (metrics["epoch"], metrics["best_epoch"]) == (1, 0)
+    assert "accuracy" in caplog.text
+    assert "which wins over" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [
@@ -179,5 +199,5 @@ def test_hydra_may_build_the_parts(tmp_path):
 def test_the_keys_are_those_of_the_trainer():
     keys = valid_keys()
     assert {"run", "valid_keys", "type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= set(keys["trainer"])
-    assert not {"model", "data_loader", "serialization_dir", "callbacks", "precision"} & set(keys["trainer"])
+    assert not {"model", "data_loader", "serialization_dir", "loggers", "precision"} & set(keys["trainer"])
     assert "precision" in keys["strategy"]

@@ -30,10 +30,10 @@ def lasting(metrics):
     return {name: value for name, value in metrics.items() if not any(mark in name for mark in CHANGING)}
 
 
-def trainer_with_everything(folder, **options):
+def trainer_with_everything(folder, *, model=None, optimizer=None, **options):
     """Return a trainer that saves at every step, with all that has a state: averages, schedules, momentum."""
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model = Net() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if optimizer is None else optimizer
     return make_trainer(
         folder,
         **{

@@ -40,19 +40,31 @@ def test_what_is_divided_already_is_left_alone():
     assert shares(loader, world_size=1)[0] is loader
 
 
+def trained(kind, folder, *, stop_at=0):
+    """Train in processes of their own; return what they wrote down, ``None`` if they were stopped."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("training_in_processes.py")), kind, str(folder), str(stop_at)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == (3 if stop_at else 0), done.stderr
+    return None if stop_at else json.loads((folder / "result.json").read_text())
+
+
 @pytest.mark.slow
-def test_two_processes_make_the_steps_of_an_accumulating_one(tmp_path):
-    # Before there is more than one process, the facade refuses to start them.
-    pytest.importorskip("portico.processes")
-    results = {}
-    for kind in ("one", "two"):
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("training_in_processes.py")), kind, str(tmp_path / kind)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr
-        results[kind] = json.loads((tmp_path / kind / "result.json").read_text())
-    assert results["one"] == results["two"]
+@pytest.mark.parametrize(("suffix", "steps"), [("", 12), ("-accumulating", 6)])
+def test_two_processes_make_the_steps_of_an_accumulating_one(tmp_path, suffix, steps):
+    one, two = (trained(f"{kind}{suffix}", tmp_path / kind) for kind in ("one", "two"))
+    assert one == two
+    assert one["steps"] == steps
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_in_mid_epoch_as_if_never_stopped(tmp_path):
+    kind = "two-accumulating"
+    whole = trained(kind, tmp_path / "whole")
+    trained(kind, tmp_path / "stopped", stop_at=5)
+    assert (tmp_path / "stopped" / "training_state_e1_b1.th").is_file()
+    assert trained(kind, tmp_path / "stopped") == whole

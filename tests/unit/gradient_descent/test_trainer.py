@@ -6,10 +6,12 @@ import time
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.optim.lr_scheduler import StepLR
 from transformers import BertConfig, BertForSequenceClassification
 
 from portico.errors import InputError
 from portico.gradient_descent import Checkpointer, ConfigurationError, MetricTracker
+from portico.gradient_descent.epoch_plan import count_epochs
 from portico.gradient_descent.placement import lightning_options
 from portico.gradient_descent.retention import Retention
 from unit.gradient_descent.plain_training import Net, loaders, make_optimizer, make_trainer
@@ -78,6 +80,7 @@ def test_the_metrics_have_allennlps_keys():
     ("options", "match"),
     [
         ({"patience": 0}, '0 is an invalid value for "patience": it must be a positive integer or None'),
+        ({"patience": "3"}, "'3' is an invalid value for"),
         ({"patience": 1.5}, '1.5 is an invalid value for "patience"'),
         ({"validation_metric": "loss"}, r"`validation_metric='loss'` must start with \+ or -"),
         ({"validation_metric": ["-loss", "accuracy"]}, "`validation_metric='accuracy'` must start with"),
@@ -87,11 +90,29 @@ def test_the_metrics_have_allennlps_keys():
         ({"num_gradient_accumulation_steps": 0}, "`num_gradient_accumulation_steps=0` cannot be used"),
         ({"grad_norm": -1.0}, "`grad_norm=-1.0` is no limit; set it to a number above 0"),
         ({"grad_clipping": 0.0}, "`grad_clipping=0.0` is no limit"),
+        ({"validation_metric": None}, "`validation_metric=None` is no name of a metric; set it to one, as '-loss'"),
+        ({"validation_metric": "+"}, r"`validation_metric='\+'` is no name of a metric"),
+        ({"grad_norm": "1"}, "`grad_norm='1'` is no limit"),
+        ({"grad_clipping": True}, "`grad_clipping=True` is no limit"),
+        ({"world_size": "2", "distributed": True}, "`world_size='2'` cannot be used; set it to an int >= 1"),
+        ({"cuda_device": "0"}, "`cuda_device='0'` is a str; set it to the index of a GPU"),
+        ({"data_loader": None}, "`data_loader=None` is a NoneType; give an iterable of batches"),
+        ({"data_loader": 5}, "`data_loader=5` is a int; give an iterable of batches"),
+        ({"validation_data_loader": []}, "`validation_data_loader` is empty, so there is nothing"),
+        ({"optimizer": None}, "`optimizer=None` is a NoneType; give a Optimizer, or build .*from_partial_objects"),
+        ({"optimizer": make_optimizer(Net())}, r"`optimizer` \(SGD\) holds no parameter of `model`"),
+        ({"checkpointer": {}}, r"`checkpointer=\{\}` is a dict; give a Checkpointer, or build the trainer with"),
+        ({"learning_rate_scheduler": "step"}, "`learning_rate_scheduler='step'` is a str; give a LearningRateSche"),
+        (
+            {"learning_rate_scheduler": StepLR(make_optimizer(Net()), 1)},
+            r"`learning_rate_scheduler` \(TorchScheduler\) was made for another optimizer",
+        ),
         ({"cuda_device": [0, 1]}, r"`cuda_device=\[0, 1\]` names several devices.*`world_size=2`"),
         ({"cuda_device": 99}, "`cuda_device=99`, but this machine has"),
         ({"distributed": True}, "`distributed=True` with `world_size=1`: .* more than 1 device"),
         ({"opt_level": "O7"}, "`opt_level='O7'` is none of Apex's: O0, O1, O2, O3"),
         ({"opt_level": "O1"}, "`opt_level='O1'` asks for half precision, which requires a CUDA device"),
+        ({"use_amp": True, "grad_scaling": False}, "`grad_scaling=False` with `use_amp=True` is not possible"),
         ({"use_amp": True}, "`use_amp=True` asks for half precision, which requires a CUDA device"),
     ],
 )
@@ -143,6 +164,22 @@ def test_a_batch_can_be_run_by_hand():
     outputs["loss"].backward()
     norm = trainer.rescale_gradients()
     assert norm is None
+
+
+@pytest.mark.parametrize("given", [7, __file__])
+def test_a_folder_that_is_none_is_refused(given):
+    with pytest.raises(ConfigurationError, match=r"`serialization_dir=.*` is no folder; set it to one that is empty"):
+        make_trainer(given)
+
+
+def test_batches_must_be_dicts():
+    with pytest.raises(ConfigurationError, match="The data loader gave a list; let it give dicts of the model's inp"):
+        make_trainer(data_loader=[[1, 2]]).train()
+
+
+def test_every_process_needs_a_batch():
+    with pytest.raises(ConfigurationError, match="`data_loader` has fewer batches than the 2 processes"):
+        count_epochs([], num_epochs=1, num_gradient_accumulation_steps=1, world_size=2)
 
 
 def test_an_empty_loader_is_refused():
@@ -288,6 +325,7 @@ def test_one_is_kept_for_good_now_and_then():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
+        ({"save_every_num_batches": "2"}, "`save_every_num_batches='2'` of the checkpointer cannot be used"),
         ({"save_every_num_batches": 0}, "`save_every_num_batches=0` of the checkpointer cannot be used; set it to 1"),
         ({"keep_most_recent_by_count": -2}, "`keep_most_recent_by_count=-2` .* set it to 0 or more"),
     ],

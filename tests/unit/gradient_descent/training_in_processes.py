@@ -1,4 +1,4 @@
-"""Trains in two processes, or in one that accumulates over two batches, and writes down what came of it."""
+"""Trains in two processes, or in one that accumulates over as many batches, and writes down what came of it."""
 
 import json
 import sys
@@ -8,32 +8,50 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import ExponentialMovingAverage, GradientDescentTrainer, TensorboardBatchMemoryUsage
+from portico.gradient_descent import (
+    Checkpointer,
+    ExponentialMovingAverage,
+    GradientDescentTrainer,
+    TensorboardBatchMemoryUsage,
+)
 from unit.gradient_descent.plain_training import make_optimizer
 from unit.toy import Line, Points
 
+WAYS = {
+    "one": {"num_gradient_accumulation_steps": 2},
+    "two": {"distributed": True, "world_size": 2},
+    "one-accumulating": {"num_gradient_accumulation_steps": 4},
+    "two-accumulating": {"strategy": "ddp", "devices": 2, "num_gradient_accumulation_steps": 2},
+}
 
-def train(kind: str, folder: str) -> None:
+
+def train(kind: str, folder: str, stop_at: str = "0") -> None:
     model: nn.Module = Line()
-    ways = {"one": {"num_gradient_accumulation_steps": 2}, "two": {"distributed": True, "world_size": 2}}
+
+    def interrupt(trainer, is_training):
+        if is_training and trainer.progress.total_batches == int(stop_at):
+            raise SystemExit(3)
+
     torch.manual_seed(11)
     trainer = GradientDescentTrainer(
         model,
         make_optimizer(model),
-        DataLoader(Points(16), batch_size=2, shuffle=True),
+        DataLoader(Points(24), batch_size=2, shuffle=True),
         validation_data_loader=DataLoader(Points(8, seed=1), batch_size=2),
         num_epochs=2,
         cuda_device=-1,
         serialization_dir=folder,
         grad_norm=0.5,
+        checkpointer=Checkpointer(save_every_num_batches=1),
         moving_average=ExponentialMovingAverage(model.named_parameters(), decay=0.5),
-        batch_callbacks=[TensorboardBatchMemoryUsage()],
-        **ways[kind],
+        batch_callbacks=[TensorboardBatchMemoryUsage(), interrupt],
+        **WAYS[kind],
     )
     metrics = trainer.train()
     if trainer.is_primary:
-        result = {name: metrics[name] for name in ("training_loss", "best_validation_loss", "best_epoch")}
+        result = {name: metrics[name] for name in ("training_loss", "best_validation_loss", "best_epoch", "epoch")}
         result |= {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+        result["steps"] = trainer.progress.total_batches
         Path(folder, "result.json").write_text(json.dumps(result), encoding="utf-8")
 
 

@@ -36,7 +36,7 @@ class BatchCallback(Registrable):
             batch_number: Steps of the epoch so far, from 1; in validation batches that had a loss.
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
-            **kwargs: ``batch_grad_norm``, the norm of the gradients if it is measured, in training.
+            **kwargs: ``batch_grad_norm``, the norm of the gradients, ``None`` unless it was measured in training.
         """
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import torch
 
 from portico.gradient_descent.construction import as_lazy
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.lazy import Lazy
 from portico.gradient_descent.learning_rate_schedulers.learning_rate_scheduler import LearningRateScheduler
 
@@ -17,6 +18,9 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             rate that the one before it left.
         num_steps_per_epoch: Optimizer steps of an epoch.
         last_epoch: Epochs that are behind, less one.
+
+    Raises:
+        ConfigurationError: If there are no schedules.
     """
 
     def __init__(
@@ -26,6 +30,8 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         num_steps_per_epoch: int | None = None,
         last_epoch: int = -1,
     ) -> None:
+        if not schedulers:
+            raise ConfigurationError("`schedulers` of the schedule 'combined' is empty; give at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
         self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]

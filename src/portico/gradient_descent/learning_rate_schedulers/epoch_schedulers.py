@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.learning_rate_schedulers.learning_rate_scheduler import (
     LearningRateScheduler,
     TorchMetricScheduler,
@@ -22,6 +23,8 @@ class StepLearningRateScheduler(TorchScheduler):
     def __init__(
         self, optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
+        if step_size < 1:
+            raise ConfigurationError(f"The schedule 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
         super().__init__(StepLR(optimizer, step_size, gamma, last_epoch))
 
 

@@ -34,6 +34,7 @@ class TorchScheduler(LearningRateScheduler):
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
         self.lr_scheduler = lr_scheduler
+        self.optimizer = lr_scheduler.optimizer
 
     def get_values(self) -> list[float]:
         """Return the present learning rates."""

@@ -1,5 +1,6 @@
 import torch
 
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.learning_rate_schedulers.learning_rate_scheduler import LearningRateScheduler
 
 
@@ -16,6 +17,9 @@ class NoamLR(LearningRateScheduler):
         factor: Scale of all learning rates.
         last_epoch: Steps that are behind; AllenNLP's name.
 
+    Raises:
+        ConfigurationError: If a number is not positive.
+
     Source: Attention is all you need, arXiv:1706.03762, section 5.3.
     """
 
@@ -27,6 +31,11 @@ class NoamLR(LearningRateScheduler):
         factor: float = 1.0,
         last_epoch: int = -1,
     ) -> None:
+        if model_size < 1 or warmup_steps < 1:
+            raise ConfigurationError(
+                f"The schedule 'noam' got `model_size={model_size}` and `warmup_steps={warmup_steps}`; set both to an "
+                "int >= 1."
+            )
         self.warmup_steps = warmup_steps
         self.factor = factor
         self.model_size = model_size

@@ -29,7 +29,7 @@ class SlantedTriangular(LearningRateScheduler):
         decay_factor: Factor between the learning rates of neighbouring groups.
 
     Raises:
-        ConfigurationError: If the optimizer does not have the groups.
+        ConfigurationError: If a number is out of its range, or the optimizer does not have the groups.
 
     Source: ULMFiT, arXiv:1801.06146.
     """
@@ -46,6 +46,11 @@ class SlantedTriangular(LearningRateScheduler):
         discriminative_fine_tuning: bool = False,
         decay_factor: float = 0.38,
     ) -> None:
+        if not (0 <= cut_frac < 1 and ratio > 0):
+            raise ConfigurationError(
+                f"The schedule 'slanted_triangular' got `cut_frac={cut_frac}` and `ratio={ratio}`; set the first to 0 "
+                "or more and below 1, the second above 0."
+            )
         self.num_epochs = num_epochs
         self.num_steps_per_epoch = num_steps_per_epoch
         self.cut_frac = cut_frac

@@ -1,11 +1,13 @@
 """AllenNLP's names for optimizers, most of them torch's own."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers.optimization import Adafactor
 
+from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.optimizers.dense_sparse_adam import DenseSparseAdam
 from portico.gradient_descent.parameter_groups import NamedParameters, ParameterGroups, make_parameter_groups
 from portico.gradient_descent.registry import Registrable
@@ -22,15 +24,17 @@ class Optimizer(Registrable):
     default_implementation = "adam"
 
 
-def _register(name: str, optimizer_class: Any, **defaults: Any) -> None:
+def _register(name: str, optimizer_class: Any) -> None:
     """Register a class of torch's kind, with AllenNLP's ``parameter_groups`` in the place of ``params``."""
 
     def make(
         model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
     ) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = optimizer_class(
-            make_parameter_groups(model_parameters, parameter_groups), **{**defaults, **options}
+            make_parameter_groups(model_parameters, parameter_groups), **options
         )
+        for _, group_options in parameter_groups or ():
+            _refuse_unknown_options(group_options, optimizer)
         return optimizer
 
     own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
@@ -46,12 +50,54 @@ def _register(name: str, optimizer_class: Any, **defaults: Any) -> None:
     Optimizer.register(name)(make)
 
 
+def _refuse_unknown_options(options: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse options of a parameter group that the optimizer would carry along without a look at them."""
+    known = {*optimizer.defaults, "requires_grad"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
+            f"knows: {', '.join(sorted(known))}."
+        )
+
+
+class HuggingfaceAdamW(torch.optim.AdamW):
+    """The AdamW that transformers gave up for torch's, with the defaults and arguments it had.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: Learning rate.
+        betas: Decay of the two moments.
+        eps: Added to the denominator.
+        weight_decay: Decoupled weight decay.
+        correct_bias: Must be true; torch always corrects the bias.
+
+    Raises:
+        ConfigurationError: If ``correct_bias`` is false.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        correct_bias: bool = True,
+    ) -> None:
+        if not correct_bias:
+            raise ConfigurationError(
+                f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not offered by torch's AdamW, which works "
+                "here; leave it out, or give the dotted path of an optimizer of your own as the type."
+            )
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
 _register("adam", torch.optim.Adam)
 _register("sparse_adam", torch.optim.SparseAdam)
 _register("adamax", torch.optim.Adamax)
 _register("adamw", torch.optim.AdamW)
-# Gone from transformers in favour of torch's class; its defaults stay.
-_register("huggingface_adamw", torch.optim.AdamW, lr=1e-5, weight_decay=0.0)
+_register("huggingface_adamw", HuggingfaceAdamW)
 _register("huggingface_adafactor", Adafactor)
 _register("adagrad", torch.optim.Adagrad)
 _register("adadelta", torch.optim.Adadelta)
