@@ -27,7 +27,7 @@ from portico.state import TrainingRun
 
 def plain_order(patch):
     """The global generator shuffles, as torch's own sampler has it."""
-    patch.setattr("portico.loaders._seeded", lambda batch_sampler, seed: batch_sampler)
+    patch.setattr("portico.prepared_loaders._seed_order", lambda batches, sharing: None)
 
 
 def same_order_each_epoch(patch):
@@ -55,7 +55,7 @@ def extra_iterator(patch):
 
 def no_look_ahead(patch):
     """A batch is fetched when it is asked for, so nobody knows the last one."""
-    patch.setattr("portico.loaders._with_last_flag", lambda batches: ((batch, False) for batch in batches))
+    patch.setattr("portico.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
 
 
 def windows_batch_by_batch(patch):
@@ -243,12 +243,12 @@ def rng_brought_back_early(patch):
 
 def rng_not_brought_back(patch):
     """Random states stay as they are."""
-    patch.setattr("portico.state.load_rng_state", lambda folder, args: None)
+    patch.setattr("portico.facade.saving.load_rng_state", lambda *args: None)
 
 
 def optimizer_started_anew(patch):
     """The optimizer of a resumed run knows nothing of the run before."""
-    patch.setattr("portico.checkpoint.resume.load_optimizer_and_scheduler", lambda facade, folder: None)
+    patch.setattr("portico.facade.saving.load_optimizer_and_scheduler", lambda facade, folder: None)
 
 
 def other_rng_saved(patch):
@@ -260,17 +260,17 @@ def other_rng_saved(patch):
             saved(folder, args)
 
     saved = portico.checkpoint.rng.save_rng_state
-    patch.setattr("portico.checkpoint.writer.save_rng_state", save)
+    patch.setattr("portico.facade.saving.save_rng_state", save)
 
 
 def callbacks_not_restored(patch):
     """Callbacks of a resumed run start anew."""
-    patch.setattr("portico.trainer.restore_callbacks", lambda facade: None)
+    patch.setattr("portico.facade.saving.restore_callbacks", lambda facade: None)
 
 
 def arguments_pickled_as_ours(patch):
     """A checkpoint's arguments need portico to be read."""
-    patch.setattr("portico.facade.saving.as_transformers_arguments", lambda args: args)
+    patch.setattr("portico.checkpoint.writer.as_transformers_arguments", lambda args: args)
 
 
 # Evaluation
