@@ -110,7 +110,7 @@ class DescentMethods(Trainer):
         Raises:
             RuntimeError: If there is no loss to train on.
         """
-        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(batch))
+        outputs: dict[str, Any] = self.loop.run_model(self.loop._prepare_inputs(batch), for_training=for_training)
         if not for_training:
             return outputs
         if not isinstance(outputs, Mapping) or "loss" not in outputs:

@@ -78,7 +78,7 @@ class OptimizerMethods(Facade):
         if isinstance(self.lr_scheduler, functools.partial):
             self.lr_scheduler = self.lr_scheduler(self.optimizer)
         elif getattr(self.lr_scheduler, "optimizer", None) is users:
-            _rebind(self.lr_scheduler, self.optimizer)
+            rebind_schedule(self.lr_scheduler, self.optimizer)
 
     def _adamw(self) -> Any:
         args = self.args
@@ -164,7 +164,7 @@ def _carry_state(optimizer: torch.optim.Optimizer, converted: Any, names: dict[i
         )
 
 
-def _rebind(scheduler: Any, optimizer: Any) -> None:
+def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
     """Let a schedule change the rates of ``optimizer``, of which it was not made."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step

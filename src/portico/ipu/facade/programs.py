@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from portico.contract import Facade
+from portico.errors import InputError
 from portico.ipu.config import IPUConfig
 from portico.ipu.device_program import DeviceProgram, LossFunction
 from portico.ipu.executors import ProgramPool
@@ -138,6 +139,7 @@ class ProgramMethods(Facade):
         """
         size = self.combined_train_batch_size if is_training else self.combined_eval_batch_size
         rows = num_rows(inputs)
+        self._check_rows(rows, size, is_training)
         batch = self._on_device(filled_up(inputs, size))
         if not is_training and rows < size:
             batch = with_ignored_labels(batch, rows, self.label_names)
@@ -150,6 +152,16 @@ class ProgramMethods(Facade):
             loss = outputs["loss"]
             outputs["loss"] = loss.float().mean() if is_training else weighted_loss(loss, rows, size)
         return outputs if is_training else cut_back(outputs, rows, size)
+
+    def _check_rows(self, rows: int, size: int, is_training: bool) -> None:
+        if rows == size or (rows < size and (not is_training or self.args.pad_on_batch_axis)):
+            return
+        verb = "trains" if is_training else "evaluates"
+        cure = "without a last batch that is not full (`drop_last=True`)" if is_training else "or fewer"
+        raise InputError(
+            f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader give "
+            f"batches of {size} rows, {cure}."
+        )
 
     def compute_loss(
         self,
