@@ -171,8 +171,13 @@ def _own_config(ipu_config: IPUConfig | None, args: Any) -> IPUConfig:
     """Return a copy of the configuration, with what the arguments say about it.
 
     Raises:
+        TypeError: If it is no configuration.
         InputError: If ``n_ipu`` is no multiple of the IPUs of a replica.
     """
+    if not isinstance(ipu_config, IPUConfig | None):
+        raise TypeError(
+            f"`ipu_config` is a {type(ipu_config).__name__}; give a `portico.IPUConfig`, which stands before `args`."
+        )
     config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
     if args.n_ipu is not None:
         factors = {}

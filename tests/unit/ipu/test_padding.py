@@ -37,8 +37,16 @@ def test_losses_of_real_numbers_count_each_row_once(tmp_path, size, factors):
 @pytest.mark.parametrize(
     ("is_training", "rows", "message"),
     [
-        (True, 3, r"A batch has 3 rows, but one call of the program that trains takes 2; .*`drop_last=True`"),
-        (True, 1, r"A batch has 1 rows, but one call of the program that trains takes 2; .*`drop_last=True`"),
+        (
+            True,
+            3,
+            r"A batch has 3 rows, but one call of the program that trains takes 2; .*`dataloader_drop_last=True`",
+        ),
+        (
+            True,
+            1,
+            r"A batch has 1 rows, but one call of the program that trains takes 2; .*`dataloader_drop_last=True`",
+        ),
         (False, 3, "A batch has 3 rows, but one call of the program that evaluates takes 2; .*or fewer"),
     ],
 )

@@ -178,7 +178,7 @@ class ProgramMethods(Facade):
         if rows == size or (rows < size and (not is_training or self.args.pad_on_batch_axis)):
             return
         verb = "trains" if is_training else "evaluates"
-        cure = "without a last batch that is not full (`drop_last=True`)" if is_training else "or fewer"
+        cure = "without a last batch that is not full (`dataloader_drop_last=True`)" if is_training else "or fewer"
         raise InputError(
             f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader give "
             f"batches of {size} rows, {cure}."
