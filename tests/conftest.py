@@ -1,3 +1,6 @@
+import logging
+
+import pytest
 import torch
 from transformers.utils import logging as transformers_logging
 
@@ -5,3 +8,12 @@ from transformers.utils import logging as transformers_logging
 torch.set_num_threads(1)
 # What a run says goes to the logger of transformers, which by itself keeps it from pytest.
 transformers_logging.enable_propagation()
+
+
+@pytest.fixture(autouse=True)
+def log_levels():
+    """A trainer sets the levels of both libraries; the next test finds those it would find alone."""
+    level, verbosity = logging.getLogger("portico").level, transformers_logging.get_verbosity()
+    yield
+    logging.getLogger("portico").setLevel(level)
+    transformers_logging.set_verbosity(verbosity)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
     from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
     from portico.ipu.config import IPUConfig as IPUConfig
+    from portico.ipu.gradient_descent import IPUGradientDescentTrainer as IPUGradientDescentTrainer
     from portico.ipu.seq2seq import IPUSeq2SeqTrainer as IPUSeq2SeqTrainer
     from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
     from portico.ipu.strategy import IPUStrategy as IPUStrategy
@@ -41,6 +42,7 @@ _HOMES = {
     "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
     "IPUAccelerator": "portico.ipu.accelerator",
     "IPUConfig": "portico.ipu.config",
+    "IPUGradientDescentTrainer": "portico.ipu.gradient_descent",
     "IPUSeq2SeqTrainer": "portico.ipu.seq2seq",
     "IPUSeq2SeqTrainingArguments": "portico.ipu.seq2seq",
     "IPUStrategy": "portico.ipu.strategy",

@@ -149,7 +149,8 @@ class RunningMethods(TrainingMethods):
             raise
         finally:
             self.accelerator.backward_now = at_once
-            self._move_model_to_device(self.model, self.args.device)
+            if self.place_model_on_device:
+                self.model.to(self.args.device)
         if run.output is None:
             # The checkpoint was at the end already, so Lightning ran no loop and no hook.
             run.begin()

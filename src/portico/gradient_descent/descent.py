@@ -122,7 +122,8 @@ class DescentMethods(Trainer):
             raise ConfigurationError(
                 f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
             )
-        outputs: dict[str, Any] = self.loop.model_wrapped(**self.loop._prepare_inputs(cast(dict[str, Any], batch)))
+        inputs = self.loop._prepare_inputs(cast(dict[str, Any], batch))
+        outputs: dict[str, Any] = self.loop.run_model(inputs, for_training=for_training)
         if not for_training:
             return outputs
         if not isinstance(outputs, Mapping) or "loss" not in outputs:

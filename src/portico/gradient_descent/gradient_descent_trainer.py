@@ -4,7 +4,7 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,14 +209,9 @@ class GradientDescentTrainer(DescentMethods):
                 "precision": precision,
             },
         )
-        self.loop = LoopTrainer(
-            self,
-            loop_arguments(
-                output_dir=self._take_folder(serialization_dir),
-                num_epochs=num_epochs,
-                num_gradient_accumulation_steps=num_gradient_accumulation_steps,
-                placement=placement,
-            ),
+        self.loop = self._make_loop(
+            self._take_folder(serialization_dir),
+            placement,
             loggers=list(loggers or ()),
             plugins=list(plugins or ()),
             callbacks=kinds.hugging_face,
@@ -224,6 +219,22 @@ class GradientDescentTrainer(DescentMethods):
         )
         self.accelerator = self.loop.accelerator
         self._take_writers(checkpointer, tensorboard_writer)
+
+    def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> LoopTrainer:
+        """Return the facade that runs the loops; a backend with a facade of its own overrides this.
+
+        Args:
+            output_dir: Folder of the run.
+            placement: Lightning's accelerator, strategy, devices, nodes and precision, as far as they are chosen.
+            **parts: Callbacks, loggers and plugins.
+        """
+        args = loop_arguments(
+            output_dir=output_dir,
+            num_epochs=self.num_epochs,
+            num_gradient_accumulation_steps=self.num_gradient_accumulation_steps,
+            placement=placement,
+        )
+        return LoopTrainer(self, args, **parts)
 
     def _take_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; one that goes with the trainer where nothing is to be kept."""

@@ -20,7 +20,7 @@ from portico.state import fresh_state
 from portico.trainer import Trainer
 
 # AllenNLP's rules take the place of these parts of the Hugging Face trainer.
-_OFF: dict[str, Any] = {
+PARTS_TURNED_OFF: dict[str, Any] = {
     "eval_strategy": "no",
     "save_strategy": "no",
     "logging_strategy": "no",
@@ -47,7 +47,7 @@ def loop_arguments(
         num_train_epochs=num_epochs,
         gradient_accumulation_steps=num_gradient_accumulation_steps,
         use_cpu=placement.get("accelerator") == "cpu",
-        **_OFF,
+        **PARTS_TURNED_OFF,
         **placement,
     )
 
@@ -62,9 +62,11 @@ class LoopTrainer(Trainer):
 
     Attributes:
         validation: The last validation.
+        run_class: Class of a run.
     """
 
     loss_is_scaled_for_ga = False
+    run_class: type[DescentRun] = DescentRun
 
     def __init__(self, descent: Any, args: TrainingArguments, **parts: Any) -> None:
         self.descent = descent
@@ -96,6 +98,16 @@ class LoopTrainer(Trainer):
         return dealt(loader, self.args)
 
     # Steps
+
+    def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
+        """Run the model on inputs that are on its device.
+
+        Args:
+            inputs: The model's inputs by name.
+            for_training: Whether a backward pass follows.
+        """
+        outputs: dict[str, Any] = self.model_wrapped(**inputs)
+        return outputs
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Make none: AllenNLP's schedulers are stepped by the run."""
@@ -180,7 +192,7 @@ class LoopTrainer(Trainer):
         self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, None)
         self.callback_handler.train_dataloader = loader
         done = progress.batches_in_epoch_completed * plan.gradient_accumulation_steps
-        return DescentRun(
+        return self.run_class(
             self,
             descent=self.descent,
             loader=loader,

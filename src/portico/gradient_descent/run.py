@@ -102,10 +102,14 @@ class DescentRun(TrainingRun):
         descent = self.descent
         self.grad_norm = descent.rescale_gradients()
         descent.clip_gradient()
-        for scheduler in descent.schedulers:
-            scheduler.step_batch(descent.progress.total_batches)
+        self.step_schedulers()
         self._fire("on_pre_optimizer_step")
         self._weights_before = self._weights_to_compare()
+
+    def step_schedulers(self) -> None:
+        """Set the rates of the present step."""
+        for scheduler in self.descent.schedulers:
+            scheduler.step_batch(self.descent.progress.total_batches)
 
     def after_optimizer_step(self) -> None:
         """Update the averages, then tell TensorBoard and callbacks, while the gradients are still there."""

@@ -91,6 +91,16 @@ class IPUTrainingArguments(TrainingArguments):
         super().__post_init__()
 
     def _refuse_unsupported(self) -> None:
+        if "adamw" not in str(getattr(self.optim, "value", self.optim)):
+            raise InputError(
+                f"`optim={str(getattr(self.optim, 'value', self.optim))!r}` is not made for IPUs; leave it out for "
+                "AdamW, set `lamb=True` for LAMB, or give `optimizers` to the trainer."
+            )
+        if self.uses_lamb and self.max_grad_norm:
+            raise InputError(
+                f"`max_grad_norm={self.max_grad_norm}` came with LAMB, which scales its steps by norms and does not "
+                "clip; leave one of them out."
+            )
         for name, instead in _REFUSED.items():
             if getattr(self, name, None):
                 raise InputError(f"`{name}={getattr(self, name)!r}` is not supported on IPUs; {instead}.")

@@ -1,6 +1,6 @@
 """Batches filled up to what a program takes, and outputs cut back to what was real."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ def filled_up(inputs: Mapping[str, Any], size: int) -> dict[str, Any]:
 def with_ignored_labels(inputs: dict[str, Any], rows: int, label_names: Sequence[str]) -> dict[str, Any]:
     """Return a filled-up batch whose repeated rows have labels that losses leave out.
 
-    Labels that are no integers cannot be left out; the loss of a last micro-batch then counts the repeated rows too.
+    Labels that are no integers cannot be left out (see :func:`row_by_row`).
     """
     marked = dict(inputs)
     for name in label_names:
@@ -39,6 +39,33 @@ def with_ignored_labels(inputs: dict[str, Any], rows: int, label_names: Sequence
             marked[name] = labels.clone()
             marked[name][rows:] = _IGNORED_POSITION if name.endswith("_positions") else _IGNORED_LABEL
     return marked
+
+
+def has_float_labels(inputs: Mapping[str, Any], label_names: Sequence[str]) -> bool:
+    """Tell whether a batch has labels that no loss leaves out."""
+    labels = [inputs.get(name) for name in label_names]
+    return any(isinstance(value, Tensor) and value.is_floating_point() for value in labels)
+
+
+def row_by_row(
+    inputs: Mapping[str, Any], rows: range, *, size: int, micro_batch_size: int
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield batches in which each row fills a micro-batch, whose mean loss then is that of the row.
+
+    Args:
+        inputs: A batch.
+        rows: Which of its rows.
+        size: Rows of a call.
+        micro_batch_size: Rows of a micro-batch.
+
+    Yields:
+        A batch of ``size`` rows, and how many micro-batches at its beginning have a row of their own.
+    """
+    num_all = num_rows(inputs)
+    for start in range(rows.start, rows.stop, size // micro_batch_size):
+        chosen = torch.arange(start, min(start + size // micro_batch_size, rows.stop))
+        index = chosen.repeat_interleave(micro_batch_size)
+        yield filled_up({name: _rows(value, index, num_all) for name, value in inputs.items()}, size), len(chosen)
 
 
 def cut_back(outputs: dict[str, Any], rows: int, size: int) -> dict[str, Any]:

@@ -256,7 +256,8 @@ def _check_module(module: pl.LightningModule) -> None:
     if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
         raise InputError(
             f"`strategy='ipu'` came to a {type(module.facade).__name__}, which does not know programs; use "
-            "`IPUTrainer`, or mix `portico.ipu.trainer.IPUMethods` into your trainer."
+            "`IPUTrainer`, `IPUSeq2SeqTrainer` or `IPUGradientDescentTrainer`, or mix "
+            "`portico.ipu.trainer.IPUMethods` into your trainer."
         )
     if not module.automatic_optimization:
         raise InputError(

@@ -80,7 +80,8 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         self.loss_function = None
         self._pending_device_rng = None
         self.original_model = model
-        trained = copy.deepcopy(model) if args.fp32 else copy.deepcopy(model).half()
+        trained = self._model_to_train(model)
+        trained = trained if args.fp32 else trained.half()
         if tokenizer is not None:
             kwargs.setdefault("processing_class", tokenizer)
         parts: dict[str, Any] = {
@@ -106,6 +107,9 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         self._take_optimizer(model)
         if args.compile_only:
             self._compile_and_exit()
+
+    def _model_to_train(self, model: nn.Module) -> nn.Module:
+        return copy.deepcopy(model)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and return step count, mean loss and metrics; afterwards the IPUs are free.
@@ -167,8 +171,13 @@ def _own_config(ipu_config: IPUConfig | None, args: Any) -> IPUConfig:
     """Return a copy of the configuration, with what the arguments say about it.
 
     Raises:
+        TypeError: If it is no configuration.
         InputError: If ``n_ipu`` is no multiple of the IPUs of a replica.
     """
+    if not isinstance(ipu_config, IPUConfig | None):
+        raise TypeError(
+            f"`ipu_config` is a {type(ipu_config).__name__}; give a `portico.IPUConfig`, which stands before `args`."
+        )
     config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
     if args.n_ipu is not None:
         factors = {}

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from transformers.trainer_utils import has_length
+
 from portico.errors import InputError
 from portico.evaluation.session import EvaluationSession
 from portico.ipu.ahead import AheadLoader
 from portico.ipu.facade.programs import ProgramMethods
+from portico.ipu.remainder import without_remainder
 
 
 class LoadingMethods(ProgramMethods):
@@ -26,7 +29,7 @@ class LoadingMethods(ProgramMethods):
             InputError: If the data are too few for one call.
         """
         loader = super().get_train_dataloader()  # type: ignore[safe-super]
-        if hasattr(loader, "__len__") and len(loader) == 0:
+        if has_length(loader) and len(loader) == 0:
             config = self.ipu_config
             raise InputError(
                 f"Couldn't get first sample from dataloader, as the training data have {len(self.train_dataset)} "
@@ -58,10 +61,7 @@ class LoadingMethods(ProgramMethods):
                 is_training=is_training,
             )
         drops_last = is_training and not self.args.pad_on_batch_axis
-        if drops_last and not rebatches and loader.batch_sampler is not None:
-            # A program takes full batches only.
-            loader.batch_sampler.drop_last = True
-        prepared = self.accelerator.prepare(loader)
+        prepared = self.accelerator.prepare(without_remainder(loader) if drops_last and not rebatches else loader)
         if mode == "sync":
             return prepared
         return AheadLoader(prepared, batch_size=size, rebatches=rebatches, drop_last=drops_last)

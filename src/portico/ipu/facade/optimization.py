@@ -1,12 +1,14 @@
 """Optimizers of programs: made from arguments, or from the user's optimizer of torch."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from portico.contract import Facade
+from portico.errors import InputError
 from portico.ipu import backend
 
 _COUNTERPARTS = {
@@ -21,6 +23,13 @@ _HYPERPARAMETERS = {
     "Adam": ("lr", "betas", "eps", "weight_decay"),
     "AdamW": ("lr", "betas", "eps", "weight_decay"),
     "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+}
+# What changes the updates of torch's optimizers, and has no counterpart.
+_WITHOUT_COUNTERPART = {
+    "amsgrad": "leave it out",
+    "maximize": "leave it out, and let the loss be negative",
+    "decoupled_weight_decay": "use `AdamW`, whose weight decay is decoupled",
+    "max_grad_norm": "leave it out of the training arguments, or use SGD, Adam or AdamW",
 }
 _STATE_NAMES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
 
@@ -48,6 +57,7 @@ class OptimizerMethods(Facade):
 
         Raises:
             KeyError: If there is no counterpart.
+            InputError: If a hyperparameter has none.
         """
         name = _COUNTERPARTS.get(type(optimizer))
         if name is None:
@@ -64,8 +74,10 @@ class OptimizerMethods(Facade):
         ]
         first = {key: optimizer.param_groups[0][key] for key in keys}
         options = self._optimizer_options()
+        for group in optimizer.param_groups:
+            _refuse_without_counterpart(optimizer, group)
         if name == "RMSprop":
-            options.pop("max_grad_norm")
+            _refuse_without_counterpart(optimizer, {"max_grad_norm": options.pop("max_grad_norm")})
         converted = getattr(backend.optim, name)(groups, **first, **_accepted(name, options))
         _carry_state(optimizer, converted, names)
         return converted
@@ -78,7 +90,7 @@ class OptimizerMethods(Facade):
         if isinstance(self.lr_scheduler, functools.partial):
             self.lr_scheduler = self.lr_scheduler(self.optimizer)
         elif getattr(self.lr_scheduler, "optimizer", None) is users:
-            _rebind(self.lr_scheduler, self.optimizer)
+            rebind_schedule(self.lr_scheduler, self.optimizer)
 
     def _adamw(self) -> Any:
         args = self.args
@@ -141,6 +153,16 @@ class OptimizerMethods(Facade):
         return None
 
 
+def _refuse_without_counterpart(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+    for name, instead in _WITHOUT_COUNTERPART.items():
+        # In AdamW the weight decay is decoupled always, there and here.
+        is_always_so = name == "decoupled_weight_decay" and isinstance(optimizer, torch.optim.AdamW)
+        if given.get(name) and not is_always_so:
+            raise InputError(
+                f"`{name}={given[name]!r}` of {type(optimizer).__name__} has no counterpart on IPUs; {instead}."
+            )
+
+
 def _accepted(name: str, options: dict[str, Any]) -> dict[str, Any]:
     if name != "SGD":
         return options
@@ -164,7 +186,7 @@ def _carry_state(optimizer: torch.optim.Optimizer, converted: Any, names: dict[i
         )
 
 
-def _rebind(scheduler: Any, optimizer: Any) -> None:
+def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
     """Let a schedule change the rates of ``optimizer``, of which it was not made."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step

@@ -9,11 +9,20 @@ from torch import Tensor, nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from portico.contract import Facade
+from portico.errors import InputError
 from portico.ipu.config import IPUConfig
 from portico.ipu.device_program import DeviceProgram, LossFunction
 from portico.ipu.executors import ProgramPool
 from portico.ipu.generation import DeviceGenerator, with_decoder_start
-from portico.ipu.padding import cut_back, filled_up, num_rows, weighted_loss, with_ignored_labels
+from portico.ipu.padding import (
+    cut_back,
+    filled_up,
+    has_float_labels,
+    num_rows,
+    row_by_row,
+    weighted_loss,
+    with_ignored_labels,
+)
 from portico.ipu.pipelining.placement import Placement, place, unplaced
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
@@ -138,6 +147,7 @@ class ProgramMethods(Facade):
         """
         size = self.combined_train_batch_size if is_training else self.combined_eval_batch_size
         rows = num_rows(inputs)
+        self._check_rows(rows, size, is_training)
         batch = self._on_device(filled_up(inputs, size))
         if not is_training and rows < size:
             batch = with_ignored_labels(batch, rows, self.label_names)
@@ -148,8 +158,31 @@ class ProgramMethods(Facade):
         outputs = dict(self.programs.ready(program)(**batch))
         if "loss" in outputs:
             loss = outputs["loss"]
-            outputs["loss"] = loss.float().mean() if is_training else weighted_loss(loss, rows, size)
+            outputs["loss"] = loss.float().mean() if is_training else self._evaluation_loss(program, loss, inputs)
         return outputs if is_training else cut_back(outputs, rows, size)
+
+    def _evaluation_loss(self, program: Any, losses: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the mean loss over real rows, from those of the micro-batches of a filled-up batch."""
+        rows, size = num_rows(inputs), self.combined_eval_batch_size
+        micro_batch_size = int(self.args.per_device_eval_batch_size)
+        whole = rows - rows % micro_batch_size
+        if whole == rows or not has_float_labels(inputs, self.label_names):
+            return weighted_loss(losses, rows, size)
+        total = whole * weighted_loss(losses, whole, size) if whole else torch.zeros(())
+        batches = row_by_row(inputs, range(whole, rows), size=size, micro_batch_size=micro_batch_size)
+        for batch, num_losses in batches:
+            total = total + program(**self._on_device(batch))["loss"].float().reshape(-1)[:num_losses].sum()
+        return total / rows
+
+    def _check_rows(self, rows: int, size: int, is_training: bool) -> None:
+        if rows == size or (rows < size and (not is_training or self.args.pad_on_batch_axis)):
+            return
+        verb = "trains" if is_training else "evaluates"
+        cure = "without a last batch that is not full (`dataloader_drop_last=True`)" if is_training else "or fewer"
+        raise InputError(
+            f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader give "
+            f"batches of {size} rows, {cure}."
+        )
 
     def compute_loss(
         self,

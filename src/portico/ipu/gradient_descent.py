@@ -1,0 +1,208 @@
+"""``IPUGradientDescentTrainer``: AllenNLP's trainer, whose steps are programs on IPUs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers.trainer_utils import TrainOutput
+from typing_extensions import override
+
+from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
+from portico.gradient_descent.loop import PARTS_TURNED_OFF, LoopTrainer
+from portico.gradient_descent.run import DescentRun
+from portico.gradient_descent.trainer import Trainer
+from portico.ipu.arguments import IPUTrainingArguments
+from portico.ipu.config import IPUConfig
+from portico.ipu.facade.optimization import rebind_schedule
+from portico.ipu.precision import PRECISIONS
+from portico.ipu.trainer import IPUTrainer
+
+# What AllenNLP does on the host between the backward pass and the update, which a program does not leave.
+_HOST_SIDE = {
+    "grad_norm": "give the optimizer `max_grad_norm`, with one of `portico.ipu.backend.optim`",
+    "grad_clipping": "clip by the norm, with `max_grad_norm` of an optimizer of `portico.ipu.backend.optim`",
+    "moving_average": "leave it out, and average the weights of the last checkpoints after the run",
+}
+_ON_THE_MODEL = {
+    "get_regularization_penalty": "add the penalty to the loss in `forward`",
+    "get_metrics": "return from `forward` what is to be counted, and count it in a batch callback",
+}
+_SPREAD = ("devices", "num_nodes", "cuda_device", "distributed")
+
+
+class ProgramRun(DescentRun):
+    """A training whose steps are programs: the rates of a step are set before its forward pass."""
+
+    @override
+    def begin_batch(self, batch_idx: int) -> None:
+        super().begin_batch(batch_idx)
+        self.step_schedulers()
+        self._weights_before = self._weights_to_compare()
+
+    @override
+    def before_optimizer_step(self) -> None:
+        self._fire("on_pre_optimizer_step")
+
+
+class IPULoopTrainer(LoopTrainer, IPUTrainer):
+    """Runs the batches of an AllenNLP trainer through programs; the model is trained in place.
+
+    Args:
+        descent: The AllenNLP trainer.
+        args: Training arguments.
+        **parts: ``ipu_config``, and as of :class:`~portico.gradient_descent.loop.LoopTrainer`.
+    """
+
+    run_class = ProgramRun
+
+    @override
+    def _model_to_train(self, model: nn.Module) -> nn.Module:
+        return model
+
+    @override
+    def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
+        return self.call_model(self.model, inputs, is_training=for_training)
+
+    @override
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.programs.release()
+
+
+class DeviceRandomStates:
+    """Takes the devices' random state into checkpoints, and out of them."""
+
+    def __init__(self, loop: IPULoopTrainer) -> None:
+        self._loop = loop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; there is none before the first step."""
+        program = self._loop.training_model
+        return {"rng_state": None if program is None else program.rng_state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the devices go on from a state, once there is a program."""
+        self._loop._pending_device_rng = state["rng_state"]
+
+
+@Trainer.register("ipu_gradient_descent", constructor="from_partial_objects")
+class IPUGradientDescentTrainer(GradientDescentTrainer):
+    """``GradientDescentTrainer`` on IPUs.
+
+    A batch of ``data_loader`` is what one call takes: micro-batch x replicas x accumulation x device iterations. A
+    batch of ``validation_data_loader`` is micro-batch x replicas x device iterations of inference; the last may have
+    fewer rows. Loss and optimizer are part of the program, so what AllenNLP does to gradients on the host is refused.
+
+    Args:
+        model: The model; it is trained in place.
+        optimizer: SGD, Adam, AdamW or RMSprop of torch, or one of ``portico.ipu.backend.optim``.
+        data_loader: Training batches, all of one size.
+        ipu_config: How the model is spread over IPUs, or the attributes of such a configuration.
+        batch_size: Rows of a training batch, where ``data_loader`` has no ``batch_size``.
+        **options: As of :class:`~portico.gradient_descent.gradient_descent_trainer.GradientDescentTrainer`;
+            ``precision`` is ``"32-true"`` (the default) or ``"16-true"``.
+
+    Raises:
+        ConfigurationError: If the arguments ask for what a program cannot do, before anything is written.
+    """
+
+    loop: IPULoopTrainer
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        data_loader: Any,
+        *,
+        ipu_config: IPUConfig | Mapping[str, Any] | None = None,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> None:
+        _refuse_host_side(model, options)
+        self.ipu_config = IPUConfig(**ipu_config) if isinstance(ipu_config, Mapping) else ipu_config or IPUConfig()
+        self._batch_size = batch_size
+        super().__init__(model, optimizer, data_loader, **options)
+        self.optimizer = self.loop.optimizer
+        for scheduler in self.schedulers:
+            rebind_schedule(getattr(scheduler, "lr_scheduler", scheduler), self.optimizer)
+        self._device_random_states = DeviceRandomStates(self.loop)
+
+    @override
+    def all_callbacks(self) -> list[Any]:
+        # What has a state is saved with these.
+        return [*super().all_callbacks(), self._device_random_states]
+
+    @override
+    def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> IPULoopTrainer:
+        precision = placement.get("precision", "32-true")
+        if precision not in PRECISIONS:
+            raise ConfigurationError(
+                f"`precision={precision!r}` is not supported on IPUs; use one of {', '.join(PRECISIONS)}."
+            )
+        validation = self.data_loader if self.validation_data_loader is None else self.validation_data_loader
+        args = IPUTrainingArguments(
+            output_dir=output_dir,
+            num_train_epochs=self.num_epochs,
+            fp32=precision == "32-true",
+            per_device_train_batch_size=self._micro_batch(self.data_loader, for_inference=False),
+            per_device_eval_batch_size=self._micro_batch(validation, for_inference=True),
+            **PARTS_TURNED_OFF,
+        )
+        return IPULoopTrainer(self, args, ipu_config=self.ipu_config, **parts)
+
+    def _micro_batch(self, loader: Any, *, for_inference: bool) -> int:
+        size, factor = _batch_size(loader) or self._batch_size, self.ipu_config.batch_size_factor(for_inference)
+        if size is None:
+            raise ConfigurationError(
+                f"A {type(loader).__name__} does not say how many rows its batches have, and a program takes one "
+                "number; give `batch_size`."
+            )
+        if size % factor:
+            kind = "validation" if for_inference else "training"
+            raise ConfigurationError(
+                f"The {kind} batches have {size} rows, which do not share out to {factor} micro-batches (replicas x "
+                f"accumulation x device iterations of `ipu_config`); use a multiple of {factor}."
+            )
+        return size // factor
+
+
+def _batch_size(loader: Any) -> int | None:
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size
+
+
+def _refuse_host_side(model: nn.Module, options: Mapping[str, Any]) -> None:
+    for name, instead in _HOST_SIDE.items():
+        if options.get(name) is not None and options[name] is not False:
+            raise ConfigurationError(
+                f"`{name}` works on the host after every backward pass, but on IPUs a program makes the whole step; "
+                f"{instead}."
+            )
+    for name, instead in _ON_THE_MODEL.items():
+        if hasattr(model, name):
+            raise ConfigurationError(
+                f"{type(model).__name__} has `{name}`, which needs Python to run in every step, but on IPUs it runs "
+                f"only to compile the program; {instead}."
+            )
+    if options.get("num_gradient_accumulation_steps", 1) != 1:
+        raise ConfigurationError(
+            f"`num_gradient_accumulation_steps={options['num_gradient_accumulation_steps']}` accumulates on the host; "
+            "set `gradient_accumulation_steps` of `ipu_config`, and let `data_loader` give the rows of all "
+            "micro-batches."
+        )
+    for name in _SPREAD:
+        if options.get(name):
+            raise ConfigurationError(
+                f"`{name}={options[name]!r}` does not choose IPUs; set `replication_factor` and `layers_per_ipu` of "
+                "`ipu_config`."
+            )
+    for name in ("accelerator", "strategy"):
+        if options.get(name) not in (None, "ipu"):
+            raise ConfigurationError(
+                f"`{name}={options[name]!r}` is not that of IPUs; leave it out, or use `GradientDescentTrainer`."
+            )
