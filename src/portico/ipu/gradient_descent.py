@@ -128,12 +128,8 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         self.optimizer = self.loop.optimizer
         for scheduler in self.schedulers:
             rebind_schedule(getattr(scheduler, "lr_scheduler", scheduler), self.optimizer)
-        self._device_random_states = DeviceRandomStates(self.loop)
-
-    @override
-    def all_callbacks(self) -> list[Any]:
-        # What has a state is saved with these.
-        return [*super().all_callbacks(), self._device_random_states]
+        # What has a state is saved with the callbacks.
+        self.own_callbacks = [*self.own_callbacks, DeviceRandomStates(self.loop)]
 
     @override
     def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> IPULoopTrainer:
