@@ -159,7 +159,7 @@ class WithPenalty(Net):
         ),
         ({"ipu_config": {"replication_factor": 3}}, "The training batches have 4 rows, .* use a multiple of 3"),
         (
-            {"data_loader": [], "validation_data_loader": None},
+            {"data_loader": [{}], "validation_data_loader": None},
             "A list does not say how many rows .* give `batch_size`",
         ),
     ],
