@@ -224,7 +224,6 @@ def scalars(folder):
 @pytest.fixture
 def _as_before():
     environment, level = dict(os.environ), transformers.logging.get_verbosity()
-    portico_level = portico.trainer.logger.parent.level
     with warnings.catch_warnings():
         yield
     os.environ.clear()
@@ -232,7 +231,6 @@ def _as_before():
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
     transformers.logging.set_verbosity(level)
-    portico.trainer.logger.parent.setLevel(portico_level)
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatc
 def test_kernels_of_liger_are_applied_where_they_run(tmp_path, monkeypatch):
     applied = []
     monkeypatch.setattr("portico.facade.preparation.apply_liger_kernel", lambda *given: applied.append(given))
-    monkeypatch.setattr("portico.trainer.check_requirements", lambda args: None)
+    monkeypatch.setattr("portico.facade.arguments.check_requirements", lambda args: None)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
     trainer.train()
     assert applied == [(trainer.model, {"rope": True})]
