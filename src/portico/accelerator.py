@@ -10,10 +10,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from portico.accelerator_surface import AcceleratorSurface
-from portico.loaders import LookAheadLoader, skip_first_batches
-from portico.prepared_loaders import prepare_loader
-from portico.process_group import ProcessGroup
-from portico.sharing import BatchSharing
+from portico.distributed.process_group import ProcessGroup
+from portico.loading.loaders import LookAheadLoader, skip_first_batches
+from portico.loading.prepared_loaders import prepare_loader
+from portico.loading.sharing import BatchSharing
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy

@@ -86,7 +86,7 @@ class LightningPlacement:
             local: The first of each machine, instead of the first of all.
             desc: What is done, for debug logs.
         """
-        from portico.processes import connect_early, first_process_first
+        from portico.distributed.processes import connect_early, first_process_first
 
         strategy = self.lightning_strategy
         connect_early(strategy)

@@ -10,7 +10,7 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import RemoveColumnsCollator, seed_worker
 
 from portico.errors import InputError
-from portico.feeds import EvaluationFeed, TrainFeed
+from portico.loading.feeds import EvaluationFeed, TrainFeed
 from portico.run_log import logger
 
 if TYPE_CHECKING:

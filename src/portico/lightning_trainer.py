@@ -9,6 +9,8 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulati
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
+from portico.distributed.processes import end_children
+from portico.distributed.workers import inside_worker
 from portico.errors import InputError
 from portico.lightning_internals import (
     end_at_batches_alone,
@@ -19,9 +21,7 @@ from portico.lightning_internals import (
 )
 from portico.placement import run_placement
 from portico.plan import RunPlan
-from portico.processes import end_children
 from portico.quiet import quiet_lightning
-from portico.workers import inside_worker
 
 
 def build_lightning_trainer(

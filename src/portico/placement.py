@@ -11,10 +11,10 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn
 from transformers.utils.import_utils import is_in_notebook
 
-from portico.ddp import ddp_strategy, refuse_ddp_arguments
+from portico.distributed.ddp import ddp_strategy, refuse_ddp_arguments
+from portico.distributed.sharded import sharded_strategy
 from portico.errors import InputError
 from portico.quiet import quiet_lightning
-from portico.sharded import sharded_strategy
 
 
 def lightning_placement(args: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from transformers.trainer_utils import TrainOutput, has_length
 from portico.checkpoint.callback_states import exportable_callbacks
 from portico.checkpoint.resume import restore_training
 from portico.errors import InputError
-from portico.loaders import skip_first_batches
+from portico.loading.loaders import skip_first_batches
 from portico.plan import ResumePoint, RunPlan
 from portico.run_log import logger
 

@@ -29,6 +29,7 @@ from transformers.utils.import_utils import is_in_notebook
 from portico.accelerator import FacadeAccelerator
 from portico.accelerator_settings import sharing_options
 from portico.datamodule import TrainerDataModule
+from portico.distributed.processes import connect_early
 from portico.errors import InputError, InputRuntimeError
 from portico.facade.argument_order import refuse_old_order
 from portico.facade.arguments import taken_arguments
@@ -42,7 +43,6 @@ from portico.facade.part_kinds import check_part_kinds
 from portico.facade.running import RunningMethods
 from portico.module import TrainerModule
 from portico.precision import full_evaluation_dtype
-from portico.processes import connect_early
 from portico.run_log import announce_overruled
 from portico.state import fresh_state
 

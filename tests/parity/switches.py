@@ -17,9 +17,9 @@ from portico.evaluation.session import EvaluationSession
 from portico.facade.data import DataMethods
 from portico.facade.steps import StepMethods
 from portico.facade.training import TrainingMethods
-from portico.feeds import TrainFeed
+from portico.loading.feeds import TrainFeed
+from portico.loading.samplers import SeededRandomSampler
 from portico.module import TrainerModule
-from portico.samplers import SeededRandomSampler
 from portico.state import TrainingRun
 
 # Order and fetching of data
@@ -27,7 +27,7 @@ from portico.state import TrainingRun
 
 def plain_order(patch):
     """The global generator shuffles, as torch's own sampler has it."""
-    patch.setattr("portico.prepared_loaders._seed_order", lambda batches, sharing: None)
+    patch.setattr("portico.loading.prepared_loaders._seed_order", lambda batches, sharing: None)
 
 
 def same_order_each_epoch(patch):
@@ -55,7 +55,7 @@ def extra_iterator(patch):
 
 def no_look_ahead(patch):
     """A batch is fetched when it is asked for, so nobody knows the last one."""
-    patch.setattr("portico.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
+    patch.setattr("portico.loading.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
 
 
 def windows_batch_by_batch(patch):

@@ -138,7 +138,7 @@ UNSEEN = {
 ELSEWHERE = {
     "the arguments of every run": "max_steps output_dir use_cpu",
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
-    "tests/unit/test_preparation.py": "use_liger_kernel liger_kernel_config",
+    "tests/unit/loading/test_preparation.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
     "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config",
     "tests/parity/test_hub.py": "push_to_hub",

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader
 
 import portico
 from portico.accelerator import FacadeAccelerator
-from portico.loaders import LookAheadLoader
+from portico.loading.loaders import LookAheadLoader
 from unit.toy import Line, toy_trainer
 
 

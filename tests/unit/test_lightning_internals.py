@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from portico import lightning_internals
-from portico.feeds import TrainFeed
 from portico.lightning_internals import UndividedLoss, continue_from, end_epoch_after, publish_metrics
+from portico.loading.feeds import TrainFeed
 from portico.quiet import quiet_lightning
 from unit.toy import toy_trainer
 

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from transformers.trainer_utils import EvalLoopOutput
 
-from portico.feeds import EvaluationFeed
+from portico.distributed.processes import connect, ending_together
 from portico.lightning_internals import evaluate_inside, has_data, keeping_gradients
-from portico.processes import connect, ending_together
+from portico.loading.feeds import EvaluationFeed
 from portico.quiet import quiet_lightning
 from portico.termination import exiting_on_termination
 

@@ -3,9 +3,9 @@
 from transformers.trainer_utils import has_length
 
 from portico.contract import Facade
+from portico.distributed.sharded import refuse_own_backward, refuse_sharded_weights
 from portico.errors import InputError, InputRuntimeError
 from portico.evaluation.metrics import check_metrics
-from portico.sharded import refuse_own_backward, refuse_sharded_weights
 
 
 def check_parts(facade: Facade) -> None:

@@ -14,7 +14,7 @@ from transformers.trainer_utils import has_length, unwrap_peft_model
 from portico.contract import Facade
 from portico.errors import InputError, InputKeyError, InputTypeError
 from portico.facade.historic_overrides import leaves_out
-from portico.loaders import move_to_device
+from portico.loading.loaders import move_to_device
 
 logger = logging.getLogger(__name__)
 _NEED_LENGTHS = ("group_by_length", "batch_rebalance")

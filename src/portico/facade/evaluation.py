@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
+from portico.distributed.workers import in_every_process
 from portico.errors import InputKeyError
 from portico.evaluation.runner import run_evaluation
 from portico.evaluation.session import EvaluationSession
@@ -16,7 +17,6 @@ from portico.facade.steps import StepMethods
 from portico.memory import is_out_of_memory
 from portico.optim import steps_after_evaluation
 from portico.precision import casting_forward, full_evaluation_dtype
-from portico.workers import in_every_process
 
 
 class EvaluationMethods(StepMethods, ReportingMethods, OldNames):

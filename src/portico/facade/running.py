@@ -8,6 +8,8 @@ from transformers.trainer_utils import TrainOutput, align_special_tokens
 
 from portico.callbacks import EventBridge
 from portico.checkpoint.resume import find_checkpoint, resumed_batch_size
+from portico.distributed.processes import connect, ending_together
+from portico.distributed.workers import in_every_process
 from portico.facade.preparation import compiled_for_training, prepared_for_training
 from portico.facade.training import TrainingMethods
 from portico.hub.uploads import quiet_uploads
@@ -16,12 +18,10 @@ from portico.lightning_trainer import build_lightning_trainer
 from portico.memory import with_batches_that_fit
 from portico.plan import ResumePoint, RunPlan
 from portico.precision import casting_forward
-from portico.processes import connect, ending_together
 from portico.quiet import quiet_lightning
 from portico.run_log import announce_training
 from portico.state import TrainingRun
 from portico.termination import exiting_on_termination
-from portico.workers import in_every_process
 
 
 class RunningMethods(TrainingMethods):

@@ -18,9 +18,9 @@ from portico.checkpoint.writer import (
     save_scaler,
     write_checkpoint,
 )
+from portico.distributed.sharded import refuse_sharded_weights
 from portico.facade.reporting import ReportingMethods
 from portico.run_log import logger
-from portico.sharded import refuse_sharded_weights
 from portico.tuning.registry import search_backend
 
 

@@ -1,5 +1,6 @@
 """Moving averages of a model's parameters."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.registry import Registrable
 
 
-class MovingAverage(Registrable):
+class MovingAverage(Registrable, ABC):
     """Keeps an average of every parameter beside it, and swaps it in on request.
 
     Args:
@@ -25,13 +26,13 @@ class MovingAverage(Registrable):
         self._backups = {name: parameter.detach().clone() for name, parameter in self._parameters}
         self._is_assigned = False
 
+    @abstractmethod
     def apply(self, num_updates: int | None = None) -> None:
         """Take the present values into the averages.
 
         Args:
             num_updates: Number of the optimizer step, from 1.
         """
-        raise NotImplementedError
 
     def assign_average_value(self) -> None:
         """Put the averages into the parameters, in place, and keep what was there."""

@@ -42,8 +42,8 @@ class Scheduler:
         self.last_epoch = last_epoch
 
     def get_values(self) -> list[float]:
-        """Return the present value for each group."""
-        raise NotImplementedError
+        """Return the value for each group; by default it stays what it is."""
+        return [group[self.param_group_field] for group in self.optimizer.param_groups]
 
     def step(self, metric: float | None = None) -> None:
         """Take the end of an epoch into account.

@@ -5,10 +5,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
-from portico.loaders import LookAheadLoader, move_to_device, skip_first_batches
-from portico.prepared_loaders import prepare_loader
-from portico.samplers import SeededRandomSampler
-from portico.sharing import BatchSharing
+from portico.loading.loaders import LookAheadLoader, move_to_device, skip_first_batches
+from portico.loading.prepared_loaders import prepare_loader
+from portico.loading.samplers import SeededRandomSampler
+from portico.loading.sharing import BatchSharing
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from portico.errors import InputError
-from portico.sharding import BatchSamplerShard, IterableDatasetShard
+from portico.loading.sharding import BatchSamplerShard, IterableDatasetShard
 
 PROCESSES = st.integers(1, 5)
 SIZES = st.integers(0, 40)

@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, Strategy
 from torch import nn
 
-from portico.ddp import ModelDDPStrategy
+from portico.distributed.ddp import ModelDDPStrategy
+from portico.distributed.fsdp_settings import fsdp_options
 from portico.errors import InputError
-from portico.fsdp_settings import fsdp_options
 
 
 def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | None:

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from portico.dispatch import DispatchingLoader
-from portico.loaders import LookAheadLoader, batching_options, carried_options
-from portico.samplers import SeededRandomSampler
-from portico.sharding import BatchSamplerShard, IterableDatasetShard, check_split
-from portico.sharing import BatchSharing
+from portico.loading.dispatch import DispatchingLoader
+from portico.loading.loaders import LookAheadLoader, batching_options, carried_options
+from portico.loading.samplers import SeededRandomSampler
+from portico.loading.sharding import BatchSamplerShard, IterableDatasetShard, check_split
+from portico.loading.sharing import BatchSharing
 
 
 def prepare_loader(loader: Any, sharing: BatchSharing) -> Any:

@@ -6,7 +6,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 import portico
 from parity.peers import tiny_bert
-from portico.ddp import ModelDDPStrategy, ddp_strategy
+from portico.distributed.ddp import ModelDDPStrategy, ddp_strategy
 from portico.errors import InputError
 from portico.facade.preparation import enable_activation_checkpointing
 from portico.placement import resolve_strategy, run_placement

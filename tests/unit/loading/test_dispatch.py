@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from portico.dispatch import DispatchingLoader
-from portico.loaders import skip_first_batches
-from portico.prepared_loaders import prepare_loader
-from portico.sharing import BatchSharing
-from unit.test_loaders import Numbers, NumberStream
+from portico.loading.dispatch import DispatchingLoader
+from portico.loading.loaders import skip_first_batches
+from portico.loading.prepared_loaders import prepare_loader
+from portico.loading.sharing import BatchSharing
+from unit.loading.test_loaders import Numbers, NumberStream
 
 
 def loaders(dataset, batch_size=2, drop_last=False, **options):

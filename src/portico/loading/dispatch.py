@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers.trainer_pt_utils import find_batch_size
 
-from portico.loaders import LookAheadLoader
+from portico.loading.loaders import LookAheadLoader
 from portico.nested import map_tensors
 
 

@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from transformers.trainer_utils import has_length
 
+from portico.loading.samplers import SkipBatchSampler
+from portico.loading.sharing import BatchSharing
 from portico.nested import map_tensors
-from portico.samplers import SkipBatchSampler
-from portico.sharing import BatchSharing
 
 _CARRIED_OPTIONS = (
     "num_workers",

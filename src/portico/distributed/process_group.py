@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.lightning_internals import makes_workers
 from portico.nested import map_tensors, pad_to_longest
-from portico.processes import all_gather, connect, disconnect, first_process_first
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
