@@ -1,0 +1,1 @@
+"""Models that answer questions: heads on any encoder, and encoder-decoders that read several passages."""

@@ -1,0 +1,204 @@
+"""An encoder with exchangeable heads."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from portico.errors import InputError, InputKeyError, InputTypeError
+from portico.mrc.models.heads import HEAD_CLASSES
+from portico.mrc.models.heads.task_head import TaskHead
+
+TaskHeads: TypeAlias = Mapping[str, type[TaskHead]]
+
+
+class ModelForDownstreamTasks(PreTrainedModel):
+    """A pretrained encoder under one of several heads, which share its weights.
+
+    The class of a model depends on its encoder: make models with :meth:`from_config`, or load saved ones with
+    :meth:`from_pretrained`. The names and classes of the heads are kept in the configuration.
+
+    Args:
+        config: Configuration of the encoder.
+        task_heads: Classes of the heads by name.
+
+    Raises:
+        InputTypeError: If it is this class that is instantiated, and not one made for an encoder.
+        InputError: If there is no head.
+    """
+
+    # The losses of the heads are means of their batch.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: PreTrainedConfig, task_heads: TaskHeads | None = None) -> None:
+        if not self.base_model_prefix:
+            raise InputTypeError(
+                f"`{type(self).__name__}` itself has no encoder; make a model with `from_config(config, path, "
+                "task_heads=...)`, or the class for an encoder with `model_class_from_config(config)`."
+            )
+        super().__init__(config)
+        task_heads = _recorded_heads(config) if task_heads is None else task_heads
+        if not task_heads:
+            raise InputError("The model would have no head; give `task_heads`, such as `EXTRACTIVE_HEAD`.")
+        setattr(self, self.base_model_prefix, _new_encoder(config))
+        self.task_heads = nn.ModuleDict({name: head_class(config) for name, head_class in task_heads.items()})
+        config.task_heads = {name: head_class.__name__ for name, head_class in task_heads.items()}
+        self._head_name: str | None = None
+        self.post_init()
+        if getattr(config, "task_head", None) in task_heads:
+            self.set_task_head(config.task_head)
+
+    @classmethod
+    def model_class_from_config(cls, config: PreTrainedConfig) -> "type[ModelForDownstreamTasks]":
+        """Return the class of the models on the encoder of ``config``.
+
+        Raises:
+            InputError: If transformers knows no such encoder.
+        """
+        # The family of the encoder: how its weights are initialised, and what its part of a checkpoint is called.
+        family = next(
+            kind
+            for kind in encoder_class(config).__mro__[1:]
+            if issubclass(kind, PreTrainedModel) and kind.base_model_prefix
+        )
+        name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
+        return type(name, (cls, family), {"config_class": type(config), "__module__": __name__})
+
+    @classmethod
+    def from_config(
+        cls, config: PreTrainedConfig, *args: Any, task_heads: TaskHeads | None = None, **options: Any
+    ) -> Any:
+        """Return a model on the encoder of ``config``.
+
+        Args:
+            config: Configuration of the encoder.
+            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
+            task_heads: Classes of the heads by name; by default those that ``config`` names.
+            **options: Further options of ``from_pretrained``.
+        """
+        model_class = cls.model_class_from_config(config)
+        if not args:
+            return model_class(config, task_heads)
+        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Load a model with its heads.
+
+        Args:
+            name_or_path: Folder or name.
+            *args: See ``PreTrainedModel.from_pretrained``.
+            config: Its configuration; by default the one beside the weights.
+            **options: See there; and ``task_heads``, by default those of the configuration.
+        """
+        if cls.base_model_prefix:
+            return super().from_pretrained(name_or_path, *args, config=config, **options)
+        config = AutoConfig.from_pretrained(name_or_path) if config is None else config
+        return cls.from_config(config, name_or_path, *args, **options)
+
+    @property
+    def model_(self) -> Any:
+        """The encoder."""
+        return getattr(self, self.base_model_prefix)
+
+    @property
+    def task_head(self) -> Any:
+        """The head in use.
+
+        Raises:
+            InputError: If none was chosen.
+        """
+        if self._head_name is None:
+            raise InputError(
+                f"No head was chosen; call `set_task_head` with one of: {', '.join(map(repr, self.task_heads))}."
+            )
+        return self.task_heads[self._head_name]
+
+    def set_task_head(self, task_head: str) -> None:
+        """Choose the head that the model is trained and evaluated with.
+
+        Raises:
+            InputKeyError: If the model has no such head.
+        """
+        if task_head not in self.task_heads:
+            raise InputKeyError(
+                f"The model has no head {task_head!r}; set one of: {', '.join(map(repr, self.task_heads))}."
+            )
+        self._head_name = self.config.task_head = task_head
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the encoder, then the head in use.
+
+        Args:
+            input_ids: Tokens, ``int64 [B, L]``.
+            attention_mask: 0 at padding, ``[B, L]``.
+            token_type_ids: Segments, where the encoder knows them, ``int64 [B, L]``.
+            position_ids: Positions, where they are not those of the row, ``int64 [B, L]``.
+            inputs_embeds: Embeddings in place of ``input_ids``, ``float [B, L, H]``.
+            output_attentions: Return the attentions of all layers.
+            output_hidden_states: Return the hidden states of all layers.
+            return_dict: Return a ``ModelOutput`` instead of a tuple.
+            **kwargs: Labels and other inputs of the head.
+        """
+        read_by_head = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        given = {
+            **read_by_head,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            "output_attentions": output_attentions,
+            "output_hidden_states": output_hidden_states,
+            "return_dict": return_dict,
+        }
+        outputs = self.model_(**{name: value for name, value in given.items() if value is not None})
+        return self.task_head(outputs, **read_by_head, **kwargs)
+
+
+def encoder_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of the encoder that a configuration is of.
+
+    Raises:
+        InputError: If transformers has no model without a head for it.
+    """
+    if type(config) not in MODEL_MAPPING:
+        raise InputError(
+            f"transformers knows no encoder of a `{type(config).__name__}`; give the configuration of one that "
+            "`AutoModel` knows, such as a `RobertaConfig`."
+        )
+    model_class: type[PreTrainedModel] = MODEL_MAPPING[type(config)]
+    return model_class
+
+
+def _new_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    model_class = encoder_class(config)
+    # No head reads what a pooling layer would make of the first token.
+    pools = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    return model_class(config, **({"add_pooling_layer": False} if pools else {}))
+
+
+def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:
+    """Return the heads that a saved configuration names."""
+    names: Mapping[str, str] = getattr(config, "task_heads", None) or {}
+    unknown = [class_name for class_name in names.values() if class_name not in HEAD_CLASSES]
+    if unknown:
+        raise InputError(
+            f"The model was saved with heads of other classes than ours ({', '.join(unknown)}); give their classes "
+            "by name as `task_heads`."
+        )
+    return {name: HEAD_CLASSES[class_name] for name, class_name in names.items()}
