@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from portico.contract import Facade
 
 
+EXTRACTIVE_FILES: Mapping[str, str] = {
+    "predictions": "predictions",
+    "predictions_processed": "processed_predictions",
+    "references": "label_ids",
+}
+
+
 class AnswerSession(EvaluationSession):
     """Post-processes while the evaluation runs where the post-processing can stream, else when it is over.
 
@@ -25,8 +32,11 @@ class AnswerSession(EvaluationSession):
         features: The features.
         post_process_function: Turns logits into answers; see :class:`~portico.mrc.trainer.MRCTrainer`.
         on_answered: Gets what the post-processing returned.
+        file_suffix: Last part of the names of the files, for one of several data sets.
         **options: Options of :class:`~portico.evaluation.session.EvaluationSession`.
     """
+
+    file_parts = EXTRACTIVE_FILES
 
     def __init__(
         self,
@@ -37,6 +47,7 @@ class AnswerSession(EvaluationSession):
         features: Any,
         post_process_function: Any,
         on_answered: Callable[[Any], None],
+        file_suffix: str = "",
         **options: Any,
     ) -> None:
         # Answers are wanted whether or not there are metrics of them.
@@ -45,6 +56,7 @@ class AnswerSession(EvaluationSession):
         self.features = features
         self.post_process_function = post_process_function
         self.on_answered = on_answered
+        self.file_suffix = file_suffix
         begin = getattr(post_process_function, "begin", None)
         self._num_kept = 0
         self._streamed = begin(examples, features) if begin is not None else None
@@ -62,21 +74,24 @@ class AnswerSession(EvaluationSession):
         # The processes' batches, put together, go on in the order of the features.
         padded = self.facade.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
         rows = to_arrays(self.facade.gather_function(padded))
-        first, self._num_kept = self._num_kept, self._num_kept + len(rows[0])
-        self._streamed.update(rows, np.arange(first, self._num_kept))
+        if not isinstance(rows, tuple | list):
+            rows = (rows,)
+        # What fills up the last batch of several processes may come along, at its end.
+        first = self._num_kept
+        self._num_kept = min(first + len(rows[0]), len(self.features))
+        kept = [array[: self._num_kept - first] for array in rows]
+        self._streamed.update(kept, np.arange(first, self._num_kept))
 
     def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
         """Finish the post-processing, write its files once, and return the user's metrics of the answers."""
         stage = "predict" if self.description == "Prediction" else self.metric_key_prefix
         if self._streamed is not None:
             answered = self._streamed.compute()
-        elif stage == "predict":
-            answered = _call_with_stage(self.post_process_function, self.examples, self.features, logits)
         else:
-            answered = self.post_process_function(self.examples, self.features, logits)
+            answered = self._post_processed(self.whole_output(logits, labels, losses), stage)
         self.on_answered(answered)
         if self.facade.args.should_save:
-            write_answers(answered, self.facade.args.output_dir, stage)
+            write_answers(answered, self.facade.args.output_dir, stage, self.file_suffix, parts=self.file_parts)
         has_references = getattr(answered, "label_ids", None) is not None
         if self.facade.compute_metrics is None or not has_references:
             return {}
@@ -85,32 +100,44 @@ class AnswerSession(EvaluationSession):
         self._answer_metrics.update(answered)
         return self._answer_metrics.compute()
 
+    def whole_output(self, logits: Any, labels: Any, losses: Any) -> Any:
+        """Return what a post-processing that does not stream is called with."""
+        return logits
 
-def write_answers(answered: Any, folder: str, prefix: str) -> None:
-    """Write what a post-processing returned: by its own ``write``, or as PrimeQA's three files.
+    def _post_processed(self, output: Any, stage: str) -> Any:
+        function = self.post_process_function
+        if stage == "predict" and takes_stage(function):
+            return function(self.examples, self.features, output, stage)
+        return function(self.examples, self.features, output)
+
+
+def write_answers(
+    answered: Any, folder: str, prefix: str, suffix: str = "", *, parts: Mapping[str, str] = EXTRACTIVE_FILES
+) -> None:
+    """Write what a post-processing returned: by its own ``write``, or as PrimeQA's files.
 
     Args:
-        answered: Has ``write(folder, prefix)``, or ``predictions``, ``processed_predictions`` and ``label_ids``; of
-            anything else nothing is written.
+        answered: Has ``write(folder, prefix)``, or the attributes that ``parts`` names; of anything else nothing is
+            written.
         folder: Output folder of the run.
         prefix: First word of the file names.
+        suffix: Last part of the file names.
+        parts: Attribute that each file holds, by the middle word of the file's name.
     """
     if hasattr(answered, "write"):
-        answered.write(folder, prefix)
-    elif hasattr(answered, "processed_predictions"):
+        answered.write(folder, f"{prefix}{suffix}")
+    elif all(hasattr(answered, attribute) for attribute in parts.values()):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        contents = {
-            "predictions": answered.predictions,
-            "predictions_processed": answered.processed_predictions,
-            "references": answered.label_ids,
-        }
-        for name, content in contents.items():
-            text = json.dumps(content, indent=4)
-            Path(folder, f"{prefix}_{name}.json").write_text(text, encoding="utf-8")
+        for name, attribute in parts.items():
+            text = json.dumps(getattr(answered, attribute), indent=4, default=_to_list)
+            Path(folder, f"{prefix}_{name}{suffix}.json").write_text(text, encoding="utf-8")
 
 
-def _call_with_stage(function: Any, examples: Any, features: Any, logits: Any) -> Any:
-    """Call a post-processing for a prediction: Hugging Face's takes a stage, PrimeQA's does not."""
+def _to_list(value: Any) -> Any:
+    return np.asarray(value).tolist()
+
+
+def takes_stage(function: Callable[..., Any]) -> bool:
+    """Tell whether a post-processing is told that it predicts: Hugging Face's are, PrimeQA's are not."""
     parameters = inspect.signature(function).parameters
-    takes_stage = "stage" in parameters or len(parameters) > 3
-    return function(examples, features, logits, "predict") if takes_stage else function(examples, features, logits)
+    return "stage" in parameters or len(parameters) > 3

@@ -1,21 +1,12 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import Sampler, SequentialSampler
-from transformers.trainer_utils import PredictionOutput, has_length
-
-from portico.errors import InputError
-from portico.evaluation.session import EvaluationSession
-from portico.mrc.session import AnswerSession
-from portico.trainer import Trainer
-
-Examples = Sequence[Mapping[str, Any]]
+from portico.mrc.answering import AnsweringMethods, Examples
 
 
-class MRCTrainer(Trainer):
+class MRCTrainer(AnsweringMethods):
     """Trains readers and evaluates their answers instead of their logits.
 
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
@@ -30,27 +21,31 @@ class MRCTrainer(Trainer):
         post_process_function: ``f(examples, features, predictions)`` or, for predictions,
             ``f(examples, features, predictions, "predict")``; or an object with ``begin(examples, features)`` whose
             result has ``update(logits, feature_indices)`` and ``compute()``.
+        legacy_metrics: Return and log the metrics of ``compute_metrics`` alone, ``{}`` without one, as PrimeQA's
+            trainer does; by default loss and speed come with them.
         **kwargs: As in :class:`~portico.trainer.Trainer`.
 
     Attributes:
         answered: What the last post-processing returned.
     """
 
-    _carried_from_workers = (*Trainer._carried_from_workers, "answered")
-
     def __init__(
         self,
         *args: Any,
-        eval_examples: Examples | None = None,
+        eval_examples: Any = None,
         eval_dataset: Any = None,
         post_process_function: Callable[..., Any] | None = None,
+        legacy_metrics: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.eval_examples = eval_examples
-        self.post_process_function: Any = post_process_function
-        self.answered: Any = None
-        self._examples_of_run: tuple[Examples, Any] | None = None
-        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+        self.legacy_metrics = legacy_metrics
+        super().__init__(
+            *args,
+            eval_examples=eval_examples,
+            eval_dataset=eval_dataset,
+            post_process_function=post_process_function,
+            **kwargs,
+        )
 
     def evaluate(  # type: ignore[override]
         self,
@@ -80,84 +75,39 @@ class MRCTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         *,
+        test_dataset: Any = None,
         eval_dataset: Any = None,
         eval_examples: Examples | None = None,
     ) -> Any:
         """Answer the questions of a data set.
 
-        Called with ``predict_dataset`` (Hugging Face's way) it returns a ``PredictionOutput``; called with
-        ``eval_dataset``, or with nothing for the trainer's own data (PrimeQA's way), what the post-processing
-        returns, ``{}`` without one.
+        Called in Hugging Face's way, with ``predict_dataset``, it returns a ``PredictionOutput``. Called in PrimeQA's
+        way, it returns what the post-processing returns, ``{}`` without one: that is with ``eval_dataset``, or with
+        nothing for the trainer's own data, or with a post-processing that takes no stage, as PrimeQA's do.
 
         Args:
             predict_dataset: Features.
             predict_examples: The examples they are windows of; without them the logits are returned.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name.
+            test_dataset: Another name of ``predict_dataset``, that of :meth:`portico.Trainer.predict`.
             eval_dataset: Features, for PrimeQA's way.
             eval_examples: The examples they are windows of, for PrimeQA's way.
         """
-        if predict_dataset is not None:
-            output: PredictionOutput = self._answering(
-                predict_examples,
-                predict_dataset,
-                lambda: super(MRCTrainer, self).predict(predict_dataset, ignore_keys, metric_key_prefix),
-            )
-            return output if predict_examples is None else self._with_answers(output)
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        self.answered = None
-        self._answering(
-            examples, features, lambda: super(MRCTrainer, self).predict(features, ignore_keys, metric_key_prefix)
-        )
-        return {} if self.answered is None else self.answered
-
-    def _with_answers(self, output: PredictionOutput) -> PredictionOutput:
-        answered = self.answered
-        return PredictionOutput(
-            predictions=getattr(answered, "predictions", answered),
-            label_ids=getattr(answered, "label_ids", None),
-            metrics=output.metrics,
-        )
-
-    def _answering(self, examples: Examples | None, features: Any, run: Callable[[], Any]) -> Any:
-        """Call ``run`` with its evaluation session answering ``examples``, where there are any."""
-        if examples is None or self.post_process_function is None:
-            return run()
+        features = test_dataset if predict_dataset is None else predict_dataset
+        examples = predict_examples
+        plain = features is None or (examples is not None and self._returns_plain_answers())
         if features is None:
-            raise InputError("There are examples to answer but no features of them; give `eval_dataset` too.")
-        enclosing, self._examples_of_run = self._examples_of_run, (examples, features)
-        try:
-            return run()
-        finally:
-            self._examples_of_run = enclosing
-
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
-        if self._examples_of_run is None:
-            return super()._evaluation_session(dataloader, **options)
-        examples, features = self._examples_of_run
-        return AnswerSession(
-            self,
-            dataloader,
-            examples=examples,
-            features=features,
-            post_process_function=self.post_process_function,
-            on_answered=self._keep_answers,
-            **options,
+            features = self.eval_dataset if eval_dataset is None else eval_dataset
+            examples = self.eval_examples if eval_examples is None else eval_examples
+        return self._predicted(
+            examples,
+            features,
+            lambda: super(MRCTrainer, self).predict(features, ignore_keys, metric_key_prefix),
+            plain=plain,
         )
 
-    def _keep_answers(self, answered: Any) -> None:
-        self.answered = answered
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        # Post-processing finds the features of an example by their order.
-        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is not None:
-            return
-        super()._set_signature_columns_if_needed()
-        head = getattr(self.model, "task_head", None)
-        if head is not None:
-            assert self._signature_columns is not None
-            self._signature_columns += list(inspect.signature(head.forward).parameters)
+    def _with_speed(self, output: Any, prefix: str, start_time: float) -> dict[str, float]:
+        if not self.legacy_metrics:
+            return super()._with_speed(output, prefix, start_time)
+        return {name: value for name, value in output.metrics.items() if name != f"{prefix}_loss"}

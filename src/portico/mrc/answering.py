@@ -1,0 +1,129 @@
+"""What trainers that evaluate by answers have in common."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch.utils.data import Sampler, SequentialSampler
+from transformers.trainer_utils import PredictionOutput, has_length
+
+from portico.errors import InputError
+from portico.evaluation.session import EvaluationSession
+from portico.mrc.session import AnswerSession, takes_stage
+from portico.trainer import Trainer
+
+Examples: TypeAlias = Sequence[Mapping[str, Any]]
+
+_POSITIONS = ("start_positions", "end_positions")
+
+
+class AnsweringMethods(Trainer):
+    """How a trainer turns the outputs of its evaluations into answers.
+
+    Args:
+        *args: As in :class:`~portico.trainer.Trainer`.
+        eval_examples: The examples that ``eval_dataset`` holds the windows of.
+        eval_dataset: Features to evaluate on.
+        post_process_function: See :class:`~portico.mrc.trainer.MRCTrainer`.
+        **kwargs: As in :class:`~portico.trainer.Trainer`.
+
+    Attributes:
+        answered: What the last post-processing returned.
+    """
+
+    _carried_from_workers = (*Trainer._carried_from_workers, "answered")
+    _session_class: type[AnswerSession] = AnswerSession
+
+    def __init__(
+        self,
+        *args: Any,
+        eval_examples: Examples | None = None,
+        eval_dataset: Any = None,
+        post_process_function: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.eval_examples: Any = eval_examples
+        self.post_process_function: Any = post_process_function
+        self.answered: Any = None
+        self._answering_options: dict[str, Any] | None = None
+        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+
+    def _take_model(self, model: Any, model_init: Any) -> None:
+        super()._take_model(model, model_init)
+        head = getattr(self.model, "task_head", None)
+        # The labels of a head are those of the model, whose own signature does not show them.
+        if head is not None and self.args.label_names is None:
+            taken = inspect.signature(head.forward).parameters
+            self.label_names = [name for name in _POSITIONS if name in taken]
+
+    def _predicted(
+        self, examples: Examples | None, features: Any, run: Callable[[], PredictionOutput], *, plain: bool
+    ) -> Any:
+        """Run a prediction and return its answers.
+
+        Args:
+            examples: The examples to answer; without them the outputs are returned as they are.
+            features: The windows of the examples.
+            run: Runs the model over the features.
+            plain: Return what the post-processing returns, ``{}`` without one, instead of a ``PredictionOutput``.
+        """
+        self.answered = None
+        output: PredictionOutput = self._answering(examples, features, run)
+        answered = self.answered
+        if plain:
+            return {} if answered is None else answered
+        if answered is None:
+            return output
+        return PredictionOutput(
+            predictions=getattr(answered, "predictions", answered),
+            label_ids=getattr(answered, "label_ids", None),
+            metrics=output.metrics,
+        )
+
+    def _returns_plain_answers(self) -> bool:
+        """Tell whether the post-processing is PrimeQA's, whose trainer returns from a prediction what it returns."""
+        function = self.post_process_function
+        return function is not None and not hasattr(function, "begin") and not takes_stage(function)
+
+    def _answering(
+        self, examples: Examples | None, features: Any, run: Callable[[], Any], *, file_suffix: str = ""
+    ) -> Any:
+        """Call ``run`` with its evaluation session answering ``examples``, where there are any."""
+        if examples is None or self.post_process_function is None:
+            return run()
+        if features is None:
+            raise InputError("There are examples to answer but no features of them; give `eval_dataset` too.")
+        enclosing = self._answering_options
+        self._answering_options = {"examples": examples, "features": features, "file_suffix": file_suffix}
+        try:
+            return run()
+        finally:
+            self._answering_options = enclosing
+
+    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+        if self._answering_options is None:
+            return super()._evaluation_session(dataloader, **options)
+        return self._session_class(
+            self,
+            dataloader,
+            post_process_function=self.post_process_function,
+            on_answered=self._keep_answers,
+            **self._answering_options,
+            **options,
+        )
+
+    def _keep_answers(self, answered: Any) -> None:
+        self.answered = answered
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        # Post-processing finds the features of an example by their order.
+        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is not None:
+            return
+        super()._set_signature_columns_if_needed()
+        head = getattr(self.model, "task_head", None)
+        if head is not None:
+            assert self._signature_columns is not None
+            self._signature_columns += list(inspect.signature(head.forward).parameters)

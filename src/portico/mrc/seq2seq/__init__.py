@@ -1,0 +1,1 @@
+"""Answers that are generated, from one passage or from several."""
