@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from portico.errors import InputError, InputKeyError, InputTypeError
@@ -17,7 +23,7 @@ from portico.errors import InputError, InputKeyError, InputTypeError
 FID_HEAD: Mapping[str, None] = {"fid_head": None}
 
 
-class FiDModelForDownstreamTasks(PreTrainedModel):
+class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
     """An encoder-decoder, such as BART or T5, that reads several passages for each question.
 
     Its inputs have a dimension more, ``[B, N, L]`` for ``N`` passages; with the usual ``[B, L]`` it is the plain
@@ -53,7 +59,7 @@ class FiDModelForDownstreamTasks(PreTrainedModel):
                 f"transformers knows no encoder-decoder of a `{type(config).__name__}`; give the configuration of one "
                 "that `AutoModelForSeq2SeqLM` knows, such as a `BartConfig` or a `T5Config`."
             )
-        plain = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
+        plain: Any = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
         name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
         return type(name, (cls, plain), {"config_class": type(config), "__module__": __name__})
 
@@ -131,11 +137,13 @@ class FiDModelForDownstreamTasks(PreTrainedModel):
             **options,
         )
 
-    def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
+    @torch.no_grad()
+    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Generate answers.
 
         Args:
             inputs: Tokens of the passages, ``int64 [B, N, L]``; also as ``input_ids``.
+            *args: As in the plain model.
             **options: ``attention_mask``, ``[B, N, L]``, and keywords of ``generate``.
         """
         tokens = options.pop("input_ids", None) if inputs is None else inputs
@@ -144,7 +152,7 @@ class FiDModelForDownstreamTasks(PreTrainedModel):
             options["encoder_outputs"] = self.encode_passages(tokens, mask)
             options["attention_mask"] = _in_one_row(torch.ones_like(tokens) if mask is None else mask)
             tokens = None
-        return super().generate(tokens, **options)
+        return super().generate(tokens, *args, **options)  # type: ignore[misc]
 
     def encode_passages(self, input_ids_BNL: Tensor, attention_mask_BNL: Tensor | None) -> BaseModelOutput:
         """Return the hidden states of all passages of a question in a row, ``float [B, N * L, H]``."""

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -181,7 +181,7 @@ def encoder_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
             f"transformers knows no encoder of a `{type(config).__name__}`; give the configuration of one that "
             "`AutoModel` knows, such as a `RobertaConfig`."
         )
-    model_class: type[PreTrainedModel] = MODEL_MAPPING[type(config)]
+    model_class: type[PreTrainedModel] = cast(Any, MODEL_MAPPING[type(config)])
     return model_class
 
 

@@ -50,9 +50,12 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         """
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
-        parent = super()
         return self._answering(
-            examples, features, lambda: parent.evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+            examples,
+            features,
+            lambda: super(Seq2SeqMRCTrainer, self).evaluate(
+                eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
+            ),
         )
 
     def predict(  # type: ignore[override]
@@ -82,11 +85,10 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        parent = super()
         return self._predicted(
             examples,
             features,
-            lambda: parent.predict(features, ignore_keys, metric_key_prefix, **gen_kwargs),
+            lambda: super(Seq2SeqMRCTrainer, self).predict(features, ignore_keys, metric_key_prefix, **gen_kwargs),
             plain=examples is not None and self._returns_plain_answers(),
         )
 

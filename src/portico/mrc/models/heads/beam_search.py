@@ -61,7 +61,8 @@ class BeamSearchQAHead(TaskHead):
             **inputs: Not used by this head.
         """
         hidden = model_outputs[0]
-        cls_index = one_each(cls_index) if cls_index is not None else torch.zeros_like(hidden[:, 0, 0], dtype=torch.long)
+        first = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+        cls_index = first if cls_index is None else one_each(cls_index)
         start_logits = self.start_logits(hidden, p_mask=p_mask)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -105,4 +106,3 @@ class BeamSearchQAHead(TaskHead):
             self.answer_class(hidden_BLH, start_states=expected_BH, cls_index=cls_index_B),
         )
         return dict(zip(BEAM_OUTPUTS, values, strict=True))
-

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from portico.errors import InputError
 from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput

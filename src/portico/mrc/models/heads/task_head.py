@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 
 class TaskHead(nn.Module, ABC):

@@ -1,0 +1,41 @@
+"""PrimeQA's trainer for several sources and a teacher, with its arguments."""
+
+from typing import Any
+
+from portico.mrc.distillation.losses import Distillation
+from portico.mrc.distillation.teacher import load_teacher
+from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
+
+
+class MSKD_MRCTrainer(MultiSourceMRCTrainer):
+    """A :class:`MultiSourceMRCTrainer` that is told its teacher by paths, as PrimeQA's trainer is.
+
+    The arguments can also be attributes of the training arguments, where PrimeQA's scripts put them.
+
+    Args:
+        *args: As in :class:`MultiSourceMRCTrainer`.
+        kd_teacher_model_path: Folder or name of the teacher's weights; without it nothing is distilled.
+        kd_teacher_config_path: Folder or name of the teacher's configuration; by default that of its weights.
+        kd_temperature: What the teacher's logits are divided by.
+        **kwargs: As in :class:`MultiSourceMRCTrainer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        kd_teacher_model_path: str | None = None,
+        kd_teacher_config_path: str | None = None,
+        kd_temperature: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        model_path = self._told("kd_teacher_model_path", kd_teacher_model_path)
+        if model_path is None:
+            return
+        config_path = self._told("kd_teacher_config_path", kd_teacher_config_path)
+        temperature = self._told("kd_temperature", kd_temperature)
+        self.teacher = load_teacher(model_path, config_path, student=self.model)
+        self.distillation = Distillation("mse", temperature=1.0 if temperature is None else float(temperature))
+
+    def _told(self, name: str, argument: Any) -> Any:
+        return getattr(self.args, name, None) if argument is None else argument
