@@ -14,6 +14,8 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.config.attributes import ATTRIBUTES
 from portico.ipu.pipelining.picture import pipeline_picture
 from portico.ipu.trainer import IPUMethods
+from portico.mrc.collators import head_collator
+from portico.mrc.models.loading import head_of
 from portico.mrc.run import ReaderTraining, run_mrc
 from portico.mrc.run import valid_keys as mrc_keys
 from portico.mrc.trainer import MRCTrainer
@@ -51,6 +53,7 @@ def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
         ReaderTraining(
             arguments_class=IPUTrainingArguments,
             make_trainer=partial(_make_trainer, config, settings.preprocess["max_seq_length"]),
+            make_multi_source_trainer=None,
             report_sections=_pipeline_section,
         ),
     )
@@ -58,7 +61,8 @@ def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
 
 def _make_trainer(config: IPUConfig, max_length: int, **parts: Any) -> IPUMRCTrainer:
     tokenizer = parts["processing_class"]
-    parts["data_collator"] = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
+    parts["data_collator"] = head_collator(head_of(parts["model"]), tokenizer, padded)
     return IPUMRCTrainer(ipu_config=config, **parts)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import BertForQuestionAnswering
+from transformers import PreTrainedModel
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
 
 WAVELENGTH_EXPONENTS = (2.0, 7.5)
@@ -55,11 +55,11 @@ LATER_LAYERS: tuple[Role, ...] = (Neighbour(-4, REGION_GAIN), Neighbour(4, REGIO
 
 
 @torch.no_grad()
-def give_heads_roles(model: BertForQuestionAnswering) -> None:
+def give_heads_roles(model: PreTrainedModel) -> None:
     """Start the heads of a freshly made model as this module describes.
 
     Args:
-        model: Changed in place; the global random state of torch is used.
+        model: A BERT under any head, changed in place; the global random state of torch is used.
     """
     config = model.config
     units = _Units.of(config.hidden_size, config.hidden_size // config.num_attention_heads)

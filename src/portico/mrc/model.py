@@ -1,10 +1,11 @@
 from difflib import get_close_matches
 from typing import Any
 
-from transformers import BertConfig, BertForQuestionAnswering, PreTrainedTokenizerBase
+from transformers import BertConfig, PreTrainedTokenizerBase
 
 from portico.errors import InputError
 from portico.mrc.head_roles import give_heads_roles
+from portico.mrc.models.loading import PLAIN_HEAD, new_model
 
 SMALL_BERT = {
     "hidden_size": 128,
@@ -38,15 +39,16 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
     return BertConfig(**fields)
 
 
-def build_small_bert(config: BertConfig) -> BertForQuestionAnswering:
+def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
     """Build an untrained reader whose attention heads start with the roles of `portico.mrc.head_roles`.
 
     Args:
         config: Its shape, as from `small_bert_config`.
+        head: What stands on it, see `portico.mrc.models.loading.new_model`.
 
     Returns:
         A model in training mode. Its weights come from the global random state of torch: seed it first.
     """
-    model = BertForQuestionAnswering(config)
+    model = new_model(config, head)
     give_heads_roles(model)
     return model

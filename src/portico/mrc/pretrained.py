@@ -7,10 +7,11 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoTokenizer, BertConfig
+from transformers import AutoConfig, AutoTokenizer, BertConfig
 
 from portico.errors import InputError
 from portico.mrc.model import build_small_bert, small_bert_config
+from portico.mrc.models.loading import PLAIN_HEAD, check_head, load_model
 from portico.mrc.tokenizer import train_wordpiece_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -40,16 +41,21 @@ class Reader:
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 
 
-def load_reader(name_or_path: str) -> Reader:
+def load_reader(name_or_path: str, head: str | None = None) -> Reader:
     """Load a pretrained encoder with a question answering head, which is new where the model has none.
+
+    Args:
+        name_or_path: Folder or name on the hub.
+        head: See :func:`~portico.mrc.models.loading.load_model`.
 
     Raises:
         InputError: If there is no such model, it has no question answering head, or no tokenizer that fits it.
     """
+    check_head(head)
     try:
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-        model = AutoModelForQuestionAnswering.from_pretrained(name_or_path, config=config)
+        model = load_model(name_or_path, config, head)
     except (OSError, ValueError, SafetensorError) as error:
         raise InputError(
             f"`model.name_or_path={name_or_path}` gives no model that answers questions, with its tokenizer "
@@ -75,7 +81,14 @@ def _check_tokenizer(name_or_path: str, tokenizer: Any, model: Any) -> None:
         )
 
 
-def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model: Mapping[str, Any]) -> Reader:
+def new_reader(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    max_length: int,
+    model: Mapping[str, Any],
+    head: str = PLAIN_HEAD,
+) -> Reader:
     """Make a small BERT with random weights and a tokenizer trained on ``texts``.
 
     Args:
@@ -83,10 +96,12 @@ def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model:
         vocab_size: Pieces of the tokenizer, at most.
         max_length: Longest input in tokens, unless ``model`` says otherwise.
         model: Fields of ``BertConfig`` that differ from the small BERT's.
+        head: See :func:`~portico.mrc.models.loading.new_model`.
 
     Raises:
         InputError: If the texts need more pieces, or no BERT can have these fields.
     """
+    check_head(head)
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
     if len(tokenizer) > vocab_size:
         raise InputError(
@@ -96,7 +111,7 @@ def new_reader(texts: Iterable[str], *, vocab_size: int, max_length: int, model:
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
     try:
-        return Reader(build_small_bert(small_bert_config(tokenizer, **fields)), tokenizer)
+        return Reader(build_small_bert(small_bert_config(tokenizer, **fields), head), tokenizer)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise InputError(
             f"No BERT can be made with {_listed(model)} ({' '.join(str(error).split())}); set them otherwise, or "

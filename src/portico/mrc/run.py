@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import DataCollatorWithPadding, set_seed
+from transformers import set_seed
 
 from portico.arguments import TrainingArguments
 from portico.configured_run import (
@@ -18,8 +18,13 @@ from portico.configured_run import (
     training_arguments,
 )
 from portico.errors import InputError
-from portico.mrc.data import DATA_KEYS, Examples, load_examples
+from portico.mrc.collators import head_collator
+from portico.mrc.data import DATA_KEYS, Examples
+from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
+from portico.mrc.multi_source.data import load_sources, pooled
+from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
 from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
@@ -30,6 +35,7 @@ from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
 
+_MODEL_KEYS = ("name_or_path", "head", *TEACHER_KEYS)
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
 
@@ -45,11 +51,14 @@ class ReaderTraining:
     Args:
         arguments_class: Class of the training arguments.
         make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
+        make_multi_source_trainer: Makes it of those of
+            :class:`~portico.mrc.multi_source.trainer.MultiSourceMRCTrainer`; ``None`` where that cannot run.
         report_sections: Returns what the report shows beside the answers: HTML by heading.
     """
 
     arguments_class: type[TrainingArguments] = TrainingArguments
     make_trainer: Callable[..., MRCTrainer] = MRCTrainer
+    make_multi_source_trainer: Callable[..., MRCTrainer] | None = MultiSourceMRCTrainer
     report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
 
 
@@ -57,8 +66,8 @@ def valid_keys() -> dict[str, list[str]]:
     """Return the keys that :func:`run_mrc` takes, for each group in which they are fixed."""
     return {
         "args": argument_keys(TrainingArguments),
-        "model": ["name_or_path", *bert_fields()],
-        "data": list(DATA_KEYS),
+        "model": [*_MODEL_KEYS, *bert_fields()],
+        "data": [*DATA_KEYS, "sources"],
         "preprocess": list(_PREPROCESS_KEYS),
         "postprocess": list(_POSTPROCESS_KEYS),
         "metric": ["version_2_with_negative"],
@@ -71,8 +80,10 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
 
     Args:
         settings: The groups. ``args`` are fields of :class:`~portico.arguments.TrainingArguments`; ``model`` has
-            ``name_or_path``, or fields of ``BertConfig`` for a new small BERT; for ``data`` see
-            :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
+            ``name_or_path``, or fields of ``BertConfig`` for a new small BERT, and the ``head`` on either, see
+            :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
+            :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
+            :func:`~portico.mrc.multi_source.data.load_sources`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
             ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
             ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
             ``None`` looks whether a question has no answer.
@@ -90,7 +101,8 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     arguments = training_arguments(training.arguments_class, settings.args, settings.strategy, settings.output_dir)
     check_callbacks(settings.callbacks, arguments)
     set_seed(arguments.seed)
-    examples = load_examples(settings.data)
+    sources = load_sources(settings.data)
+    examples = pooled(sources)
     reader = _reader(settings.model, settings.preprocess, examples)
     _check_lengths(settings.preprocess, reader)
     featurizer = Featurizer(
@@ -101,23 +113,52 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     )
     version_2 = settings.metric.get("version_2_with_negative")
     version_2 = examples.has_unanswerable if version_2 is None else version_2
-    trainer = training.make_trainer(
+    teaching = teaching_parts(settings.model, reader.model)
+    trainer = _trainer_class(training, settings)(
         model=reader.model,
         args=arguments,
-        train_dataset=featurizer.train_features(examples.train),
-        eval_dataset=featurizer.eval_features(examples.validation, labels=True),
-        eval_examples=examples.validation,
+        **_datasets(sources, featurizer, labels=not gives_loss_alone(reader.model)),
+        **teaching,
         processing_class=reader.tokenizer,
-        data_collator=DataCollatorWithPadding(reader.tokenizer),
-        post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **settings.postprocess),
+        data_collator=head_collator(head_of(reader.model), reader.tokenizer),
+        post_process_function=SpanPostProcessing(
+            version_2_with_negative=version_2, **_post_processing_options(settings.postprocess, reader.model)
+        ),
         compute_metrics=SquadMetrics(version_2),
         callbacks=list(settings.callbacks),
         loggers=list(settings.logger),
     )
     metrics = train_and_evaluate(trainer)
     used = _used(settings, trainer, examples)
-    _report(trainer, metrics, used, training.report_sections(trainer), seconds=time.time() - started)
+    sections = training.report_sections(trainer)
+    _report(trainer, metrics, used, sections, sources, seconds=time.time() - started)
     return metrics
+
+
+def _trainer_class(training: ReaderTraining, settings: RunSettings) -> Callable[..., MRCTrainer]:
+    wanted = {"data.sources": settings.data.get("sources"), "model.teacher": settings.model.get("teacher")}
+    given = [f"`{name}`" for name, value in wanted.items() if value is not None]
+    if not given:
+        return training.make_trainer
+    if training.make_multi_source_trainer is None:
+        raise InputError(
+            f"{' and '.join(given)} cannot be used on this accelerator; leave it out, or train with `trainer=mrc`."
+        )
+    return training.make_multi_source_trainer
+
+
+def _datasets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bool) -> dict[str, Any]:
+    """Return the data that a trainer takes: of the one source, or lists of those of each."""
+    train = [featurizer.train_features(source.train) for source in sources]
+    evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
+    examples = [source.validation for source in sources]
+    parts = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
+    return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}
+
+
+def _post_processing_options(postprocess: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+    # Beams are no logits: they have a post-processing of their own.
+    return {"mode": "beam_search", **postprocess} if head_of(model) == "beam_search" else postprocess
 
 
 def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dict[str, Mapping[str, Any]]:
@@ -136,13 +177,17 @@ def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dic
 
 
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
-    fields_ = {key: value for key, value in model.items() if key != "name_or_path"}
+    fields_ = {key: value for key, value in model.items() if key not in _MODEL_KEYS}
     if model.get("name_or_path") is not None:
         _check_unshaped(fields_, model["name_or_path"])
-        return load_reader(model["name_or_path"])
+        return load_reader(model["name_or_path"], model.get("head"))
     texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
-        texts, vocab_size=preprocess["vocab_size"], max_length=preprocess["max_seq_length"], model=fields_
+        texts,
+        vocab_size=preprocess["vocab_size"],
+        max_length=preprocess["max_seq_length"],
+        model=fields_,
+        head=model.get("head") or PLAIN_HEAD,
     )
 
 
@@ -169,25 +214,28 @@ def _report(
     metrics: Mapping[str, float],
     settings: Mapping[str, Any],
     sections: Mapping[str, str],
+    sources: Sequence[Examples],
     *,
     seconds: float,
 ) -> None:
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
-    page = folder / "report.html"
-    write_report(
-        page,
-        question_results(trainer.eval_examples or [], trainer.answered.answers),
-        metrics=metrics,
-        log_history=trainer.state.log_history,
-        settings=settings,
-        more_sections=sections,
-        title="Machine reading comprehension",
-    )
+    one = len(sources) == 1
+    pages = [folder / ("report.html" if one else f"report_{number}.html") for number in range(len(sources))]
+    for page, source, answered in zip(pages, sources, [trainer.answered] if one else trainer.answered, strict=True):
+        write_report(
+            page,
+            question_results(source.validation, answered.answers),
+            metrics=metrics,
+            log_history=trainer.state.log_history,
+            settings=settings,
+            more_sections=sections,
+            title="Machine reading comprehension",
+        )
     print_summary(
         metrics,
         title="Machine reading comprehension",
-        files={"Report": str(page), "Everything else": str(folder)},
+        files={"Report": ", ".join(map(str, pages)), "Everything else": str(folder)},
         seconds=seconds,
     )

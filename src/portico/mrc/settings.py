@@ -16,7 +16,14 @@ _POSITIVE = Rule((int,), least=1)
 _TEXT_OR_NULL = Rule((str, type(None)))
 
 _RULES: Mapping[str, Mapping[str, Rule]] = {
-    "model": {"name_or_path": _TEXT_OR_NULL},
+    "model": {
+        "name_or_path": _TEXT_OR_NULL,
+        "head": _TEXT_OR_NULL,
+        "teacher": _TEXT_OR_NULL,
+        "distillation_loss": _TEXT_OR_NULL,
+        "distillation_temperature": Rule((float, type(None))),
+        "distillation_weight": Rule((float, type(None))),
+    },
     "data": {
         "train_file": _TEXT_OR_NULL,
         "validation_file": _TEXT_OR_NULL,

@@ -1,6 +1,6 @@
 """What lets a trainer train on several data sets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Sampler
@@ -52,4 +52,4 @@ def joined(datasets: Any) -> Any:
 
 def _is_dataset(part: Any) -> bool:
     """Tell a data set from an example, as a list of examples is a data set too."""
-    return not isinstance(part, dict) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
+    return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")

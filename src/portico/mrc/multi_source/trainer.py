@@ -25,6 +25,9 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         distillation: See there.
         **kwargs: As in :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of
             data sets or a ``ConcatDataset``, and ``eval_examples`` has the examples of each.
+
+    Attributes:
+        answered: What the last post-processing of each data set returned, a list.
     """
 
     @in_every_process
@@ -51,11 +54,11 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
         examples = self.eval_examples if eval_examples is None else eval_examples
         self._memory_tracker.start()
-        sources = _paired(features.datasets, examples)
-        each = [
-            self._evaluate_source(number, *source, ignore_keys, metric_key_prefix)
-            for number, source in enumerate(sources)
-        ]
+        each, answered = [], []
+        for number, (part, its_examples) in enumerate(_paired(features.datasets, examples)):
+            each.append(self._evaluate_source(number, part, its_examples, ignore_keys, metric_key_prefix))
+            answered.append(self.answered)
+        self.answered = answered
         means = {
             name: sum(metrics[name] for metrics in each) / len(each)
             for name in each[0]

@@ -1,0 +1,43 @@
+"""The examples of a run, of one source or of several."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from portico.errors import InputError
+from portico.mrc.data import Examples, load_examples
+
+
+def load_sources(data: Mapping[str, Any]) -> list[Examples]:
+    """Return the examples of each source.
+
+    Args:
+        data: As :func:`~portico.mrc.data.load_examples` takes it, for one source. With ``sources``, a list of such
+            mappings, there are several, and each says what differs from the rest of ``data``.
+
+    Raises:
+        InputError: If the sources are no such list, or one of them cannot be used.
+    """
+    shared = {key: value for key, value in data.items() if key != "sources"}
+    sources = data.get("sources")
+    if sources is None:
+        return [load_examples(shared)]
+    if not isinstance(sources, list) or not sources or not all(isinstance(source, Mapping) for source in sources):
+        raise InputError(
+            f"`data.sources={sources}` is no list of sources; set it to a list with the keys of `data` that differ, "
+            "as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
+        )
+    unknown = sorted({key for source in sources for key in source} - set(shared))
+    if unknown:
+        raise InputError(
+            f"`data.sources` sets {', '.join(unknown)}, which `data` does not have; a source has: "
+            f"{', '.join(sorted(shared))}."
+        )
+    return [load_examples({**shared, **source}) for source in sources]
+
+
+def pooled(sources: Sequence[Examples]) -> Examples:
+    """Return the examples of all sources as those of one."""
+    return Examples(
+        train=[example for source in sources for example in source.train],
+        validation=[example for source in sources for example in source.validation],
+    )
