@@ -26,6 +26,7 @@ class Answers:
         choice: Which of them is the answer.
 
     Attributes:
+        shortlist: The best spans of the examples.
         predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
             the kind of answer.
         spans: Its characters in the context, ``{id: (start, end)}``, ``None`` where no span is the answer.
@@ -41,7 +42,7 @@ class Answers:
     """What the n-best lists call the scores of a span's first and last token."""
 
     def __init__(self, shortlist: Shortlist, choice: Choice) -> None:
-        self._shortlist, self._choice = shortlist, choice
+        self.shortlist, self._choice = shortlist, choice
         self.null_threshold = choice.threshold
         self.predictions: dict[str, str] = {}
         self.spans: dict[str, tuple[int, int] | None] = {}
@@ -62,27 +63,27 @@ class Answers:
     @cached_property
     def candidates(self) -> dict[str, list[SpanAnswer]]:
         """The best spans of every example, best first, with their places; "no answer" has an empty text."""
-        return dict(self._shortlist)
+        return dict(self.shortlist)
 
     @cached_property
     def context_indices(self) -> dict[str, int]:
         """See the class."""
-        return dict(zip(self._shortlist.example_ids, self._places(self._choice.span_E)[1].tolist(), strict=True))
+        return dict(zip(self.shortlist.example_ids, self._places(self._choice.span_E)[1].tolist(), strict=True))
 
     @cached_property
     def passages(self) -> dict[str, int]:
         """See the class."""
         keeps_E = (self._choice.chosen_E >= 0) | (self._choice.type_E != TargetType.SPAN_ANSWER)
         span_E = np.where(keeps_E, self._choice.span_E, -1)
-        passages = np.append(self._shortlist.passage_N, -1)[span_E].tolist()
-        return dict(zip(self._shortlist.example_ids, passages, strict=True))
+        passages = np.append(self.shortlist.passage_N, -1)[span_E].tolist()
+        return dict(zip(self.shortlist.example_ids, passages, strict=True))
 
     @cached_property
     def answer_types(self) -> dict[str, TargetType]:
         """See the class."""
         is_none_E = (self._choice.chosen_E < 0) & (self._choice.type_E == TargetType.SPAN_ANSWER)
         types = np.where(is_none_E, TargetType.NO_ANSWER, self._choice.type_E).tolist()
-        return dict(zip(self._shortlist.example_ids, map(TargetType, types), strict=True))
+        return dict(zip(self.shortlist.example_ids, map(TargetType, types), strict=True))
 
     @cached_property
     def best_texts(self) -> dict[str, str]:
@@ -91,7 +92,7 @@ class Answers:
 
     def at_null_threshold(self, threshold: float) -> "Answers":
         """Return the answers for another threshold: "no answer" where its odds exceed it."""
-        return type(self)(self._shortlist, replace(self._choice, threshold=threshold))
+        return type(self)(self.shortlist, replace(self._choice, threshold=threshold))
 
     def write(self, folder: str | Path, prefix: str | None = "eval") -> None:
         """Write the files of the QA example of transformers: predictions, n-best lists and null odds.
@@ -110,20 +111,20 @@ class Answers:
 
     def _places(self, span_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
-        chars_N2 = np.append(self._shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
-        return chars_N2[span_E], np.append(self._shortlist.context_N, 0)[span_E]
+        chars_N2 = np.append(self.shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
+        return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
 
     def _nbest_records(self) -> Iterator[tuple[str, list[NBestRecord]]]:
         """Build the n-best list of one example after the other."""
-        spans = self._shortlist.ranked.spans
+        spans = self.shortlist.ranked.spans
         columns = (
             spans.chars_N2,
-            self._shortlist.context_N,
+            self.shortlist.context_N,
             spans.start_logit_N,
             spans.end_logit_N,
-            self._shortlist.probability_N,
+            self.shortlist.probability_N,
         )
-        for example_id, contexts, own in self._shortlist.examples():
+        for example_id, contexts, own in self.shortlist.examples():
             rows = zip(*(column[own].tolist() for column in columns), strict=True)
             yield example_id, [self._record(contexts, *row) for row in rows]
 

@@ -22,11 +22,11 @@ from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
 from portico.mrc.answers.ranking import null_spans, rank_spans
-from portico.mrc.answers.search import Search, TopTokenSearch
+from portico.mrc.answers.scorers import ScoreDifference, sum_of_logits
+from portico.mrc.answers.search import Search, TopTokenSearch, UnpaddedSearch
 from portico.mrc.answers.shortlist import Shortlist, first_of_each_text
 from portico.mrc.answers.span_table import RankedSpans
 from portico.mrc.answers.top_tokens import Ties
-from portico.mrc.arrays import Int64s
 from portico.mrc.columns import Examples
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
@@ -49,10 +49,13 @@ class SpanPostProcessor:
             the model's answer types. ``"hf"`` gives the answers of the QA example of transformers to the last bit: its
             order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
         search: ``"exhaustive"`` looks for the best of all spans, at several times the cost.
+        scorer: Rank spans by PrimeQA's score, whose tokens and ties are then PrimeQA's too; "no answer" is none of
+            its answers.
         calibration: Turns scores into probabilities.
 
     Raises:
-        InputError: If an example has no features, two have the same ``id``, or a feature belongs to none.
+        InputError: If an example has no features, two have the same ``id``, a feature belongs to none, or options do
+            not go together.
     """
 
     def __init__(
@@ -66,30 +69,39 @@ class SpanPostProcessor:
         null_score_diff_threshold: float = 0.0,
         ties: Ties = "deterministic",
         search: SpanSearch = "top",
+        scorer: ScoreDifference | None = None,
         calibration: AnswerCalibration | None = None,
     ) -> None:
         self._questions = Questions(examples)
         ids = self._questions.ids
         self._offsets = features if isinstance(features, TokenOffsets) else token_offsets(features, ids)
-        self._version_2_with_negative = version_2_with_negative
+        self._version_2_with_negative = version_2_with_negative and scorer is None
         self._n_best_size = n_best_size
         self._max_answer_length = max_answer_length
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties: Ties = ties
-        self._calibration = calibration
+        self._scorer = scorer
+        self._calibration = calibration or AnswerCalibration()
         longest = int(self._offsets.lengths_F.max())
         keep = BestTokens(self._search(search, longest), n_best_size, longest)
         self._collector = SpanCollector(self._offsets, keep)
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether the rules are our own, and not those that another library's answers are to equal."""
+        return self._ties == "deterministic" and self._scorer is None
+
     def _search(self, search: SpanSearch, longest: int) -> Search:
-        if search == "top":
-            return TopTokenSearch(self._n_best_size, longest, self._ties)
-        if search != "exhaustive" or self._ties == "hf":
+        if search == "exhaustive" and self._is_own:
+            return ExhaustiveSearch(self._n_best_size, self._max_answer_length, self._offsets)
+        if search != "top":
             raise InputError(
-                f"`search={search}` with `ties={self._ties}` cannot be used; set `search` to top, or to exhaustive "
-                "where ties are deterministic."
+                f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by our own "
+                "rules and not by those of transformers or PrimeQA."
             )
-        return ExhaustiveSearch(self._n_best_size, self._max_answer_length, self._offsets)
+        if self._scorer is not None:
+            return UnpaddedSearch(self._n_best_size, self._offsets.lengths_F)
+        return TopTokenSearch(self._n_best_size, longest, self._ties)
 
     def update(
         self,
@@ -140,10 +152,11 @@ class SpanPostProcessor:
             nulls,
             n_best_size=self._n_best_size,
             max_answer_length=self._max_answer_length,
-            distinct=self._ties != "hf",
+            scorer=self._scorer or sum_of_logits,
+            distinct=self._is_own,
         )
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
-        heeded = slice(0 if self._ties == "hf" else None)  # transformers knows no answer types
+        heeded = slice(None if self._is_own else 0)  # the others do not answer by type
         type_E = answer_types(candidates.type_logits_FK[:, heeded], example_F)
         return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
 
@@ -156,17 +169,12 @@ class SpanPostProcessor:
 
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
         ids, contexts = self._questions.ids, self._questions.contexts
-        context_N = self._contexts_of(ranked, candidates)
-        first_N = first_of_each_text(contexts, ranked, context_N)
-        ranked, context_N = ranked.select(first_N), context_N[first_N]
-        passages = self._questions.passages
-        passage_N = (
-            context_N if passages is None else passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
-        )
-        calibration = self._calibration or AnswerCalibration()
-        probability_N = calibration.calibrated(span_probabilities(ranked, temperature=calibration.temperature))
-        return Shortlist(ids, contexts, ranked, context_N, passage_N, probability_N)
-
-    def _contexts_of(self, ranked: RankedSpans, candidates: Candidates) -> Int64s:
-        context_N: Int64s = self._offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
-        return context_N
+        row_N = ranked.spans.place_N3[:, 0]
+        context_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
+        if self._is_own:
+            first_N = first_of_each_text(contexts, ranked, context_N)
+            ranked, context_N = ranked.select(first_N), context_N[first_N]
+        passages, chars_N2 = self._questions.passages, ranked.spans.chars_N2
+        passage_N = context_N if passages is None else passage_indices(chars_N2, ranked.example_N, passages)
+        softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
+        return Shortlist(ids, contexts, ranked, context_N, passage_N, self._calibration.calibrated(softmax_N))
