@@ -3,7 +3,20 @@
 from portico.lazy import lazy_exports
 
 _HOMES = {
+    "AbstractPostProcessor": "portico.mrc.post_processors.abstract",
+    "ConfidenceScorer": "portico.mrc.post_processors.confidence",
+    "ELI5FiDPostProcessor": "portico.mrc.post_processors.eli5_fid",
+    "EvalPredictionWithProcessing": "portico.mrc.eval_prediction",
+    "ExtractivePipelinePostProcessor": "portico.mrc.post_processors.extractive_pipeline",
+    "ExtractivePostProcessor": "portico.mrc.post_processors.extractive",
+    "ExtractiveReader": "portico.mrc.reader.extractive_reader",
     "MRCTrainer": "portico.mrc.trainer",
+    "NaturalQuestionsPostProcessor": "portico.mrc.post_processors.natural_questions",
+    "SQUADPostProcessor": "portico.mrc.post_processors.squad",
+    "ScoreNormalizer": "portico.mrc.post_processors.score_normalizer",
+    "SupportedSpanScorers": "portico.mrc.answers.scorers",
+    "TargetType": "portico.mrc.target_type",
+    "initialize_scorer": "portico.mrc.answers.scorers",
 }
 
 __all__ = sorted(_HOMES)

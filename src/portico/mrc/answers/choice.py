@@ -3,11 +3,14 @@
 Shape suffixes: E examples, N ranked spans.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from portico.mrc.answers.span_table import RankedSpans, Spans
 from portico.mrc.arrays import Bools, Int64s
+from portico.mrc.target_type import TargetType
 
 LITERAL_EMPTY = -1
 """Both characters of the span that stands for the text "empty"."""
@@ -32,30 +35,50 @@ def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
     needs_E = (ranked.counts_E <= 1) & (texts_E == 0)
     before = ranked.row_starts[:-1][needs_E]
-    chars_N2, *scores = ranked.spans.columns()
+    chars_N2, *others = ranked.spans.columns()
     spans = Spans(
-        np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *(np.insert(score_N, before, 0) for score_N in scores)
+        np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *(np.insert(other, before, 0, axis=0) for other in others)
     )
     return RankedSpans(spans, ranked.row_starts + np.concatenate([[0], np.cumsum(needs_E)])), needs_E
 
 
-def best_spans(ranked: RankedSpans) -> Int64s:
-    """Return the best span of every example, ``int64 [E]``, -1 where there is none."""
-    return np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The answer to every question.
+
+    Attributes:
+        span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
+        null_odds_E: By how much the score of "no answer" exceeds that span's, ``float64 [E]``; where there is none,
+            its own score; ``None`` if "no answer" cannot be predicted.
+        threshold: "No answer" is predicted where the odds exceed it.
+        type_E: The kind of answer (:class:`~portico.mrc.target_type.TargetType`), ``int64 [E]``.
+    """
+
+    span_E: Int64s
+    null_odds_E: npt.NDArray[np.float64] | None
+    threshold: float
+    type_E: Int64s
+
+    @property
+    def chosen_E(self) -> Int64s:
+        """The span that is the answer, ``int64 [E]``, -1 where no span is."""
+        is_span_E = self.type_E == TargetType.SPAN_ANSWER
+        if self.null_odds_E is not None:
+            is_span_E &= ~(self.null_odds_E > self.threshold)
+        return np.where(is_span_E, self.span_E, -1)
 
 
-def best_spans_or_null(ranked: RankedSpans, nulls: Spans, threshold: float) -> tuple[Int64s, npt.NDArray[np.float64]]:
-    """Return the best span with a text of every example, or -1 where "no answer" beats it.
+def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
+    """Choose between spans and "no answer".
 
     Args:
         ranked: The spans.
-        nulls: "No answer" of every example.
+        nulls: "No answer" of every example; ``None`` if it cannot be predicted.
         threshold: "No answer" is the answer where its score exceeds the span's by more than this.
-
-    Returns:
-        The spans, ``int64 [E]``, and by how much the score of "no answer" exceeds theirs, ``float64 [E]``; where no
-        span has a text, its own score.
+        type_E: The kind of answer, ``int64 [E]``.
     """
+    if nulls is None:
+        return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
     textual = np.append(np.flatnonzero(has_text(ranked.spans)), len(ranked.spans))
     best_E = textual[np.searchsorted(textual, ranked.row_starts[:-1])]
     found_E = best_E < ranked.row_starts[1:]
@@ -64,4 +87,4 @@ def best_spans_or_null(ranked: RankedSpans, nulls: Spans, threshold: float) -> t
     # One logit after the other, as transformers does it: their rounded sum may differ in the last bit.
     odds_E[found_E] -= ranked.spans.start_logit_N[best]
     odds_E[found_E] -= ranked.spans.end_logit_N[best]
-    return np.where(found_E & ~(odds_E > threshold), best_E, -1), odds_E.astype(np.float64)
+    return Choice(np.where(found_E, best_E, -1), odds_E.astype(np.float64), threshold, type_E)

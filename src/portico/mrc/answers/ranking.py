@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.offsets import TokenOffsets
-from portico.mrc.answers.span_table import RankedSpans, Spans
-from portico.mrc.answers.spans import Candidates
-from portico.mrc.arrays import Int32s, Int64s, Tokens
+from portico.mrc.answers.scorers import SpanScorer, sum_of_logits
+from portico.mrc.answers.span_table import RankedSpans, Spans, is_null
+from portico.mrc.arrays import Int64s
 
 _FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
 
@@ -29,6 +30,7 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
     chosen_E = least[np.searchsorted(least, first_E)]  # of equal windows the first counts
     return Spans(
         np.zeros((len(chosen_E), 2), np.int32),
+        np.stack([chosen_E, *np.full((2, len(chosen_E)), -1)], axis=1).astype(np.int32),
         candidates.starts.null_F[chosen_E],
         candidates.ends.null_F[chosen_E],
         score_F[chosen_E],
@@ -42,6 +44,8 @@ def rank_spans(
     *,
     n_best_size: int,
     max_answer_length: int,
+    scorer: SpanScorer = sum_of_logits,
+    distinct: bool = False,
 ) -> RankedSpans:
     """Return the best legal spans of every example.
 
@@ -56,18 +60,24 @@ def rank_spans(
             case; ``None`` leaves it out.
         n_best_size: Spans to keep of each example.
         max_answer_length: In tokens.
+        scorer: Gives the scores.
+        distinct: Keep only the best of spans of the same characters, which windows that overlap share.
     """
     example_F = offsets.example_index_F[candidates.feature_index_F]
     blocks, counts = [], []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
-        feature_N, spans = _legal_spans(candidates[features], offsets, max_answer_length)
-        example_N = example_F[features][feature_N] - examples.start
+        spans = _legal_spans(candidates, features, offsets, max_answer_length, scorer)
+        example_N = example_F[spans.place_N3[:, 0]] - examples.start
         num_examples = examples.stop - examples.start
         if nulls is not None:
             example_N = np.concatenate([example_N, np.arange(num_examples)])
             spans = Spans.concatenate([spans, nulls[examples]])
-        best_N = _best(example_N, spans, n_best_size, num_examples, num_nulls=0 if nulls is None else num_examples)
+        order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
+        if distinct:
+            context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
+            order_N = order_N[_first_of_their_kind(example_N[order_N], context_N[order_N], spans[order_N])]
+        best_N = _best(order_N, example_N, spans, n_best_size, num_examples)
         blocks.append(spans[best_N])
         counts.append(np.bincount(example_N[best_N], minlength=num_examples))
     return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
@@ -83,39 +93,49 @@ def _blocks(example_F: Int64s) -> Iterator[slice]:
         start = stop
 
 
-def _legal_spans(block: Candidates, offsets: TokenOffsets, max_answer_length: int) -> tuple[Int64s, Spans]:
-    """Return the legal pairs of a start and an end with the row of their feature in the block."""
-    begin_Fn = _chars(block.starts.token_Fn, block.feature_index_F, offsets)[..., 0]
-    end_Fn = _chars(block.ends.token_Fn, block.feature_index_F, offsets)[..., 1]
+def _legal_spans(
+    candidates: Candidates, features: slice, offsets: TokenOffsets, max_answer_length: int, scorer: SpanScorer
+) -> Spans:
+    """Return the legal pairs of a start and an end of some features."""
+    block = candidates[features]
+    begin_Fn = offsets.chars(block.starts.token_Fn, block.feature_index_F)[..., 0]
+    end_Fn = offsets.chars(block.ends.token_Fn, block.feature_index_F)[..., 1]
     extent_Fnn = block.ends.token_Fn[:, None, :] - block.starts.token_Fn[:, :, None]
     legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
     legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < max_answer_length)
+    if block.paired:
+        legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
     feature_N, start_N, end_N = np.nonzero(legal_Fnn)
     start_logit_N = block.starts.logit_Fn[feature_N, start_N]
     end_logit_N = block.ends.logit_Fn[feature_N, end_N]
-    chars_N2 = np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1)
-    return feature_N, Spans(chars_N2, start_logit_N, end_logit_N, start_logit_N + end_logit_N)
+    return Spans(
+        np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
+        np.stack([feature_N + features.start, start_N, end_N], axis=1).astype(np.int32),
+        start_logit_N,
+        end_logit_N,
+        scorer(block, feature_N, start_logit_N, end_logit_N),
+    )
 
 
-def _chars(token_Fn: Tokens, feature_index_F: Int64s, offsets: TokenOffsets) -> Int32s:
-    """Return the characters of the tokens, ``int32 [F, n, 2]``; -1 for tokens outside the context or the row."""
-    start_F1 = offsets.row_starts[feature_index_F, None]
-    flat_Fn = start_F1 + token_Fn
-    in_row_Fn = (token_Fn >= 0) & (flat_Fn < offsets.row_starts[feature_index_F + 1, None])
-    chars_Fn2 = offsets.char_offsets_T2[np.where(in_row_Fn, flat_Fn, start_F1)]
-    return np.where(in_row_Fn[..., None], chars_Fn2, np.int32(-1))
+def _first_of_their_kind(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
+    """Return, in ascending order, which spans are not those characters of a context that came before."""
+    kinds = (example_N, context_N, *spans.chars_N2.T, is_null(spans))
+    order_N = np.lexsort(kinds)  # stable, so that the first of a kind comes first
+    is_new_N = np.zeros(len(order_N), np.bool_)
+    is_new_N[:1] = True
+    for kind_N in kinds:
+        is_new_N[1:] |= kind_N[order_N[1:]] != kind_N[order_N[:-1]]
+    return np.sort(order_N[is_new_N])
 
 
-def _best(example_N: Int64s, spans: Spans, n_best_size: int, num_examples: int, *, num_nulls: int) -> Int64s:
-    """Return which spans to keep, example by example, best first; the last `num_nulls` stand for "no answer"."""
-    order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
-    example_N = example_N[order_N]
+def _best(order_N: Int64s, example_N: Int64s, spans: Spans, n_best_size: int, num_examples: int) -> Int64s:
+    """Return which spans to keep, example by example, best first; "no answer" is kept where it competes."""
+    example_N, spans = example_N[order_N], spans[order_N]
     first_E = np.searchsorted(example_N, np.arange(num_examples))
     kept_N = np.arange(len(order_N)) - first_E[example_N] < n_best_size
-    if num_nulls:
-        is_null_N = order_N >= len(order_N) - num_nulls
-        listed_N = kept_N & (spans.chars_N2[order_N] == 0).all(axis=1)
-        has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
-        kept_N |= is_null_N & ~has_null_E[example_N]
+    # transformers takes a span without characters at the very beginning for "no answer".
+    listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
+    has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
+    kept_N |= is_null(spans) & ~has_null_E[example_N]
     kept: Int64s = order_N[kept_N]
     return kept

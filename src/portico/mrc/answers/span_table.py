@@ -18,12 +18,15 @@ class Spans:
 
     Attributes:
         chars_N2: Characters ``[start, end)``, ``int32 [N, 2]``; ``(0, 0)`` for "no answer".
+        place_N3: Row of the span's feature among the candidates, ranks of its start and its end there, ``int32
+            [N, 3]``; the ranks of "no answer" are -1.
         start_logit_N: Start logits.
         end_logit_N: End logits.
-        score_N: Their sums in the same dtype.
+        score_N: What spans are ranked by; their sums in the same dtype, unless a scorer says otherwise.
     """
 
     chars_N2: Int32s
+    place_N3: Int32s
     start_logit_N: Floats
     end_logit_N: Floats
     score_N: Floats
@@ -57,6 +60,22 @@ class RankedSpans:
     row_starts: Int64s
 
     @property
+    def example_N(self) -> Int64s:
+        """The example of each span, ``int64 [N]``."""
+        return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)
+
+    @property
     def counts_E(self) -> Int64s:
         """Spans of each example, ``int64 [E]``."""
         return np.diff(self.row_starts)
+
+    def select(self, spans_N: Bools) -> "RankedSpans":
+        """Return the spans of a mask, ``bool [N]``, in their order."""
+        kept = np.concatenate([[0], np.cumsum(spans_N)])
+        return RankedSpans(self.spans[spans_N], kept[self.row_starts])
+
+
+def is_null(spans: Spans) -> Bools:
+    """Tell which spans stand for "no answer", ``bool [N]``."""
+    null_N: Bools = spans.place_N3[:, 1] < 0
+    return null_N

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from portico.errors import InputError
-from portico.mrc.answers.spans import SpanCollector
+from portico.mrc.answers.best_tokens import BestTokens
+from portico.mrc.answers.collector import SpanCollector
+from portico.mrc.answers.offsets import TokenOffsets
+from portico.mrc.answers.search import TopTokenSearch
 from portico.mrc.answers.top_tokens import top_tokens
 
 logits = hnp.arrays(
@@ -35,9 +38,12 @@ def random_logits(num_features, length, seed=0):
 
 
 def collect(num_features, longest, batches, n_best_size=3, ties="deterministic"):
-    collector = SpanCollector(num_features, longest, n_best_size=n_best_size, ties=ties)
-    for batch in batches:
-        collector.update(*batch)
+    row_starts = np.arange(num_features + 1) * longest
+    offsets = TokenOffsets(np.arange(num_features), row_starts, np.zeros((row_starts[-1], 2), np.int32))
+    search = TopTokenSearch(n_best_size, longest, ties)
+    collector = SpanCollector(offsets, BestTokens(search, n_best_size, longest))
+    for starts, ends, rows in batches:
+        collector.update((starts, ends), rows)
     return collector
 
 

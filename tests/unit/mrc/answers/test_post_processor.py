@@ -72,6 +72,13 @@ def order_of(logits, n, ties):
     return sorted(range(len(logits)), key=lambda t: (-logits[t], t))[:n]
 
 
+def first_of_each(spans, key):
+    firsts = {}
+    for span in spans:
+        firsts.setdefault(key(span), span)
+    return list(firsts.values())
+
+
 def slow_example(context, windows, *, negative, n, longest, ties):
     """Follow the rules one span at a time; return the n-best list and the score of "no answer"."""
     found, null = [], None
@@ -85,9 +92,14 @@ def slow_example(context, windows, *, negative, n, longest, ties):
                     found.append((starts[s] + ends[e], starts[s], ends[e], (offsets[s][0], offsets[e][1])))
     if negative:
         found.append(null)
-    best = sorted(found, key=lambda span: span[0], reverse=True)[:n]
+    best = sorted(found, key=lambda span: span[0], reverse=True)
+    if ties == "deterministic":
+        best = first_of_each(best, lambda span: "null" if span is null else span[3])
+    best = best[:n]
     if negative and null not in best:
         best.append(null)
+    if ties == "deterministic":
+        best = first_of_each(best, lambda span: None if span is null else context[slice(*span[3])])
     scores = [score for score, *_ in best]
     records = [
         {"start_logit": float(start), "end_logit": float(end), "text": context[chars[0] : chars[1]]}
