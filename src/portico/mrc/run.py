@@ -20,7 +20,8 @@ from portico.configured_run import (
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
+from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
+from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
@@ -61,7 +62,7 @@ def valid_keys() -> dict[str, list[str]]:
         "data": list(DATA_KEYS),
         "preprocess": list(_PREPROCESS_KEYS),
         "postprocess": list(_POSTPROCESS_KEYS),
-        "metric": ["version_2_with_negative"],
+        "metric": list(METRIC_KEYS),
         "strategy": list(STRATEGY_KEYS),
     }
 
@@ -74,8 +75,8 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT; for ``data`` see
             :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
             ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
-            ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
-            ``None`` looks whether a question has no answer.
+            ``max_answer_length``, ``null_score_diff_threshold``; for ``metric`` see
+            :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
@@ -91,6 +92,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     check_callbacks(settings.callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(settings.data)
+    metric = chosen_metric(settings.metric, examples.validation, has_unanswerable=examples.has_unanswerable)
     reader = _reader(settings.model, settings.preprocess, examples)
     _check_lengths(settings.preprocess, reader)
     featurizer = Featurizer(
@@ -99,8 +101,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         doc_stride=settings.preprocess["doc_stride"],
         max_question_length=settings.preprocess.get("max_question_length"),
     )
-    version_2 = settings.metric.get("version_2_with_negative")
-    version_2 = examples.has_unanswerable if version_2 is None else version_2
+    version_2 = has_negatives(settings.metric, has_unanswerable=examples.has_unanswerable)
     trainer = training.make_trainer(
         model=reader.model,
         args=arguments,
@@ -110,7 +111,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         processing_class=reader.tokenizer,
         data_collator=DataCollatorWithPadding(reader.tokenizer),
         post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **settings.postprocess),
-        compute_metrics=SquadMetrics(version_2),
+        compute_metrics=metric,
         callbacks=list(settings.callbacks),
         loggers=list(settings.logger),
     )

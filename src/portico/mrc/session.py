@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers.trainer_utils import EvalPrediction
 
 from portico.evaluation.arrays import to_arrays
 from portico.evaluation.session import EvaluationSession
@@ -82,7 +83,7 @@ class AnswerSession(EvaluationSession):
             return {}
         if self._answer_metrics is None:
             return self.facade.compute_metrics(answered)
-        self._answer_metrics.update(answered)
+        self._answer_metrics.update(_as_scored(answered))
         return self._answer_metrics.compute()
 
 
@@ -107,6 +108,12 @@ def write_answers(answered: Any, folder: str, prefix: str) -> None:
         for name, content in contents.items():
             text = json.dumps(content, indent=4)
             Path(folder, f"{prefix}_{name}.json").write_text(text, encoding="utf-8")
+
+
+def _as_scored(answered: Any) -> EvalPrediction:
+    """Return what metrics take; PrimeQA's post-processing has that beside all candidates."""
+    processed = getattr(answered, "processed_predictions", None)
+    return answered if processed is None else EvalPrediction(processed, answered.label_ids)
 
 
 def _call_with_stage(function: Any, examples: Any, features: Any, logits: Any) -> Any:

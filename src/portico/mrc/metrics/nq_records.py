@@ -1,13 +1,11 @@
 """Predictions and references of Natural Questions, in PrimeQA's form or in that of the official files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from portico.errors import InputError
+from portico.mrc.metrics.annotators import Annotated, Record, annotators_of, shared_value
 from portico.mrc.metrics.answer_spans import check_prediction, checked_yes_no
-from portico.mrc.metrics.tydi_records import Annotated, annotators_of, shared_value
-
-Record: TypeAlias = Mapping[str, Any]
 
 _UNITS = ("byte", "token")
 

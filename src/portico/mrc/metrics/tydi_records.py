@@ -1,14 +1,10 @@
 """Predictions and references of TyDi QA, in PrimeQA's form or in that of the official files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from portico.errors import InputError
+from portico.mrc.metrics.annotators import Annotated, Record, annotators_of, shared_value
 from portico.mrc.metrics.answer_spans import Prediction, SpanAnswer, check_prediction, checked_span, checked_yes_no
-
-Record: TypeAlias = Mapping[str, Any]
-# One record an annotator, or one record whose values are lists with one entry an annotator.
-Annotated: TypeAlias = Record | Sequence[Record]
 
 
 def read_predictions(predictions: Sequence[Record]) -> dict[str, Prediction]:
@@ -49,35 +45,6 @@ def _reference(reference: Annotated) -> tuple[str, tuple[str, list[SpanAnswer]]]
     annotators = annotators_of(reference)
     key, language = (shared_value(reference, annotators, name) for name in ("example_id", "language"))
     return str(key), (str(language), [_answer(one, key) for one in annotators])
-
-
-def annotators_of(reference: Annotated) -> list[Record]:
-    """Return what each annotator says, as one record an annotator.
-
-    Args:
-        reference: Such records already, or one record of lists; single values in it hold for all annotators.
-    """
-    if not isinstance(reference, Mapping):
-        return list(reference)
-    lists = {name: values for name, values in reference.items() if _is_list(values)}
-    single = {name: value for name, value in reference.items() if name not in lists}
-    return [{**single, **dict(zip(lists, row, strict=True))} for row in zip(*lists.values(), strict=True)]
-
-
-def shared_value(reference: Annotated, annotators: list[Record], name: str) -> Any:
-    """Return what all annotators have in common; a question without any still has its single values."""
-    if annotators:
-        return annotators[0][name]
-    if isinstance(reference, Mapping) and not _is_list(reference[name]):
-        return reference[name]
-    raise InputError(
-        f"A reference without annotators has no `{name}`; give `{{'example_id': ..., 'language': ..., 'annotations': "
-        "[]}` for a question that nobody annotated."
-    )
-
-
-def _is_list(values: Any) -> bool:
-    return isinstance(values, Sequence) and not isinstance(values, str) or hasattr(values, "tolist")
 
 
 def _answer(record: Record, key: Any) -> SpanAnswer:
