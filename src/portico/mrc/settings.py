@@ -48,7 +48,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "include_english": Rule((bool, type(None))),
         "long_non_null_threshold": _POSITIVE,
         "short_non_null_threshold": _POSITIVE,
-        "language": Rule((str,)),
+        "language": _TEXT_OR_NULL,
         "skip_unanswered": Rule((bool,)),
         "use_stemmer": Rule((bool,)),
     },

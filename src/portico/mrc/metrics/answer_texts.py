@@ -120,7 +120,7 @@ class Mlqa(AnswerTexts):
     Source: the official evaluation script of MLQA, arXiv:1910.07475.
     """
 
-    def __init__(self, language: str, **kwargs: Any) -> None:
+    def __init__(self, language: str | None, **kwargs: Any) -> None:
         super().__init__(normalization(language), **kwargs)
 
 

@@ -79,6 +79,6 @@ def _check_gold(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
     without = [example["id"] for example in examples if not gold_texts(example)]
     if without:
         raise InputError(
-            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, {without[0]!r} for one, which "
-            f"the metric {name} cannot score; choose `metric=squad_v2`, or data in which every question has an answer."
+            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, {without[0]!r} for one, and "
+            f"the metric {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
         )

@@ -41,7 +41,7 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ENGLISH_ARTICLES.sub(" ", text.lower().translate(_NO_ASCII_PUNCTUATION)).split())
 
 
-def normalization(language: str) -> Normalize:
+def normalization(language: str | None) -> Normalize:
     """Return MLQA's normalisation for a language: its articles, all of Unicode's punctuation.
 
     Chinese characters become words of their own.
