@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.ipu.config.attributes import ATTRIBUTES as IPU_ATTRIBUTES
+from portico.mrc.metrics.chosen import METRIC_KEYS
 
 FACADE_ARGS = ("strategy", "accelerator", "devices", "precision")
 OVERRIDES = ("trainer.run=fake_runner.run", "trainer.valid_keys=fake_runner.valid_keys")
@@ -24,7 +25,7 @@ def valid_keys():
         "data": data.split(),
         "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
         "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],
-        "metric": ["version_2_with_negative"],
+        "metric": list(METRIC_KEYS),
         "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],
     }
 

@@ -10,12 +10,17 @@ _HOMES = {
     "ExtractivePipelinePostProcessor": "portico.mrc.post_processors.extractive_pipeline",
     "ExtractivePostProcessor": "portico.mrc.post_processors.extractive",
     "ExtractiveReader": "portico.mrc.reader.extractive_reader",
+    "MLQA": "portico.mrc.metrics.primeqa",
     "MRCTrainer": "portico.mrc.trainer",
+    "NQF1": "portico.mrc.metrics.primeqa",
     "NaturalQuestionsPostProcessor": "portico.mrc.post_processors.natural_questions",
+    "ROUGE": "portico.mrc.metrics.primeqa",
+    "SQUAD": "portico.mrc.metrics.primeqa",
     "SQUADPostProcessor": "portico.mrc.post_processors.squad",
     "ScoreNormalizer": "portico.mrc.post_processors.score_normalizer",
     "SupportedSpanScorers": "portico.mrc.answers.scorers",
     "TargetType": "portico.mrc.target_type",
+    "TyDiF1": "portico.mrc.metrics.primeqa",
     "initialize_scorer": "portico.mrc.answers.scorers",
 }
 

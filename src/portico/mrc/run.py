@@ -22,10 +22,11 @@ from portico.mrc.collators import head_collator
 from portico.mrc.data import DATA_KEYS, Examples
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
 from portico.mrc.multi_source.data import load_sources, pooled
 from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
-from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
+from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
@@ -70,7 +71,7 @@ def valid_keys() -> dict[str, list[str]]:
         "data": [*DATA_KEYS, "sources"],
         "preprocess": list(_PREPROCESS_KEYS),
         "postprocess": list(_POSTPROCESS_KEYS),
-        "metric": ["version_2_with_negative"],
+        "metric": list(METRIC_KEYS),
         "strategy": list(STRATEGY_KEYS),
     }
 
@@ -85,8 +86,8 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
             :func:`~portico.mrc.multi_source.data.load_sources`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
             ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
-            ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
-            ``None`` looks whether a question has no answer.
+            ``max_answer_length``, ``null_score_diff_threshold``; for ``metric`` see
+            :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
@@ -103,6 +104,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     set_seed(arguments.seed)
     sources = load_sources(settings.data)
     examples = pooled(sources)
+    metric = chosen_metric(settings.metric, examples.validation, has_unanswerable=examples.has_unanswerable)
     reader = _reader(settings.model, settings.preprocess, examples)
     _check_lengths(settings.preprocess, reader)
     featurizer = Featurizer(
@@ -111,8 +113,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         doc_stride=settings.preprocess["doc_stride"],
         max_question_length=settings.preprocess.get("max_question_length"),
     )
-    version_2 = settings.metric.get("version_2_with_negative")
-    version_2 = examples.has_unanswerable if version_2 is None else version_2
+    version_2 = has_negatives(settings.metric, has_unanswerable=examples.has_unanswerable)
     teaching = teaching_parts(settings.model, reader.model)
     trainer = _trainer_class(training, settings)(
         model=reader.model,
@@ -124,7 +125,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         post_process_function=SpanPostProcessing(
             version_2_with_negative=version_2, **_post_processing_options(settings.postprocess, reader.model)
         ),
-        compute_metrics=SquadMetrics(version_2),
+        compute_metrics=metric,
         callbacks=list(settings.callbacks),
         loggers=list(settings.logger),
     )

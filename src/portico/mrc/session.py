@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from transformers.trainer_utils import EvalPrediction
 
 from portico.evaluation.arrays import to_arrays
 from portico.evaluation.session import EvaluationSession
@@ -97,7 +98,7 @@ class AnswerSession(EvaluationSession):
             return {}
         if self._answer_metrics is None:
             return self.facade.compute_metrics(answered)
-        self._answer_metrics.update(answered)
+        self._answer_metrics.update(_as_scored(answered))
         return self._answer_metrics.compute()
 
     def whole_output(self, logits: Any, labels: Any, losses: Any) -> Any:
@@ -135,6 +136,12 @@ def write_answers(
 
 def _to_list(value: Any) -> Any:
     return np.asarray(value).tolist()
+
+
+def _as_scored(answered: Any) -> EvalPrediction:
+    """Return what metrics take; PrimeQA's post-processing has that beside all candidates."""
+    processed = getattr(answered, "processed_predictions", None)
+    return answered if processed is None else EvalPrediction(processed, answered.label_ids)
 
 
 def takes_stage(function: Callable[..., Any]) -> bool:

@@ -45,7 +45,20 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "max_answer_length": _POSITIVE,
         "null_score_diff_threshold": Rule((float,)),
     },
-    "metric": {"version_2_with_negative": Rule((bool, type(None)))},
+    "metric": {
+        "name": Rule((str,)),
+        "version_2_with_negative": Rule((bool, type(None))),
+        "no_answer_threshold": Rule((float,)),
+        "average_precision": Rule((bool,)),
+        "passage_non_null_threshold": _POSITIVE,
+        "minimal_non_null_threshold": _POSITIVE,
+        "include_english": Rule((bool, type(None))),
+        "long_non_null_threshold": _POSITIVE,
+        "short_non_null_threshold": _POSITIVE,
+        "language": _TEXT_OR_NULL,
+        "skip_unanswered": Rule((bool,)),
+        "use_stemmer": Rule((bool,)),
+    },
 }
 
 

@@ -1,20 +1,15 @@
-"""Exact match and F1 of one answer, by the rules of SQuAD."""
+"""Exact match and F1 of one answer.
 
-import re
-import string
+SQuAD 2.0 counts an answer of which normalisation leaves nothing as "no answer"; SQuAD 1.1 knows no such thing and
+finds no word in common with it.
+"""
+
 from collections import Counter
 from collections.abc import Sequence
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+from portico.mrc.metrics.normalization import Normalize, normalize_answer
 
-
-def normalize_answer(text: str) -> str:
-    """Return the text in lower case without ASCII punctuation, English articles and extra blanks.
-
-    Source: SQuAD, arXiv:1606.05250, section 6.1.
-    """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+__all__ = ["exact_match", "normalize_answer", "text_scores", "token_f1"]
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
@@ -39,16 +34,32 @@ def token_f1(prediction: str, golds: Sequence[str]) -> float:
         golds: As in `exact_match`.
     """
     words = normalize_answer(prediction).split()
-    return max(_word_f1(words, gold.split()) for gold in _normalized(golds))
+    return max(_agreement(words, gold.split()) for gold in _normalized(golds))
+
+
+def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:
+    """Return the best exact match, 0 or 1, and the best F1 in 0..1 by the rules of SQuAD 1.1.
+
+    Args:
+        prediction: The predicted text.
+        golds: The gold answers, at least one.
+        normalize: Makes texts comparable.
+    """
+    normalized = normalize(prediction)
+    normalized_golds = [normalize(gold) for gold in golds]
+    words = normalized.split()
+    return float(normalized in normalized_golds), max(_word_f1(words, gold.split()) for gold in normalized_golds)
 
 
 def _normalized(golds: Sequence[str]) -> list[str]:
     return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 
+def _agreement(words: list[str], gold_words: list[str]) -> float:
+    return _word_f1(words, gold_words) if words and gold_words else float(words == gold_words)
+
+
 def _word_f1(words: list[str], gold_words: list[str]) -> float:
-    if not words or not gold_words:
-        return float(words == gold_words)
     num_shared = (Counter(words) & Counter(gold_words)).total()
     if num_shared == 0:
         return 0.0

@@ -1,0 +1,84 @@
+"""The metric that the settings of a run name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torchmetrics import Metric
+
+from portico.errors import InputError
+from portico.mrc.metrics.answer_texts import Mlqa, Mrqa, SquadV1
+from portico.mrc.metrics.nq import NqF1
+from portico.mrc.metrics.records import gold_texts
+from portico.mrc.metrics.rouge import Rouge
+from portico.mrc.metrics.span_scores import SpanScores
+from portico.mrc.metrics.squad import SquadV2
+from portico.mrc.metrics.tydi import TydiF1
+
+# Each metric with the settings that it takes.
+_METRICS: Mapping[str, tuple[Callable[..., Metric], tuple[str, ...]]] = {
+    "squad": (SquadV1, ()),
+    "squad_v2": (SquadV2, ("no_answer_threshold", "average_precision")),
+    "tydi": (TydiF1, ("passage_non_null_threshold", "minimal_non_null_threshold", "include_english")),
+    "nq": (NqF1, ("long_non_null_threshold", "short_non_null_threshold", "precision_targets")),
+    "mlqa": (Mlqa, ("language",)),
+    "mrqa": (Mrqa, ("skip_unanswered",)),
+    "rouge": (Rouge, ("rouge_types", "use_stemmer")),
+}
+
+_OF_SPANS = ("tydi", "nq")
+_NEED_GOLD = ("squad", "mlqa", "mrqa", "rouge")
+
+METRIC_KEYS = ("name", "version_2_with_negative", *sorted({key for _, keys in _METRICS.values() for key in keys}))
+"""The keys of the settings, of all metrics."""
+
+
+def chosen_metric(
+    settings: Mapping[str, Any], examples: Sequence[Mapping[str, Any]], *, has_unanswerable: bool
+) -> Metric | SpanScores:
+    """Return the ``compute_metrics`` that the settings name.
+
+    Args:
+        settings: ``name``, and what that metric takes. ``squad`` takes ``version_2_with_negative``, which chooses
+            ``squad_v2`` in its place; ``None`` looks whether some question has no answer.
+        examples: The examples that will be evaluated.
+        has_unanswerable: Whether some question, to train or to evaluate on, has no answer.
+
+    Raises:
+        InputError: If there is no such metric, it does not take one of the settings, or it cannot score an example.
+    """
+    name = settings.get("name", "squad")
+    options = {key: value for key, value in settings.items() if key not in ("name", "version_2_with_negative")}
+    if name == "squad" and has_negatives(settings, has_unanswerable=has_unanswerable):
+        name = "squad_v2"
+    if name not in _METRICS:
+        raise InputError(f"`metric.name={name}` is no metric of answers; set it to one of {', '.join(_METRICS)}.")
+    metric_class, keys = _METRICS[name]
+    _check_options(name, options, keys)
+    if name in _NEED_GOLD:
+        _check_gold(name, examples)
+    metric = metric_class(**options)
+    return SpanScores(metric, examples) if name in _OF_SPANS else metric
+
+
+def has_negatives(settings: Mapping[str, Any], *, has_unanswerable: bool) -> bool:
+    """Return whether "no answer" can be predicted, which the settings say or the data decide."""
+    version_2 = settings.get("version_2_with_negative")
+    return has_unanswerable if version_2 is None else bool(version_2)
+
+
+def _check_options(name: str, options: Mapping[str, Any], keys: Sequence[str]) -> None:
+    foreign = sorted(options.keys() - set(keys))
+    if foreign:
+        raise InputError(
+            f"The metric {name} does not take {', '.join(f'`metric.{key}`' for key in foreign)}; it takes "
+            f"{', '.join(f'`metric.{key}`' for key in keys) or 'no settings'}."
+        )
+
+
+def _check_gold(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
+    without = [example["id"] for example in examples if not gold_texts(example)]
+    if without:
+        raise InputError(
+            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, {without[0]!r} for one, and "
+            f"the metric {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
+        )

@@ -1,0 +1,159 @@
+"""The metrics as PrimeQA calls them: ``add_batch`` as often as one likes, then ``compute``.
+
+They give PrimeQA's numbers, with these differences: TyDiF1 scores English where there is no other language, and
+languages it does not know, which PrimeQA scores 0; and nothing is printed (``verbose`` logs).
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchmetrics import Metric
+
+from portico.errors import InputError
+from portico.mrc.metrics.annotators import annotators_of
+from portico.mrc.metrics.answer_spans import checked_yes_no
+from portico.mrc.metrics.answer_texts import Mlqa, SquadV1
+from portico.mrc.metrics.nq import NqF1
+from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge
+from portico.mrc.metrics.sentences import sentence_splitter
+from portico.mrc.metrics.tydi import TydiF1
+
+logger = logging.getLogger(__name__)
+
+Scores = dict[str, float]
+
+
+class CollectingMetric(ABC):
+    """Collects predictions and references, and scores them when asked."""
+
+    def __init__(self) -> None:
+        self._predictions: list[Any] = []
+        self._references: list[Any] = []
+
+    def add(self, *, prediction: Any, reference: Any) -> None:
+        """Add one prediction with its reference."""
+        self.add_batch(predictions=[prediction], references=[reference])
+
+    def add_batch(self, *, predictions: Sequence[Any], references: Sequence[Any]) -> None:
+        """Add predictions with their references."""
+        self._predictions.extend(predictions)
+        self._references.extend(references)
+
+    def compute(
+        self,
+        *,
+        predictions: Sequence[Any] | None = None,
+        references: Sequence[Any] | None = None,
+        passage_non_null_threshold: int = 2,
+        span_non_null_threshold: int = 2,
+        verbose: bool = False,
+        dataset_config_name: str | None = None,
+    ) -> Scores | None:
+        """Return the scores of everything added, and forget it.
+
+        The options are those of all metrics, so that one call serves each; a metric takes what its rules know of.
+
+        Args:
+            predictions: More predictions.
+            references: Their references.
+            passage_non_null_threshold: How many annotators must have given a passage (TyDiF1).
+            span_non_null_threshold: How many annotators must have given a minimal answer (TyDiF1).
+            verbose: Log the scores of each language (TyDiF1).
+            dataset_config_name: Such as ``"mlqa.zh.en"``, of which the fifth and sixth character from 0 are the
+                language of the answers (MLQA).
+
+        Raises:
+            InputError: If only one of predictions and references is given, or the records cannot be scored.
+        """
+        if (predictions is None) != (references is None):
+            raise InputError("`compute` was given only one of `predictions` and `references`; give both, or neither.")
+        if predictions is not None and references is not None:
+            self.add_batch(predictions=predictions, references=references)
+        scores = self._scores(
+            passage_non_null_threshold=passage_non_null_threshold,
+            span_non_null_threshold=span_non_null_threshold,
+            verbose=verbose,
+            dataset_config_name=dataset_config_name,
+        )
+        self._predictions, self._references = [], []
+        return scores
+
+    @abstractmethod
+    def _scores(self, **options: Any) -> Scores | None:
+        """Return the scores of what was collected."""
+
+    def _scored_by(self, metric: Metric) -> Scores:
+        metric.update(self._predictions, self._references)
+        scores: Scores = metric.compute()
+        return scores
+
+
+class SQUAD(CollectingMetric):
+    """Exact match and F1 of SQuAD 1.1; see `SquadV1`."""
+
+    def _scores(self, **options: Any) -> Scores:
+        return self._scored_by(SquadV1(sync_on_compute=False))
+
+
+class MLQA(CollectingMetric):
+    """Exact match and F1 in the language of the answers; see `Mlqa`."""
+
+    def _scores(self, **options: Any) -> Scores:
+        name = options["dataset_config_name"]
+        if name is None:
+            raise InputError(
+                "MLQA is scored in the language of the answers, but `dataset_config_name` did not come; give it, for "
+                "example `compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
+            )
+        return self._scored_by(Mlqa(name[5:7], sync_on_compute=False))
+
+
+class TyDiF1(CollectingMetric):
+    """Mean F1, precision and recall over the languages of TyDi QA; see `TydiF1`.
+
+    ``None`` if nobody annotated one of the questions.
+    """
+
+    def _scores(self, **options: Any) -> Scores | None:
+        if not all(annotators_of(reference) for reference in self._references):
+            return None
+        metric = TydiF1(
+            passage_non_null_threshold=options["passage_non_null_threshold"],
+            minimal_non_null_threshold=options["span_non_null_threshold"],
+            sync_on_compute=False,
+        )
+        metric.update([_without_span_beside_yes_no(record) for record in self._predictions], self._references)
+        scores = metric.compute()
+        if options["verbose"]:
+            for name, score in scores.items():
+                logger.info("%s: %.4f", name, score)
+        return {name: score for name, score in scores.items() if name.startswith("avg_")}
+
+
+class NQF1(CollectingMetric):
+    """F1, precision and recall of all long and short answers; see `NqF1`. Two annotators make a gold answer."""
+
+    def _scores(self, **options: Any) -> Scores:
+        metric = NqF1(precision_targets=(), sync_on_compute=False)
+        metric.update([_without_span_beside_yes_no(record) for record in self._predictions], self._references)
+        scores = metric.compute()
+        return {name: score for name, score in scores.items() if "_best_" not in name}
+
+
+class ROUGE(CollectingMetric):
+    """KILT's ROUGE-L, Google's of whole texts, and the mean number of blanks in an answer; see `Rouge`."""
+
+    def _scores(self, **options: Any) -> Scores:
+        metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
+        scores = self._scored_by(metric)
+        named = {KILT_ROUGE_L: scores[KILT_ROUGE_L], "google_rougeL": scores["rougeLsum"]}
+        return {name: round(score, 4) for name, score in {**named, "gen_len": scores["gen_len"]}.items()}
+
+
+def _without_span_beside_yes_no(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the prediction; PrimeQA counts one that is yes or no as that, whatever its span."""
+    if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
+        return record
+    return {**record, "start_position": -1, "end_position": -1}

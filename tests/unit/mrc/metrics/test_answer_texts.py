@@ -1,0 +1,158 @@
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchmetrics.text import SQuAD
+
+from portico.errors import InputError
+from portico.mrc import Mlqa, Mrqa, SquadV1, SquadV2
+from unit.mrc.metrics.official_texts import mlqa_normal, squad_1, squad_2
+
+# Articles, punctuation of several scripts, Chinese, Arabic with diacritics and article, combining marks, a lone
+# surrogate, emoji with a joiner, blanks that are not ASCII, letters whose lower case is longer.
+PIECES = [
+    *("", " ", "a", "the", "an", "The", "mill", "old", "mill's", "der", "eine", "los", "la", "của", "c\u0323ua", "là"),
+    *(".", "--", "!?", "«", "»", "。", "，", "、", "؟", "।", "$", "+", "^", "`", "_", "中", "文字", "中文", "x中y", "々"),
+    *("ال", "البيت", "بَيْت", "e\u0301", "é", "\ud800", "👩\u200d🚀", "🚀", "\u00a0", "\u2003", "\u200b", "İ", "ß", "\n", "3.5", "１"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=5).flatmap(
+    lambda pieces: st.sampled_from(["", " "]).map(lambda blank: blank.join(pieces))
+)
+LANGUAGES = ("en", "es", "hi", "vi", "de", "ar", "zh")
+
+
+@st.composite
+def records(draw, min_golds, ids=st.sampled_from("abcdefgh")):
+    """Predictions in another order than the references, some of no question, with ids that come twice."""
+    keys = draw(st.lists(ids, min_size=1, max_size=6))
+    golds = st.lists(TEXTS, min_size=min_golds, max_size=3)
+    references = [{"id": key, "answers": {"text": draw(golds), "answer_start": []}} for key in keys]
+    predicted = draw(st.permutations([*keys, *draw(st.lists(st.sampled_from("yz"), max_size=2))]))
+    probabilities = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5])
+    # Often the gold text itself, or else hardly any answer would be right.
+    texts = st.one_of(TEXTS, st.sampled_from([text for one in references for text in one["answers"]["text"]] or [""]))
+    predictions = [
+        {"id": key, "prediction_text": draw(texts), "no_answer_probability": draw(probabilities)} for key in predicted
+    ]
+    return predictions, references
+
+
+def scores_of(metric, predictions, references):
+    metric.update(predictions, references)
+    return metric.compute()
+
+
+@given(records(min_golds=1))
+@settings(max_examples=150, deadline=None)
+def test_squad_1_is_the_official_script(data):
+    assert scores_of(SquadV1(), *data) == squad_1(*data)
+
+
+@given(records(min_golds=0))
+@settings(max_examples=250, deadline=None)
+def test_squad_2_is_the_official_script(data):
+    assert scores_of(SquadV2(average_precision=True), *data) == pytest.approx(squad_2(*data), abs=1e-11)
+
+
+@given(records(min_golds=0), st.sampled_from([-1.0, 0.0, 0.25, 0.5]))
+@settings(max_examples=60, deadline=None)
+def test_squad_2_above_a_threshold_is_no_answer(data, threshold):
+    expected = {name: score for name, score in squad_2(*data, threshold).items() if not name.startswith("pr_")}
+    assert scores_of(SquadV2(no_answer_threshold=threshold), *data) == expected
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@given(records(min_golds=1))
+@settings(max_examples=40, deadline=None)
+def test_mlqa_is_the_official_script(language, data):
+    assert scores_of(Mlqa(language), *data) == squad_1(*data, mlqa_normal(language))
+
+
+@given(records(min_golds=1), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_mrqa_is_the_official_script(data, skip):
+    predictions, references = data
+    references = [{"id": "unanswered", "answers": {"text": ["mill"]}}, *references]
+    expected = squad_1(predictions, references, skip=skip)
+    assert scores_of(Mrqa(skip_unanswered=skip), predictions, references) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "gold"),
+    [
+        ("es", "La Casa", "casa"),
+        ("de", "der Turm.", "„Turm“"),
+        ("vi", "của nhà", "nhà"),
+        ("ar", "البيت", "بيت"),
+        ("zh", "中 文。", "中文"),
+        ("hi", "घर।", "घर"),
+        ("ru", "«дом»", "Дом"),
+    ],
+)
+def test_languages_have_their_own_articles_and_marks(language, text, gold):
+    prediction, reference = {"id": "a", "prediction_text": text}, {"id": "a", "answers": {"text": [gold]}}
+    assert scores_of(Mlqa(language), [prediction], [reference]) == {"exact_match": 100.0, "f1": 100.0}
+
+
+def test_answers_of_nothing_but_articles_are_where_torchmetrics_differs():
+    prediction, reference = {"id": "a", "prediction_text": "the"}, {"id": "a", "answers": {"text": ["a"]}}
+    assert scores_of(SquadV1(), [prediction], [reference]) == {"exact_match": 100.0, "f1": 0.0}
+    assert float(scores_of(SQuAD(), [prediction], [reference])["f1"]) == 100.0
+
+
+def test_answers_may_be_a_list_of_texts():
+    scores = scores_of(Mrqa(), [{"id": "a", "prediction_text": "mill"}], [{"id": "a", "answers": ["river", "Mill"]}])
+    assert scores == {"exact_match": 100.0, "f1": 100.0}
+
+
+def test_a_question_without_prediction_scores_0_and_is_logged(caplog):
+    references = [{"id": key, "answers": {"text": ["x"]}} for key in "ab"]
+    with caplog.at_level(logging.WARNING):
+        scores = scores_of(SquadV1(), [{"id": "a", "prediction_text": "x"}], references)
+    assert scores == {"exact_match": 50.0, "f1": 50.0}
+    assert "1 of 2 questions have no prediction and score 0, 'b' for one" in caplog.text
+
+
+def test_a_question_without_gold_answer_is_refused():
+    with pytest.raises(InputError, match=r"'a' has no gold answer, .* metric of SQuAD 2.0"):
+        SquadV1().update([{"id": "a", "prediction_text": ""}], [{"id": "a", "answers": {"text": []}}])
+
+
+@pytest.mark.parametrize("language", ["xx", None, "EN"])
+def test_an_unknown_language_is_refused(language):
+    with pytest.raises(InputError, match=rf"`language={language!r}` is not a language of MLQA .* en, es, hi, vi,"):
+        Mlqa(language)
+
+
+@pytest.mark.parametrize("metric", [SquadV1, SquadV2])
+def test_no_question_at_all_is_refused(metric):
+    with pytest.raises(InputError, match="No question was scored"):
+        scores_of(metric(), [], [])
+
+
+def test_probabilities_with_some_predictions_only_are_refused():
+    references = [{"id": key, "answers": {"text": []}} for key in "ab"]
+    some = [{"id": "a", "prediction_text": "", "no_answer_probability": 1.0}, {"id": "b", "prediction_text": ""}]
+    with pytest.raises(InputError, match="1 of 2 predictions have a `no_answer_probability`"):
+        SquadV2().update(some, references)
+    metric = SquadV2()
+    for prediction, reference in zip(some, references, strict=True):
+        metric.update([prediction], [reference])
+    with pytest.raises(InputError, match="1 of 2 predictions have a `no_answer_probability`"):
+        metric.compute()
+
+
+def test_precision_recall_curve_begins_with_no_answer_and_ends_with_all():
+    metric = SquadV2()
+    assert metric.precision_recall() == {}
+    predictions = [
+        {"id": key, "prediction_text": key, "no_answer_probability": p} for key, p in (("a", 0.1), ("b", 0.1), ("c", 0.9))
+    ]
+    golds = {"a": ["a"], "b": [], "c": ["c"]}
+    metric.update(predictions, [{"id": key, "answers": {"text": texts}} for key, texts in golds.items()])
+    curve = metric.precision_recall()["exact"]
+    assert curve.precision_T.tolist() == [1.0, 0.5, 2 / 3]
+    assert curve.recall_T.tolist() == [0.0, 0.5, 1.0]
+    assert curve.threshold_T.tolist()[1:] == [0.1, 0.9]
+    assert curve.average_precision == 0.5 * 0.5 + 0.5 * (2 / 3)
