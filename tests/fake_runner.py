@@ -19,7 +19,10 @@ IS_INTERRUPTED = 17
 
 
 def valid_keys():
-    data = "train_file validation_file num_train num_validation seed max_train_samples max_eval_samples skip_invalid"
+    data = (
+        "train_file validation_file dataset_name dataset_config_name train_split validation_split format num_train "
+        "num_validation seed max_train_samples max_eval_samples skip_invalid"
+    )
     return {
         "args": [*(field.name for field in fields(TrainingArguments) if field.name != "output_dir"), *FACADE_ARGS],
         "data": data.split(),

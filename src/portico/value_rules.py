@@ -11,6 +11,7 @@ _WORDS: Mapping[type, str] = {
     int: "an integer",
     float: "a number",
     str: "a text",
+    list: "a list",
     type(None): "null",
 }
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from portico.mrc.metrics import squad_metrics as squad_metrics
     from portico.mrc.post_processing import SpanPostProcessing as SpanPostProcessing
     from portico.mrc.post_processing import SquadMetrics as SquadMetrics
-    from portico.mrc.squad import read_squad as read_squad
+    from portico.mrc.readers import read_examples as read_examples
+    from portico.mrc.readers import read_squad as read_squad
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
 
 _HOMES = {
@@ -39,7 +40,8 @@ _HOMES = {
     "SquadV2": "portico.mrc.metrics",
     "TydiF1": "portico.mrc.metrics",
     "postprocess_qa_predictions": "portico.mrc.answers",
-    "read_squad": "portico.mrc.squad",
+    "read_examples": "portico.mrc.readers",
+    "read_squad": "portico.mrc.readers",
     "squad_metrics": "portico.mrc.metrics",
 }
 

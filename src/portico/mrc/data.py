@@ -1,19 +1,23 @@
-"""Where a run's examples come from: the embedded corpus, or the user's files."""
+"""Where a run's examples come from: the embedded corpus, the user's files, or the hub."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.corpus import generate
-from portico.mrc.squad import has_unanswerable, read_squad
-
-logger = logging.getLogger(__name__)
+from portico.mrc.readers import has_unanswerable, read_examples, read_hub
+from portico.mrc.readers.formats import format_named
+from portico.mrc.readers.sources import paths_of
 
 DATA_KEYS = (
     "train_file",
     "validation_file",
+    "dataset_name",
+    "dataset_config_name",
+    "train_split",
+    "validation_split",
+    "format",
     "num_train",
     "num_validation",
     "seed",
@@ -28,8 +32,8 @@ class Examples:
     """The examples of a run.
 
     Args:
-        train: SQuAD records to train on.
-        validation: SQuAD records to evaluate on.
+        train: Records to train on, as :func:`~portico.mrc.readers.read_examples` makes them.
+        validation: Records to evaluate on.
     """
 
     train: list[Mapping[str, Any]]
@@ -45,30 +49,56 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
     """Return the examples that the settings name.
 
     Args:
-        data: ``train_file`` and ``validation_file``, both or neither, of which ``skip_invalid`` leaves out unusable
-            records; without them ``num_train``, ``num_validation`` and ``seed`` of the embedded corpus.
-            ``max_train_samples`` and ``max_eval_samples`` keep the first ones.
+        data: ``train_file`` and ``validation_file``, both or neither: paths, globs, folders, or lists of them; or
+            ``dataset_name`` with ``dataset_config_name``, ``train_split`` and ``validation_split`` of the hub. Of
+            these, ``format`` names the format and ``skip_invalid`` leaves out unusable records. Without either,
+            ``num_train``, ``num_validation`` and ``seed`` of the embedded corpus. ``max_train_samples`` and
+            ``max_eval_samples`` keep the first ones.
 
     Raises:
-        InputError: If only one file is given, or a file cannot be used.
+        InputError: If only one file is given, or files and a data set, or one of them cannot be used.
     """
-    train_file, validation_file = data.get("train_file"), data.get("validation_file")
-    if train_file is None and validation_file is None:
-        made = generate(num_train=data["num_train"], num_validation=data["num_validation"], seed=data["seed"])
-        train, validation = ([dict(example) for example in part] for part in made)
-    elif train_file is None or validation_file is None:
-        given, missing = ("train_file", "validation_file") if train_file else ("validation_file", "train_file")
-        raise InputError(
-            f"`data.{given}={data[given]}` came without `data.{missing}`; set both to SQuAD files, or neither to use "
-            "the embedded corpus."
-        )
-    else:
-        skip = data.get("skip_invalid", False)
-        train, validation = (read_squad(path, skip_invalid=skip) for path in (train_file, validation_file))
+    train, validation = _sets(data)
     return Examples(
         train=_first(train, data.get("max_train_samples"), "max_train_samples"),
         validation=_first(validation, data.get("max_eval_samples"), "max_eval_samples"),
     )
+
+
+def _sets(data: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    files = [data.get("train_file"), data.get("validation_file")]
+    name = data.get("dataset_name")
+    options = {"format": data.get("format"), "skip_invalid": data.get("skip_invalid", False)}
+    if options["format"] is not None:
+        format_named(options["format"])
+    if name is not None:
+        _check_without_files(data, name)
+        config, splits = data.get("dataset_config_name"), (data["train_split"], data["validation_split"])
+        train, validation = (read_hub(name, config, split, **options) for split in splits)
+        return train, validation
+    if files == [None, None]:
+        made = generate(num_train=data["num_train"], num_validation=data["num_validation"], seed=data["seed"])
+        train, validation = ([dict(example) for example in part] for part in made)
+        return train, validation
+    if None in files:
+        given, missing = ("train_file", "validation_file") if files[0] else ("validation_file", "train_file")
+        raise InputError(
+            f"`data.{given}={data[given]}` came without `data.{missing}`; set both to files of questions, or neither "
+            "to use the embedded corpus."
+        )
+    for source in files:
+        paths_of(source or ())  # a folder without data is told before the other file is read
+    train, validation = (read_examples(source, **options) for source in files)
+    return train, validation
+
+
+def _check_without_files(data: Mapping[str, Any], name: str) -> None:
+    given = [key for key in ("train_file", "validation_file") if data.get(key) is not None]
+    if given:
+        raise InputError(
+            f"`data.dataset_name={name}` and `data.{given[0]}={data[given[0]]}` both name the questions; set the one "
+            "or the other, and null for the rest."
+        )
 
 
 def _first(examples: list[Any], limit: int | None, name: str) -> list[Any]:

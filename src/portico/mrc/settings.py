@@ -14,6 +14,7 @@ from portico.value_rules import Rule, check_values
 _INTEGER = Rule((int,))
 _POSITIVE = Rule((int,), least=1)
 _TEXT_OR_NULL = Rule((str, type(None)))
+_FILES = Rule((str, list, type(None)))
 
 _RULES: Mapping[str, Mapping[str, Rule]] = {
     "model": {
@@ -25,8 +26,13 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "distillation_weight": Rule((float, type(None))),
     },
     "data": {
-        "train_file": _TEXT_OR_NULL,
-        "validation_file": _TEXT_OR_NULL,
+        "train_file": _FILES,
+        "validation_file": _FILES,
+        "dataset_name": _TEXT_OR_NULL,
+        "dataset_config_name": _TEXT_OR_NULL,
+        "train_split": Rule((str,)),
+        "validation_split": Rule((str,)),
+        "format": _TEXT_OR_NULL,
         "num_train": _POSITIVE,
         "num_validation": _POSITIVE,
         "seed": _INTEGER,

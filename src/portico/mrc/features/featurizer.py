@@ -17,7 +17,7 @@ from portico.mrc.features.windows import Windows, WindowSize
 
 __all__ = ["FeatureSet", "Featurizer"]
 
-_NUM_TRIED = 8  # examples of each kind on which the fast way must equal the tokenizer's own
+_NUM_TRIED = 4  # examples of each kind on which the fast way must equal the tokenizer's own
 
 
 class Featurizer:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from portico.mrc.arrays import Int64s
+from portico.mrc.arrays import Bools, Int64s
 from portico.mrc.features.windows import Windows
 
 
@@ -52,40 +52,66 @@ def answer_positions(
             answer that begins in the last context token is then labelled as beginning at the end of the row.
     """
     chars_F2 = chars_E2[windows.example_index_F]
-    first_F = windows.first_in_row(windows.in_context_T)
-    last_F = first_F + np.add.reduceat(windows.in_context_T.astype(np.int64), windows.row_starts[:-1]) - 1
-    begin_T, end_T = windows.char_offsets_T2.astype(np.int64).T
+    first_F, last_F = context_bounds(windows)
+    begin_T, end_T = windows.char_offsets_T2.T
     inside_F = (chars_F2[:, 0] >= 0) & (first_F <= last_F)
     # A window without context has no first token to look at; any index will do, because inside_F is False there.
     inside_F &= begin_T[np.minimum(first_F, len(begin_T) - 1)] <= chars_F2[:, 0]
     inside_F &= end_T[last_F] >= chars_F2[:, 1]
-
-    row_T = np.repeat(np.arange(len(first_F)), windows.lengths_F)
-    token_T = np.arange(len(row_T))
-    before_T, after_T = token_T < first_F[row_T], token_T > last_F[row_T]
-    beyond = max(end_T.max(), chars_F2.max()) + 1  # larger than any character
-    stop_T = np.where(before_T, 0, np.where(after_T & (not compat_label_bug), beyond, begin_T))
-    start_F = _first_above(stop_T, row_T, chars_F2[:, 0], beyond + 1) - 1
-    stop_T = np.where(before_T, 0, np.where(after_T, beyond, end_T))
-    end_F = _after_last_below(stop_T, row_T, chars_F2[:, 1], beyond + 1)
-    positions_F2 = np.stack([start_F, end_F], axis=1) - windows.row_starts[:-1, None]
-    return np.where(inside_F[:, None], positions_F2, cls_positions_F[:, None])
+    positions_F2 = np.repeat(cls_positions_F[:, None], 2, axis=1)
+    if inside_F.any():
+        positions_F2[inside_F] = _positions_inside(
+            windows, inside_F, chars_F2, (first_F, last_F), compat_label_bug=compat_label_bug
+        )
+    return positions_F2
 
 
-def _first_above(value_T: Int64s, row_T: Int64s, bound_F: Int64s, width: int) -> Int64s:
+def context_bounds(windows: Windows) -> tuple[Int64s, Int64s]:
+    """Return the flat index of the first and of the last context token of every window, ``int64 [F]`` each.
+
+    Without context the last is before the first.
+    """
+    first_F = windows.first_in_row(windows.in_context_T)
+    last_F = first_F + np.add.reduceat(windows.in_context_T, windows.row_starts[:-1], dtype=np.int64) - 1
+    return first_F, last_F
+
+
+def _positions_inside(
+    windows: Windows, inside_F: Bools, chars_F2: Int64s, bounds: tuple[Int64s, Int64s], *, compat_label_bug: bool
+) -> Int64s:
+    """Return the positions in the windows marked as holding the whole answer, ``int64 [I, 2]``.
+
+    Shape suffixes: I marked windows, K tokens of all of them.
+    """
+    length_I = windows.lengths_F[inside_F]
+    row_K = np.repeat(np.arange(len(length_I)), length_I)
+    token_K = np.flatnonzero(np.repeat(inside_F, windows.lengths_F))
+    first_F, last_F = bounds
+    before_K, after_K = token_K < first_F[inside_F][row_K], token_K > last_F[inside_F][row_K]
+    begin_K, end_K = windows.char_offsets_T2[token_K].astype(np.int64).T
+    chars_I2 = chars_F2[inside_F]
+    beyond = max(end_K.max(), chars_I2.max()) + 1  # larger than any character
+    stop_K = np.where(before_K, 0, np.where(after_K & (not compat_label_bug), beyond, begin_K))
+    start_I = _first_above(stop_K, row_K, chars_I2[:, 0], beyond + 1) - 1
+    stop_K = np.where(before_K, 0, np.where(after_K, beyond, end_K))
+    end_I = _after_last_below(stop_K, row_K, chars_I2[:, 1], beyond + 1)
+    return np.stack([start_I, end_I], axis=1) - (np.cumsum(length_I) - length_I)[:, None]
+
+
+def _first_above(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
     """Return the first flat index of each row whose value exceeds the row's bound, or the row's end.
 
     A running maximum reaches a bound where the values first do, and it ascends, so that it can be searched; the row
     number in front keeps the rows apart.
     """
-    ascending_T = np.maximum.accumulate(row_T * width + value_T)
-    return np.searchsorted(ascending_T, np.arange(len(bound_F)) * width + bound_F, side="right")
+    ascending_K = np.maximum.accumulate(row_K * width + value_K)
+    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="right")
 
 
-def _after_last_below(value_T: Int64s, row_T: Int64s, bound_F: Int64s, width: int) -> Int64s:
+def _after_last_below(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
     """Return the flat index after the last value of each row below the row's bound, or the row's start.
 
     The mirror of `_first_above`: a running minimum from the right.
     """
-    ascending_T = np.minimum.accumulate((row_T * width + value_T)[::-1])[::-1]
-    return np.searchsorted(ascending_T, np.arange(len(bound_F)) * width + bound_F, side="left")
+    ascending_K = np.minimum.accumulate((row_K * width + value_K)[::-1])[::-1]
+    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="left")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from portico.mrc.arrays import Int32s, Int64s
 
@@ -41,23 +41,22 @@ class EncodedTexts:
         return np.diff(self.row_starts)[self.text_index_E]
 
 
-def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> EncodedTexts:
+def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> EncodedTexts:
     """Tokenise every distinct text once."""
     index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    encoding = tokenizer(
-        list(index),
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,  # a whole context may be longer than the model's window: it is cut later
-    )
-    rows = encoding["input_ids"]
+    # The tokenizer's own call takes as long again to put all this into lists. It sets truncation anew every time.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    encodings = backend.encode_batch(list(index), add_special_tokens=False)
+    rows = [encoding.ids for encoding in encodings]
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
     return EncodedTexts(
-        np.array([index[text] for text in texts], np.int64),
-        np.cumsum([0, *map(len, rows)]),
-        np.fromiter(chain.from_iterable(rows), np.int32),
-        np.array(list(chain.from_iterable(encoding["offset_mapping"])), np.int32).reshape(-1, 2),
+        np.fromiter((index[text] for text in texts), np.int64, len(texts)),
+        np.concatenate(([0], np.cumsum(lengths))),
+        np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()),
+        np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2),
     )
 
 
@@ -76,7 +75,7 @@ class PairTemplate:
     text_types: tuple[int, int]
 
 
-def pair_template(tokenizer: PreTrainedTokenizerBase, first: str, second: str) -> PairTemplate | None:
+def pair_template(tokenizer: PreTrainedTokenizerFast, first: str, second: str) -> PairTemplate | None:
     """Read the template off one encoded pair; ``None`` if either text has no tokens."""
     encoding = tokenizer(first, second, return_token_type_ids=True, verbose=False)
     ids, types, sequences = encoding["input_ids"], encoding["token_type_ids"], encoding.sequence_ids()

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from portico.errors import InputError
-from portico.mrc.squad import has_unanswerable, read_squad
+from portico.mrc.readers import has_unanswerable, read_squad
 
 CONTEXT = "Zoë Łuk was born in Turku in 1901. She left Turku in 1920."
 
@@ -181,7 +181,7 @@ def test_a_repeated_id_names_both_places(written):
         (b'{"data": [{"title": "A", "paragraphs": 3}]}', r"article 1 \('A'\): .* but under `paragraphs` 3 was found"),
         (b'{"data": [{"paragraphs": [{"context": "A"}]}]}', r"paragraph 1: .*`qas` is wanted, but an object with the"),
         (b'{"data": [{"paragraphs": [3]}]}', r"article 1, paragraph 1: .*`qas` is wanted, but 3 was found"),
-        (b"[" * 100_000, r"nested more deeply than any SQuAD file"),
+        (b"[" * 100_000, r"nested more deeply than any data set"),
         (b'{"id": 1\xe9}', r"not UTF-8 text \(byte 0xe9"),
         (gzip.compress(b"{}" * 100, mtime=0)[:-9], r"cannot be read \(Compressed file ended"),
     ],
@@ -207,7 +207,7 @@ def test_a_missing_file_names_its_neighbours(written, tmp_path):
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="a folder, not a file"):
+    with pytest.raises(InputError, match=r"a folder without a file that ends in \.json, \.jsonl"):
         read_squad(tmp_path)
 
 

@@ -31,7 +31,9 @@ def open_text(path: Path) -> Iterator[TextIO]:
         byte = error.object[error.start]
         raise InputError(f"{path}: not UTF-8 text (byte 0x{byte:02x}: {error.reason}); save it as UTF-8.") from error
     except RecursionError as error:
-        raise InputError(f"{path}: nested more deeply than any SQuAD file; give SQuAD JSON or JSON lines.") from error
+        raise InputError(
+            f"{path}: nested more deeply than any data set; give a JSON document or JSON lines."
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}); check that the file is whole and readable.") from error
 
@@ -44,7 +46,7 @@ def _decompressed(raw: IO[bytes]) -> IO[bytes]:
 
 def _why_no_file(path: Path) -> str:
     if path.is_dir():
-        return f"{path}: a folder, not a file; name one SQuAD file, for instance {path / 'train.json'}."
+        return f"{path}: a folder, not a file; name one file, for instance {path / 'train.json'}."
     if not path.parent.is_dir():
         return f"{path}: no such file, nor is there a folder {path.parent}; relative paths start at {Path.cwd()}."
     names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())

@@ -1,22 +1,56 @@
-"""One raw SQuAD question checked and brought into the flat form."""
+"""SQuAD v1.1 and v2.0, nested and flat; also XQuAD and MLQA, which have the same form.
 
-from collections.abc import Mapping
+Nested: an entry is an article `{"title", "paragraphs": [{"context", "qas": [question]}]}`. Flat: it is a question.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from portico.mrc.squad.wording import found, shorten
+from portico.mrc.readers.defects import Defects, InvalidRecord
+from portico.mrc.readers.documents import Placed
+from portico.mrc.readers.records import Example, checked_id, checked_text, required
+from portico.mrc.readers.wording import found, shorten
 
-Example = dict[str, Any]
-
-_REQUIRED = ("id", "context", "question")
-_REPLACED = frozenset({*_REQUIRED, "title", "answers", "is_impossible", "plausible_answers"})
+_WHAT = "a SQuAD question; it has id, context, question, answers"
+_REPLACED = frozenset({"id", "context", "question", "title", "answers", "is_impossible", "plausible_answers"})
 _SHOWN_POSITIONS = 3
 
 
-class InvalidRecord(ValueError):
-    """One record cannot be used; the message says why, without the place."""
+def is_squad(entry: Mapping[str, Any]) -> bool:
+    """Tell whether an entry looks like an article or a question of SQuAD."""
+    return "paragraphs" in entry or {"context", "question"} <= set(entry)
 
 
-def flat_record(raw: Any) -> Example:
+def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+    """Yield the questions of an entry with their context and title, not yet validated.
+
+    Raises:
+        InputError: For a defective article or paragraph, if `defects` does not skip.
+    """
+    if not isinstance(entry, Mapping) or "paragraphs" not in entry:
+        yield place, entry
+        return
+    title = entry.get("title")
+    place = f"{place} ({shorten(title)})" if title else place
+    for number, paragraph in _listed(entry, "paragraphs", place, defects):
+        place_of_paragraph = f"{place}, paragraph {number}"
+        for question_number, question in _listed(paragraph, "qas", place_of_paragraph, defects):
+            raw = {**question, "title": title} if isinstance(question, Mapping) else question
+            if isinstance(raw, dict) and "context" in paragraph:
+                raw["context"] = paragraph["context"]
+            yield f"{place_of_paragraph}, question {question_number}", raw
+
+
+def _listed(parent: Any, key: str, place: str, defects: Defects) -> Iterable[tuple[int, Any]]:
+    children = parent.get(key) if isinstance(parent, Mapping) else None
+    if isinstance(children, list):
+        return enumerate(children, start=1)
+    what = f"under `{key}` {found(children)}" if isinstance(parent, Mapping) and key in parent else found(parent)
+    defects.add(place, f"not SQuAD: a list `{key}` is wanted, but {what}.")
+    return ()
+
+
+def example(raw: Any) -> Example:
     """Return the record in flat form: `id`, `title`, `context`, `question`, `answers`, then its other fields.
 
     Args:
@@ -26,45 +60,17 @@ def flat_record(raw: Any) -> Example:
     Raises:
         InvalidRecord: If a field is missing or of the wrong type, or an answer does not stand at its offset.
     """
-    if not isinstance(raw, Mapping):
-        raise InvalidRecord(f"a record must be a JSON object, but {found(raw)}.")
-    _check_required(raw)
-    answers = _flat_answers(raw)
-    for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-        _check_answer(raw["context"], text, start)
-    return {
-        "id": str(raw["id"]),
+    identifier, context, question = (required(raw, key, _WHAT) for key in ("id", "context", "question"))
+    record: Example = {
+        "id": checked_id("id", identifier),
         "title": str(raw.get("title") or ""),
-        "context": raw["context"],
-        "question": raw["question"],
-        "answers": answers,
-        **{key: value for key, value in raw.items() if key not in _REPLACED},
+        "context": checked_text("context", context),
+        "question": checked_text("question", question),
+        "answers": _flat_answers(raw),
     }
-
-
-def _check_required(raw: Mapping[str, Any]) -> None:
-    for key in _REQUIRED:
-        if key not in raw:
-            raise InvalidRecord(
-                f"not a SQuAD question: `{key}` is missing, {found(raw)}; it has id, context, question, answers."
-            )
-    if isinstance(raw["id"], bool) or not isinstance(raw["id"], str | int):
-        raise InvalidRecord(f"`id` must be a string, but {found(raw['id'])}.")
-    for key in ("context", "question"):
-        _check_text(key, raw[key])
-
-
-def _check_text(key: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise InvalidRecord(f"`{key}` must be a string, but {found(value)}.")
-    if not value.strip():
-        raise InvalidRecord(f"`{key}` is empty; every question needs a text.")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRecord(
-            f"`{key}` holds half of a surrogate pair at character {error.start}, which is no valid Unicode text."
-        ) from error
+    for text, start in zip(*record["answers"].values(), strict=True):
+        _check_answer(context, text, start)
+    return {**record, **{key: value for key, value in raw.items() if key not in _REPLACED}}
 
 
 def _flat_answers(raw: Mapping[str, Any]) -> dict[str, list[Any]]:
