@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
-Collator = Callable[[Sequence[Mapping[str, Any]]], Any]
+from portico.mrc.target_type import TargetType
 
-NO_ANSWER, SPAN_ANSWER = 0, 1
+Collator = Callable[[Sequence[Mapping[str, Any]]], Any]
 
 
 def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
@@ -46,7 +46,9 @@ class TargetTypeCollator:
         """Return a batch with answer types."""
         batch = self.collator(features)
         if "start_positions" in batch and "target_type" not in batch:
-            batch["target_type"] = torch.where(_lacks_answer(batch, self.tokenizer), NO_ANSWER, SPAN_ANSWER)
+            batch["target_type"] = torch.where(
+                _lacks_answer(batch, self.tokenizer), int(TargetType.NO_ANSWER), int(TargetType.SPAN_ANSWER)
+            )
         return batch
 
 

@@ -30,7 +30,7 @@ from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
-from portico.mrc.settings import check_callbacks, check_settings
+from portico.mrc.settings import check_callbacks, check_settings, check_unshaped
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
 
@@ -180,7 +180,7 @@ def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dic
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
     fields_ = {key: value for key, value in model.items() if key not in _MODEL_KEYS}
     if model.get("name_or_path") is not None:
-        _check_unshaped(fields_, model["name_or_path"])
+        check_unshaped(fields_, model["name_or_path"], "small BERT")
         return load_reader(model["name_or_path"], model.get("head"))
     texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
@@ -190,15 +190,6 @@ def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: E
         model=fields_,
         head=model.get("head") or PLAIN_HEAD,
     )
-
-
-def _check_unshaped(fields_: Mapping[str, Any], name_or_path: str) -> None:
-    shaping = [f"`model.{name}={value}`" for name, value in fields_.items() if value is not None]
-    if shaping:
-        raise InputError(
-            f"{', '.join(shaping)} would shape a new small BERT, but `model.name_or_path={name_or_path}` loads a "
-            "model as it is; set the one or the other, and null for the rest."
-        )
 
 
 def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:

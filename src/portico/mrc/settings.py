@@ -100,3 +100,22 @@ def check_callbacks(callbacks: Sequence[Any], args: TrainingArguments) -> None:
             "Early stopping compares evaluations, but no metric was chosen; set `args.metric_for_best_model`, for "
             "example to f1, or leave `callbacks=early_stopping` out."
         )
+
+
+def check_unshaped(fields: Mapping[str, Any], name_or_path: str, what: str) -> None:
+    """Refuse fields that would shape a new model, where a model is loaded.
+
+    Args:
+        fields: Fields of the configuration of a model; ``None`` for those that are not set.
+        name_or_path: The model that is loaded.
+        what: The model that would be made otherwise.
+
+    Raises:
+        InputError: Names them.
+    """
+    shaping = [f"`model.{name}={value}`" for name, value in fields.items() if value is not None]
+    if shaping:
+        raise InputError(
+            f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
+            "it is; set the one or the other, and null for the rest."
+        )

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class ModelForDownstreamTasks(PreTrainedModel):
                 f"`{type(self).__name__}` itself has no encoder; make a model with `from_config(config, path, "
                 "task_heads=...)`, or the class for an encoder with `model_class_from_config(config)`."
             )
+        # What is recorded below is said of this model, not of others with the same encoder.
+        config = deepcopy(config)
         super().__init__(config)
         task_heads = _recorded_heads(config) if task_heads is None else task_heads
         if not task_heads:

@@ -97,3 +97,7 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
             return super()._evaluation_session(dataloader, **options)
         # Logits are no answers: without generation there is a loss alone.
         return EvaluationSession(self, dataloader, **{**options, "prediction_loss_only": True})
+
+
+# PrimeQA's name.
+MRCSeq2SeqTrainer = Seq2SeqMRCTrainer

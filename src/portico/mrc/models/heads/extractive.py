@@ -11,8 +11,8 @@ from transformers.utils.generic import ModelOutput
 from portico.errors import InputError
 from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput
 from portico.mrc.models.heads.task_head import TaskHead, in_kind, one_each
+from portico.mrc.target_type import TargetType
 
-NUM_TARGET_TYPES = 5
 _DROPOUTS = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_prob")
 
 
@@ -106,5 +106,5 @@ def _classifier_shape(config: PreTrainedConfig) -> Any:
         hidden_size=config.hidden_size,
         classifier_dropout=dropout,
         hidden_dropout_prob=dropout,
-        num_labels=NUM_TARGET_TYPES,
+        num_labels=len(TargetType),
     )

@@ -1,0 +1,164 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, BartConfig, BertConfig, T5Config
+
+from portico import InputError
+from portico.mrc import EXTRACTIVE_HEAD, FID_HEAD, FiDDataCollator, FiDModelForDownstreamTasks
+from portico.mrc.corpus import generate
+from portico.mrc.seq2seq.generator import new_generator
+
+CONFIGS = {
+    "Bart": BartConfig(
+        vocab_size=40,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=64,
+        dropout=0,
+    ),
+    "T5": T5Config(
+        vocab_size=40, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0, dropout_rate=0
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def model(request):
+    torch.manual_seed(0)
+    model = FiDModelForDownstreamTasks.from_config(CONFIGS[request.param], task_heads=FID_HEAD)
+    model.set_task_head("fid_head")
+    return model.eval()
+
+
+def passages(num_questions=2, num_passages=3, length=7):
+    tokens = torch.randint(5, 40, (num_questions, num_passages, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(tokens)
+    mask[0, 1, 4:] = 0
+    return {"input_ids": tokens, "attention_mask": mask}
+
+
+LABELS = torch.tensor([[7, 8, 9, 2], [11, 12, 2, -100]])
+
+
+def test_of_one_passage_it_is_the_plain_model(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    assert not isinstance(plain, FiDModelForDownstreamTasks)
+    one = {name: value[:, :1] for name, value in passages().items()}
+    flat = {name: value[:, 0] for name, value in one.items()}
+    torch.testing.assert_close(model(**one, labels=LABELS).logits, plain(**flat, labels=LABELS).logits)
+    torch.testing.assert_close(model(**flat, labels=LABELS).logits, plain(**flat, labels=LABELS).logits)
+
+
+def test_passages_are_encoded_apart_and_read_together(model):
+    inputs = passages()
+    encoder = model.get_encoder()
+    apart = [
+        encoder(input_ids=inputs["input_ids"][:, n], attention_mask=inputs["attention_mask"][:, n]).last_hidden_state
+        for n in range(3)
+    ]
+    encoded = model.encode_passages(**{f"{name}_BNL": value for name, value in inputs.items()}).last_hidden_state
+    torch.testing.assert_close(encoded, torch.cat(apart, dim=1))
+    losses = [model(**inputs, labels=LABELS).loss]
+    changed = inputs["input_ids"].clone()
+    changed[:, 2] = 6
+    losses.append(model(**{**inputs, "input_ids": changed}, labels=LABELS).loss)
+    assert losses[0] != losses[1]
+
+
+def test_padding_and_empty_passages_do_not_count(model):
+    inputs = passages()
+    other = inputs["input_ids"].clone()
+    other[0, 1, 4:] = 6
+    expected = model(**inputs, labels=LABELS).logits
+    torch.testing.assert_close(model(**{**inputs, "input_ids": other}, labels=LABELS).logits, expected)
+    longer = {name: torch.cat([value, torch.zeros_like(value[:, :1])], dim=1) for name, value in inputs.items()}
+    torch.testing.assert_close(model(**longer, labels=LABELS).logits, expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_answers_generated_in_a_batch_are_those_of_each_question(model, num_beams):
+    inputs = passages()
+    options = {"max_length": 8, "num_beams": num_beams}
+    together = model.generate(**inputs, **options)
+    for number in range(2):
+        alone = model.generate(**{name: value[number : number + 1] for name, value in inputs.items()}, **options)
+        assert together[number, : alone.shape[1]].tolist() == alone[0].tolist()
+    unmasked = {**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])}
+    assert torch.equal(model.generate(inputs["input_ids"], **options), model.generate(**unmasked, **options))
+
+
+def test_what_is_saved_has_the_plain_names_and_comes_back(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    again = FiDModelForDownstreamTasks.from_pretrained(tmp_path)
+    assert type(again).__name__ == type(model).__name__
+    weights = model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in again.state_dict().items())
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "task_heads" not in config
+
+
+def test_wrong_use_is_refused(model):
+    with pytest.raises(TypeError, match="has no encoder and no decoder"):
+        FiDModelForDownstreamTasks(CONFIGS["T5"])
+    with pytest.raises(InputError, match="no encoder-decoder of a `BertConfig`"):
+        FiDModelForDownstreamTasks.from_config(BertConfig())
+    with pytest.raises(InputError, match=r"got the heads \['qa_head'\]; give `FID_HEAD`"):
+        FiDModelForDownstreamTasks.from_config(CONFIGS["T5"], task_heads=EXTRACTIVE_HEAD)
+    with pytest.raises(KeyError, match="no head 'qa_head'; set 'fid_head'"):
+        model.set_task_head("qa_head")
+
+
+@pytest.fixture(scope="module")
+def generator():
+    train, _ = generate(num_train=8, num_validation=8, seed=1)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return new_generator([one["context"] for one in train], vocab_size=300, model=shape, fusion_in_decoder=True)
+
+
+def features():
+    return [
+        {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 1]], "labels": [9, 2], "id": "a", "score": 1.5},
+        {"input_ids": [[4, 4, 4]], "attention_mask": [[1, 1, 1]], "labels": [9, 9, 2], "id": "b", "score": 2.5},
+    ]
+
+
+def test_the_collator_stacks_passages_and_pads_labels(generator):
+    batch = FiDDataCollator(generator.tokenizer)(features())
+    pad = generator.tokenizer.pad_token_id
+    assert batch["input_ids"].tolist() == [
+        [[5, 6, pad], [7, 8, pad]],
+        [[4, 4, 4], [pad, pad, pad]],
+    ]
+    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 0]], [[1, 1, 1], [0, 0, 0]]]
+    assert batch["labels"].tolist() == [[9, 2, -100], [9, 9, 2]]
+    assert batch["id"] == ["a", "b"]
+    assert batch["score"].tolist() == [1.5, 2.5]
+    assert "decoder_input_ids" not in batch
+
+
+def test_the_collator_pads_to_multiples_and_on_the_side_of_the_tokenizer(generator):
+    collator = FiDDataCollator(generator.tokenizer, generator.model, pad_to_multiple_of=4, label_pad_token_id=-1)
+    assert collator(features())["labels"].tolist() == [[9, 2, -1, -1], [9, 9, 2, -1]]
+    generator.tokenizer.padding_side = "left"
+    try:
+        assert collator(features())["labels"].tolist() == [[-1, -1, 9, 2], [-1, 9, 9, 2]]
+    finally:
+        generator.tokenizer.padding_side = "right"
+
+
+def test_the_collator_lets_the_model_make_the_inputs_of_the_decoder(generator):
+    batch = FiDDataCollator(generator.tokenizer, generator.model)(features())
+    expected = generator.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+    assert torch.equal(batch["decoder_input_ids"], expected)
+
+
+def test_the_collator_takes_features_without_labels(generator):
+    unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
+    assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)
