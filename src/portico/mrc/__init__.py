@@ -5,9 +5,14 @@ from typing import TYPE_CHECKING
 from portico.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from portico.mrc.answers import AnswerCalibration as AnswerCalibration
     from portico.mrc.answers import Answers as Answers
+    from portico.mrc.answers import BeamPostProcessor as BeamPostProcessor
     from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
     from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
+        postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
+    )
+    from portico.mrc.answers import (
     from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
     from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
     from portico.mrc.distillation.losses import Distillation as Distillation
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer as MultiSourceMRCTrainer
     from portico.mrc.post_processing import SpanPostProcessing as SpanPostProcessing
     from portico.mrc.post_processing import SquadMetrics as SquadMetrics
+    from portico.mrc.reader import Answer as Answer
+    from portico.mrc.reader import Reader as Reader
     from portico.mrc.readers import read_examples as read_examples
     from portico.mrc.readers import read_squad as read_squad
     from portico.mrc.seq2seq.features import GenerativeFeaturizer as GenerativeFeaturizer
@@ -51,8 +58,11 @@ if TYPE_CHECKING:
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
 
 _HOMES = {
+    "Answer": "portico.mrc.reader",
+    "AnswerCalibration": "portico.mrc.answers",
     "Answers": "portico.mrc.answers",
     "BEAM_SEARCH_HEAD": "portico.mrc.models.heads",
+    "BeamPostProcessor": "portico.mrc.answers",
     "BeamSearchCollator": "portico.mrc.collators",
     "BeamSearchQAHead": "portico.mrc.models.heads",
     "Distillation": "portico.mrc.distillation.losses",
@@ -80,6 +90,7 @@ _HOMES = {
     "MultiSourceMRCTrainer": "portico.mrc.multi_source.trainer",
     "MultiSourceMixin": "portico.mrc.multi_source.mixin",
     "NqF1": "portico.mrc.metrics",
+    "Reader": "portico.mrc.reader",
     "Rouge": "portico.mrc.metrics",
     "Seq2SeqMRCTrainer": "portico.mrc.seq2seq.trainer",
     "SpanPostProcessing": "portico.mrc.post_processing",
@@ -90,6 +101,7 @@ _HOMES = {
     "TargetTypeCollator": "portico.mrc.collators",
     "TydiF1": "portico.mrc.metrics",
     "postprocess_qa_predictions": "portico.mrc.answers",
+    "postprocess_qa_predictions_with_beam_search": "portico.mrc.answers",
     "read_examples": "portico.mrc.readers",
     "read_squad": "portico.mrc.readers",
     "squad_metrics": "portico.mrc.metrics",

@@ -55,7 +55,8 @@ def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> A
         for candidate in candidates
     ]
     calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_))
-    return replace(calibration, null_score_diff_threshold=answers.null_threshold)
+    can_be_null = answers.null_odds is not None
+    return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
 
 
 def gold_texts(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -67,7 +68,7 @@ def gold_texts(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     for example in examples:
         if example.get("answers") is None:
             raise InputError(
-                f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; give "
-                "such, with two empty lists for a question without an answer."
+                f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; "
+                "give such, with two empty lists for a question without an answer."
             )
     return {example["id"]: list(example["answers"]["text"]) for example in examples}

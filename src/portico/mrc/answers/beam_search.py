@@ -24,7 +24,7 @@ from portico.mrc.answers.shortlist import Shortlist
 from portico.mrc.columns import Examples
 
 # The score of the empty text where no span is legal, and of each of its two halves.
-_EMPTY = {"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0}
+_EMPTY: NBestRecord = {"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0}
 
 
 class BeamAnswers(Answers):

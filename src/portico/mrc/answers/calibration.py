@@ -31,7 +31,7 @@ class AnswerCalibration:
         temperature: What the scores are divided by before their softmax.
         slope: What the log-odds of the softmax are multiplied with.
         intercept: What is then added to them.
-        null_score_diff_threshold: The threshold of "no answer" that gave the best F1; ``None`` if none was sought.
+        null_score_diff_threshold: The threshold of "no answer" that was used; ``None`` if it could not be predicted.
 
     Source: temperature scaling, arXiv:1706.04599; sigmoid of the log-odds, Platt 1999.
     """

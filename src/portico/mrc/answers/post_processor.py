@@ -144,6 +144,8 @@ class SpanPostProcessor:
             InputError: If a feature got no logits.
         """
         candidates = self._collector.complete()
+        if self._scorer is not None:
+            self._scorer.check(candidates)
         example_F = self._offsets.example_index_F[candidates.feature_index_F]
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(

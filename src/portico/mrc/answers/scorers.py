@@ -51,10 +51,29 @@ class ScoreDifference:
 
     scorer_type: SupportedSpanScorers
 
+    @property
+    def needs_types(self) -> bool:
+        """Whether the model must classify the kind of answer."""
+        return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
+
+    def check(self, features: Candidates) -> None:
+        """Refuse outputs that lack what the score is made of.
+
+        Raises:
+            InputError: If the model gave no answer-type logits but the score weighs them.
+        """
+        if self.needs_types and features.type_logits_FK.shape[1] == 0:
+            raise InputError(
+                f"The model gave no answer-type logits, which `scorer_type={self.scorer_type}` weighs spans by; use a "
+                "model with an extractive head that classifies the kind of answer, or `scorer_type=score_diff_based`."
+            )
+
     def __call__(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
         """Return the scores, ``float64 [N]``."""
         null_F = features.starts.null_F.astype(np.float64) + features.ends.null_F
-        type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
+        type_F = np.zeros_like(null_F)
+        if self.needs_types:
+            type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
         start_N, end_N = start_logit_N.astype(np.float64), end_logit_N.astype(np.float64)
         scores: Floats = self.score(start_N, end_N, null_F[feature_N], type_F[feature_N])
         return scores

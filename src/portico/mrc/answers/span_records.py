@@ -9,12 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from portico.errors import InputError
 from portico.mrc.answers.best_tokens import BestTokens
 from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.feature_groups import grouped_offsets
-from portico.mrc.answers.offsets import Features
+from portico.mrc.answers.offsets import Features, TokenOffsets
 from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
@@ -50,7 +49,7 @@ class SpanRecords:
     def __init__(
         self,
         examples: Examples,
-        features: Features,
+        features: Features | TokenOffsets,
         *,
         k: int,
         n_best_size: int,
@@ -59,14 +58,14 @@ class SpanRecords:
         single_context: bool,
     ) -> None:
         self._questions = Questions(examples)
-        self._offsets = grouped_offsets(features, self._questions)
+        self._offsets = features if isinstance(features, TokenOffsets) else grouped_offsets(features, self._questions)
         self._k, self._max_answer_length, self._scorer = k, max_answer_length, scorer
         self._passages = self._questions.passages if single_context else None
         lengths_F = self._offsets.lengths_F
         keep = BestTokens(UnpaddedSearch(n_best_size, lengths_F), n_best_size, int(lengths_F.max()))
         self._collector = SpanCollector(self._offsets, keep)
 
-    def update(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
+    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
         """Take the outputs of the model for one batch: start, end and answer-type logits, perhaps three more.
 
         Raises:
@@ -89,11 +88,7 @@ class SpanRecords:
             InputError: If a feature got no logits, or the model gave no answer-type logits.
         """
         candidates = self._collector.complete()
-        if candidates.type_logits_FK.shape[1] != len(TargetType):
-            raise InputError(
-                "The model gave no answer-type logits, which this ranking weighs spans by; use a model with an "
-                "extractive head that classifies the kind of answer, or another mode of post-processing."
-            )
+        self._scorer.check(candidates)
         ranked = rank_spans(
             candidates,
             self._offsets,
@@ -140,10 +135,12 @@ class SpanRecords:
 
 def _columns_of_features(candidates: Candidates, row_N: npt.NDArray[np.int32]) -> dict[str, np.ndarray[Any, Any]]:
     null_F = candidates.starts.null_F.astype(np.float64) + candidates.ends.null_F
+    has_types = candidates.type_logits_FK.shape[1] > 0
+    types_FK = candidates.type_logits_FK if has_types else np.zeros((len(null_F), len(TargetType)))
     has_similarity = candidates.similarity_F1.shape[1] > 0
     return {
         "cls_score": null_F[row_N],
-        "target_type_logits": candidates.type_logits_FK[row_N],
+        "target_type_logits": types_FK[row_N],
         "query_passage_similarity": candidates.similarity_F1[row_N, 0] if has_similarity else np.zeros(len(row_N)),
     }
 

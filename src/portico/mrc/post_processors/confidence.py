@@ -37,13 +37,13 @@ class ConfidenceScorer:
                 f"`confidence_model_path={path}` is no file; set it to a classifier stored by joblib, or leave it out."
             )
         try:
-            import joblib
+            from joblib import load  # type: ignore[import-untyped]
         except ImportError as error:
             raise MissingPackageError(
                 "A confidence model is read by joblib, which is not installed; install it with "
                 "`pip install scikit-learn`, or leave `confidence_model_path` out."
             ) from error
-        self._model = joblib.load(path)
+        self._model = load(path)
 
     def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
         """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
