@@ -62,7 +62,12 @@ def test_compute_in_one_call_or_after_batches_and_then_anew():
 
 
 def test_every_metric_takes_the_options_of_all():
-    options = dict(passage_non_null_threshold=1, span_non_null_threshold=1, verbose=True, dataset_config_name="mlqa.en.de")
+    options = {
+        "passage_non_null_threshold": 1,
+        "span_non_null_threshold": 1,
+        "verbose": True,
+        "dataset_config_name": "mlqa.en.de",
+    }
     for metric, records in ((SQUAD(), squad_records()), (MLQA(), squad_records()), (TyDiF1(), span_records())):
         predictions, references = records
         assert metric.compute(predictions=predictions, references=references, **options)
@@ -88,7 +93,7 @@ def test_tydi():
         "avg_minimal_recall": pytest.approx(0.8),
         "avg_minimal_precision": pytest.approx(0.8),
     }
-    thresholds = dict(passage_non_null_threshold=3, span_non_null_threshold=3)
+    thresholds = {"passage_non_null_threshold": 3, "span_non_null_threshold": 3}
     scores = TyDiF1().compute(predictions=predictions, references=references, **thresholds)
     assert set(scores.values()) == {0.0}
 
@@ -136,7 +141,9 @@ def test_rouge(caplog):
 def test_rouge_without_nltk(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk", None)
     sentences.sentence_splitter.cache_clear()
-    with pytest.raises(MissingPackageError, match=r"nltk, .* not installed; install it with `pip install 'portico\[rou"):
+    with pytest.raises(
+        MissingPackageError, match=r"nltk, .* not installed; install it with `pip install 'portico\[rou"
+    ):
         sentences.sentence_splitter()
 
 

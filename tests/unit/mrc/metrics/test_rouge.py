@@ -31,7 +31,9 @@ def test_kilt_rouge_of_single_sentences_is_the_longest_common_subsequence(words,
         rest = iter(whole)
         return all(word in rest for word in part)
 
-    longest = max(n for n in range(len(words) + 1) if any(is_subsequence(part, gold) for part in combinations(words, n)))
+    longest = max(
+        n for n in range(len(words) + 1) if any(is_subsequence(part, gold) for part in combinations(words, n))
+    )
     precision, recall = longest / len(words), longest / len(gold)
     expected = 2 * precision * recall / (precision + recall + 1e-8)
     assert kilt_rouge_l(" ".join(words), " ".join(gold)) == pytest.approx(expected, abs=1e-15)
@@ -93,14 +95,18 @@ def test_sentences_are_split_as_asked():
 
 def test_google_types_need_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
-    with pytest.raises(MissingPackageError, match=r"rouge1, rougeL needs rouge-score, .* `rouge_types=\[kilt_rougeL\]`"):
+    with pytest.raises(
+        MissingPackageError, match=r"rouge1, rougeL needs rouge-score, .* `rouge_types=\[kilt_rougeL\]`"
+    ):
         Rouge(["rouge1", "rougeL"])
     assert scores_of("a", "a", rouge_types=["kilt_rougeL"])["kilt_rougeL"] == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("rouge_types", [["rouge3"], [], "rouge1"])
 def test_unknown_types_are_refused(rouge_types):
-    with pytest.raises(InputError, match=r"has to be a list of some of rouge1, rouge2, rougeL, rougeLsum, kilt_rougeL"):
+    with pytest.raises(
+        InputError, match=r"has to be a list of some of rouge1, rouge2, rougeL, rougeLsum, kilt_rougeL"
+    ):
         Rouge(rouge_types)
 
 

@@ -34,7 +34,9 @@ def tydi_records(draw, languages=ANY_LANGUAGE):
                     "yes_no_answer": draw(YES_NO),
                 }
             )
-        references.append({"example_id": key, "language": draw(st.sampled_from(languages)), "annotations": annotations})
+        references.append(
+            {"example_id": key, "language": draw(st.sampled_from(languages)), "annotations": annotations}
+        )
         said = draw(YES_NO)
         start, end = span(draw) if said.lower() == "none" else (-1, -1)
         predictions.append(
@@ -94,7 +96,9 @@ def test_tydi_is_the_official_script(data):
 @given(tydi_records())
 @settings(max_examples=50, deadline=None)
 def test_tydi_with_english_counts_all_languages(data):
-    assert scores_of(TydiF1(include_english=True), *data) == pytest.approx(tydi(*data, include_english=True), abs=1e-12)
+    assert scores_of(TydiF1(include_english=True), *data) == pytest.approx(
+        tydi(*data, include_english=True), abs=1e-12
+    )
 
 
 @given(nq_records())
@@ -151,7 +155,11 @@ def test_english_alone_counts_unless_told_otherwise(include_english, expected, l
 def test_the_best_threshold_drops_what_is_wrong():
     gold = [(0, 5), (0, 5)]
     references = [reference("a", gold), reference("b", [(-1, -1)] * 2), reference("c", gold)]
-    predictions = [prediction("a", 0, 5, score=3.0), prediction("b", 0, 5, score=1.0), prediction("c", 0, 5, score=2.0)]
+    predictions = [
+        prediction("a", 0, 5, score=3.0),
+        prediction("b", 0, 5, score=1.0),
+        prediction("c", 0, 5, score=2.0),
+    ]
     scores = scores_of(TydiF1(), predictions, references)
     assert (scores["finnish_minimal_f1"], scores["finnish_minimal_threshold"]) == (1.0, 2.0)
 
@@ -215,7 +223,11 @@ def test_short_answers_are_right_as_a_set():
         ([prediction("a", 5, -1)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to -1; give a start and an"),
         ([prediction("a", 5, 3)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to 3; give a start and an"),
         ([prediction("a")], [reference("a", [(-1, 3)])], r"'a' has an answer from -1 to 3; give a start and an"),
-        ([prediction("a", 0, 5, yes_no=3)], [reference("a", [(0, 5)])], r"'a' was answered with 'yes' and with a span"),
+        (
+            [prediction("a", 0, 5, yes_no=3)],
+            [reference("a", [(0, 5)])],
+            r"'a' was answered with 'yes' and with a span",
+        ),
         ([prediction("a", yes_no="maybe")], [reference("a", [(0, 5)])], r"answer 'maybe'; give one of yes, no, none"),
         ([prediction("a", score=float("nan"))], [reference("a", [(0, 5)])], r"'a' has a score that is not a number"),
         ([prediction("a")], [reference("a", [])], r"without annotators has no `example_id`; give .*'annotations'"),
