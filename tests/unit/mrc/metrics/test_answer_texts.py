@@ -11,10 +11,12 @@ from unit.mrc.metrics.official_texts import mlqa_normal, squad_1, squad_2
 
 # Articles, punctuation of several scripts, Chinese, Arabic with diacritics and article, combining marks, a lone
 # surrogate, emoji with a joiner, blanks that are not ASCII, letters whose lower case is longer.
+MARKED = "a the an The mill old mill's der eine los la của là . -- !? « » 。 、 ؟ । $ + ^ ` _ 3.5"
+OTHER_SCRIPTS = "中 文字 中文 x中y 々 ال البيت بَيْت é 🚀 İ ß"
 PIECES = [
     *["", " ", "\n", "\u00a0", "\u2003", "\u200b", "\ud800", "\uff0c", "\uff11", "c\u0323ua", "e\u0301", "👩\u200d🚀"],
-    *"a the an The mill old mill's der eine los la của là . -- !? « » 。 、 ؟ । $ + ^ ` _ 3.5".split(),
-    *"中 文字 中文 x中y 々 ال البيت بَيْت é 🚀 İ ß".split(),
+    *MARKED.split(),
+    *OTHER_SCRIPTS.split(),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=5).flatmap(
     lambda pieces: st.sampled_from(["", " "]).map(lambda blank: blank.join(pieces))
