@@ -9,7 +9,7 @@ from transformers import DataCollatorWithPadding, PrinterCallback
 from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
 from portico import InputError, MRCTrainer, TrainingArguments
-from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, postprocess_qa_predictions
+from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, SquadV2, postprocess_qa_predictions
 from portico.mrc.corpus import generate
 from portico.mrc.pretrained import new_reader
 
@@ -96,6 +96,28 @@ def test_two_processes_answer_as_one(parts, tmp_path):
     assert two.answered.answers.predictions == one.answered.answers.predictions
     files = [(tmp_path / name / "eval_predictions.json").read_text() for name in ("one", "two")]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_metric_of_torchmetrics_scores_the_answers(parts, tmp_path, devices):
+    arguments = {"strategy": "ddp_fork", "devices": 2} if devices == 2 else {}
+    options = {"compute_metrics": SquadV2(average_precision=True), "arguments": arguments}
+    metrics = make_trainer(parts, tmp_path / "metric", **options).evaluate()
+    expected = make_trainer(parts, tmp_path / "function").evaluate()
+    assert metrics["eval_pr_f1_ap"] >= 0
+    for name in ("eval_f1", "eval_exact", "eval_total", "eval_best_f1", "eval_NoAns_exact"):
+        assert metrics[name] == expected[name]
+
+
+def test_metrics_take_what_primeqa_has_processed_for_them(parts, tmp_path):
+    def answer(examples, features, predictions):
+        processed = [{"id": example["id"], "prediction_text": ""} for example in examples]
+        references = [{"id": example["id"], "answers": example["answers"]} for example in examples]
+        candidates = {example["id"]: [] for example in examples}
+        return SimpleNamespace(predictions=candidates, processed_predictions=processed, label_ids=references)
+
+    metrics = make_trainer(parts, tmp_path, post_process_function=answer, compute_metrics=SquadV2()).evaluate()
+    assert (metrics["eval_NoAns_exact"], metrics["eval_total"]) == (100.0, 40)
 
 
 def test_streaming_keeps_no_logits(parts, tmp_path):

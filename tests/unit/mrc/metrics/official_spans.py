@@ -101,12 +101,14 @@ def nq_outcomes(prediction, annotations):
     long = nq_span(prediction["long_answer"])
     short = [span for span in map(nq_span, prediction["short_answers"]) if max(span) >= 0]
     said = prediction["yes_no_answer"].lower()
-    if said != "none":
-        right_short = said in yes_no
-    else:
-        right_short = bool(short) and any(nq_same(spans, short) for spans in shorts)
+    right_short = said in yes_no if said != "none" else bool(short) and any(nq_same(spans, short) for spans in shorts)
     return (
-        (has_long, max(long) >= 0, has_long and any(nq_equal(gold, long) for gold in longs), prediction["long_answer_score"]),
+        (
+            has_long,
+            max(long) >= 0,
+            has_long and any(nq_equal(gold, long) for gold in longs),
+            prediction["long_answer_score"],
+        ),
         (has_short, bool(short) or said != "none", has_short and right_short, prediction["short_answers_score"]),
     )
 
@@ -131,5 +133,8 @@ def nq(predictions, references):
             out[f"{task}_best_{name}"] = value
         for target in (0.5, 0.75, 0.9):
             recall, precision = recall_at(outcomes, target)
-            out |= {f"{task}_recall_at_precision_{target}": recall, f"{task}_precision_at_precision_{target}": precision}
+            out |= {
+                f"{task}_recall_at_precision_{target}": recall,
+                f"{task}_precision_at_precision_{target}": precision,
+            }
     return out

@@ -6,13 +6,15 @@ import sys
 import unicodedata
 from collections import Counter
 
-PUNCTUATION = {chr(i) for i in range(sys.maxunicode) if unicodedata.category(chr(i))[0] == "P"} | set(string.punctuation)
+PUNCTUATION = {chr(i) for i in range(sys.maxunicode) if unicodedata.category(chr(i))[0] == "P"} | set(
+    string.punctuation
+)
 MLQA_ARTICLES = {
     "en": r"\b(a|an|the)\b",
     "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
     "vi": r"\b(của|là|cái|chiếc|những)\b",
     "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
-    "ar": r"\sال^|ال",
+    "ar": "\\s\u0627\u0644^|\u0627\u0644",
 }
 
 
