@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
 from portico.mrc.features.pair_encoding import context_is_second
 from portico.mrc.features.shared_encoding import EncodedTexts, PairTemplate
-from portico.mrc.features.windows import Windows, WindowSize
+from portico.mrc.features.windows import Windows, WindowSize, ranges
 
 _BEFORE, _BETWEEN, _AFTER, _PAD, _QUESTION, _CONTEXT = range(6)
 _QUESTION_FIRST = [_BEFORE, _QUESTION, _BETWEEN, _CONTEXT, _AFTER, _PAD]
@@ -92,7 +92,7 @@ def assemble(pool: TokenPool, examples_E: Int64s) -> Windows:
     if pool.size.pad:
         lengths_F6[:, _PAD] = pool.size.max_seq_length - lengths_F6.sum(axis=1)
 
-    pool_T = _ranges(starts_F6[:, pool.part_order].ravel(), lengths_F6[:, pool.part_order].ravel())
+    pool_T = ranges(starts_F6[:, pool.part_order].ravel(), lengths_F6[:, pool.part_order].ravel())
     in_context_P: Bools = pool.part_P == _CONTEXT
     attention_P = (pool.part_P != _PAD).astype(np.uint8)
     return Windows(
@@ -114,10 +114,3 @@ def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int
     first_F = np.repeat(np.cumsum(num_windows_E) - num_windows_E, num_windows_E)
     cut_F = (np.arange(len(example_F)) - first_F) * step_E[example_F]
     return example_F, cut_F, np.minimum(room_E[example_F], length_E[example_F] - cut_F)
-
-
-def _ranges(starts: Int64s, lengths: Int64s) -> Int64s:
-    """Return ``start, start + 1, ...`` of every range, one after the other."""
-    ends = np.cumsum(lengths)
-    flat: Int64s = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return flat

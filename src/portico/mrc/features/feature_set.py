@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -15,16 +15,20 @@ class FeatureSet:
     model with fewer inputs reads; the attributes below stay.
 
     Args:
-        windows: The tokenised windows.
+        windows: The tokenised windows; their examples are those of `example_ids`.
         token_type_ids: Whether rows carry ``token_type_ids``.
-        positions_F2: First and last answer token of each window, ``int64 [F, 2]``, for training.
+        labels: Numbers that rows carry by name, ``int64 [F]`` each: ``start_positions``, ``end_positions`` and perhaps
+            ``target_type``.
         example_ids: Identifier of each example, for evaluation: rows then carry ``example_id`` and
-            ``offset_mapping`` (``None`` outside the context).
+            ``offset_mapping`` (``None`` outside the context), and ``context_idx`` where there is a `context_index`.
+        context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` where every
+            question has one.
 
     Attributes:
         column_names: What a row holds, in order.
         row_starts: Where each row begins in the flat arrays, and where the last ends, ``int64 [F + 1]``.
         example_index: The example each row belongs to, ``int64 [F]``.
+        context_index: As given.
         char_offsets: Characters ``[start, end)`` of every token in its context, ``int32 [T, 2]``, -1 outside the
             context; ``None`` for training.
     """
@@ -34,21 +38,23 @@ class FeatureSet:
         windows: Windows,
         *,
         token_type_ids: bool,
-        positions_F2: Int64s | None = None,
+        labels: Mapping[str, Int64s] | None = None,
         example_ids: list[str] | None = None,
+        context_index: Int64s | None = None,
     ) -> None:
         self.row_starts = windows.row_starts
         self.example_index = windows.example_index_F
+        self.context_index = context_index
         self.char_offsets: Int32s | None = None
         self._tokens: dict[str, np.ndarray[Any, Any]] = {"input_ids": windows.input_ids_T}
         if token_type_ids:
             self._tokens["token_type_ids"] = windows.token_type_ids_T
         self._tokens["attention_mask"] = windows.attention_mask_T
-        self._positions: dict[str, Int64s] = {}
-        if positions_F2 is not None:
-            self._positions = {"start_positions": positions_F2[:, 0], "end_positions": positions_F2[:, 1]}
+        self._numbers: dict[str, Int64s] = dict(labels or {})
         self._example_ids = example_ids
-        self.column_names = [*self._tokens, *self._positions]
+        if example_ids is not None and context_index is not None:
+            self._numbers["context_idx"] = context_index
+        self.column_names = [*self._tokens, *self._numbers]
         if example_ids is not None:
             self.column_names += ["example_id", "offset_mapping"]
             self.char_offsets = np.where(windows.in_context_T[:, None], windows.char_offsets_T2, np.int32(-1))
@@ -84,8 +90,8 @@ class FeatureSet:
         tokens = slice(self.row_starts[row], self.row_starts[row + 1])
         if name in self._tokens:
             return self._tokens[name][tokens].tolist()
-        if name in self._positions:
-            return int(self._positions[name][row])
+        if name in self._numbers:
+            return int(self._numbers[name][row])
         assert self._example_ids is not None
         assert self.char_offsets is not None
         if name == "example_id":

@@ -1,25 +1,13 @@
 """Where the answer lies in each window.
 
-Shape suffixes: E examples, F features (windows), T tokens of all windows.
+Shape suffixes: F features (windows), T tokens of all windows.
 """
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from portico.mrc.arrays import Bools, Int64s
 from portico.mrc.features.windows import Windows
-
-
-def answer_chars(answers: Sequence[Mapping[str, Any]]) -> Int64s:
-    """Return the characters ``[start, end)`` of every example's first answer, ``int64 [E, 2]``; -1 without one."""
-    chars = (
-        (start[0], start[0] + len(answer["text"][0])) if len(start := answer["answer_start"]) else (-1, -1)
-        for answer in answers
-    )
-    return np.array(list(chars), np.int64)
 
 
 def cls_positions(windows: Windows, tokenizer: PreTrainedTokenizerBase) -> Int64s:
@@ -37,21 +25,21 @@ def cls_positions(windows: Windows, tokenizer: PreTrainedTokenizerBase) -> Int64
 
 
 def answer_positions(
-    windows: Windows, chars_E2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool = False
-) -> Int64s:
-    """Return the first and last token of the answer in every window, ``int64 [F, 2]``.
+    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool = False
+) -> tuple[Int64s, Bools]:
+    """Return first and last token of the answer in every window, ``int64 [F, 2]``, and which hold it, ``bool [F]``.
 
     The first token is the last one that begins at or before the answer, the last token the first one that ends at or
     after it. A window that does not hold the whole answer gets its CLS position twice.
 
     Args:
         windows: The windows; the context's tokens are one block in each.
-        chars_E2: From `answer_chars`.
+        chars_F2: Characters ``[start, end)`` of the answer in the context of each window, ``int64 [F, 2]``; -1 without
+            one.
         cls_positions_F: From `cls_positions`.
         compat_label_bug: Search the first token beyond the context too, as the QA example of transformers does: an
             answer that begins in the last context token is then labelled as beginning at the end of the row.
     """
-    chars_F2 = chars_E2[windows.example_index_F]
     first_F, last_F = context_bounds(windows)
     begin_T, end_T = windows.char_offsets_T2.T
     inside_F = (chars_F2[:, 0] >= 0) & (first_F <= last_F)
@@ -63,7 +51,7 @@ def answer_positions(
         positions_F2[inside_F] = _positions_inside(
             windows, inside_F, chars_F2, (first_F, last_F), compat_label_bug=compat_label_bug
         )
-    return positions_F2
+    return positions_F2, inside_F
 
 
 def context_bounds(windows: Windows) -> tuple[Int64s, Int64s]:

@@ -42,6 +42,20 @@ class Windows:
         """Tell whether every column holds the same values."""
         return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
+    def take(self, rows_F: Int64s) -> "Windows":
+        """Return these windows, in this order."""
+        lengths_F = self.lengths_F[rows_F]
+        token_T = ranges(self.row_starts[rows_F], lengths_F)
+        return Windows(
+            self.example_index_F[rows_F],
+            np.concatenate(([0], np.cumsum(lengths_F))),
+            self.input_ids_T[token_T],
+            self.attention_mask_T[token_T],
+            self.token_type_ids_T[token_T],
+            self.char_offsets_T2[token_T],
+            self.in_context_T[token_T],
+        )
+
     def first_in_row(self, marked_T: Bools) -> Int64s:
         """Return the flat index of the first marked token of every row, ``int64 [F]``; the row's end where none is."""
         marked = np.append(np.flatnonzero(marked_T), self.row_starts[-1])
@@ -62,3 +76,10 @@ class WindowSize:
     max_seq_length: int
     doc_stride: int
     pad: bool
+
+
+def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
+    """Return ``start, start + 1, ...`` of every range, one after the other."""
+    ends = np.cumsum(lengths)
+    flat: Int64s = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return flat

@@ -1,84 +1,18 @@
 import pickle
-import random
 from types import SimpleNamespace
 
 import datasets
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding
 
-import portico.mrc.features.featurizer
+import portico.mrc.features.window_cutter
+from mrc_texts import TOKENIZERS, make_examples
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 
-TEXT = "the river Zürich runs under an old bridge of 1898 stones and 42 lamps; Łódź, Jose's mill was far away"
-WORDS = TEXT.split(" ")
 SIZES = [(64, 16, False), (40, 12, True), (32, 0, False), (200, 50, True)]
-
-
-def bert_tokenizer():
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(WORDS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=specials))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
-
-
-def byte_level_tokenizer(pair, **names):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    specials = ["<pad>", "<s>", "</s>"]
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=specials, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(WORDS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair=pair, special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", **names)
-
-
-TOKENIZERS = {
-    "bert": bert_tokenizer(),
-    "two separators": byte_level_tokenizer("<s> $A </s> </s> $B </s>", bos_token="<s>"),
-    "left padding, CLS last": byte_level_tokenizer(
-        "$A </s> $B:1 </s>:1 <s>:2",
-        cls_token="<s>",
-        padding_side="left",
-        pad_token_type_id=3,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    ),
-    "no CLS, windows from the right": byte_level_tokenizer("$A </s> $B </s>", truncation_side="left"),
-}
-
-
-def make_examples(seed, num_contexts=12, questions_per_context=4):
-    rng = random.Random(seed)
-    examples = []
-    for c in range(num_contexts):
-        context = " ".join(rng.choices(WORDS, k=rng.randint(1, 60)))
-        for q in range(questions_per_context):
-            start = rng.randrange(len(context))
-            end = rng.randint(start + 1, min(len(context), start + 30))
-            if q == 1:  # the last word: it is the last context token of the last window
-                start, end = context.rfind(" ") + 1, len(context)
-            answers = (
-                {"text": [context[start:end]], "answer_start": [start]} if q else {"text": [], "answer_start": []}
-            )
-            question = "  " + " ".join(rng.choices(WORDS, k=rng.randint(1, 4)))
-            examples.append({"id": f"{c}-{q}", "context": context, "question": question, "answers": answers})
-    return examples
 
 
 EXAMPLES = make_examples(0)
@@ -188,8 +122,8 @@ def test_each_text_is_encoded_once_and_other_tokenizers_fall_back(monkeypatch):
         num_encoded.append(len(questions))
         return original(tokenizer, questions, *rest)
 
-    original = portico.mrc.features.featurizer.encode_pairs
-    monkeypatch.setattr(portico.mrc.features.featurizer, "encode_pairs", encode_pairs)
+    original = portico.mrc.features.window_cutter.encode_pairs
+    monkeypatch.setattr(portico.mrc.features.window_cutter, "encode_pairs", encode_pairs)
     Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
     assert sum(num_encoded) < len(EXAMPLES)
     num_encoded.clear()
