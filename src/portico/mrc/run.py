@@ -23,7 +23,7 @@ from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
-from portico.mrc.report import write_report
+from portico.mrc.report import RunRecord, record_run
 from portico.mrc.settings import check_callbacks, check_settings
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
@@ -175,15 +175,16 @@ def _report(
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
-    page = folder / "report.html"
-    write_report(
-        page,
-        question_results(trainer.eval_examples or [], trainer.answered.answers),
-        metrics=metrics,
-        log_history=trainer.state.log_history,
-        settings=settings,
-        more_sections=sections,
-        title="Machine reading comprehension",
+    page = record_run(
+        folder,
+        RunRecord(
+            title="Machine reading comprehension",
+            results=question_results(trainer.eval_examples or [], trainer.answered.answers),
+            metrics=metrics,
+            log_history=trainer.state.log_history,
+            settings=settings,
+            sections=sections,
+        ),
     )
     print_summary(
         metrics,
