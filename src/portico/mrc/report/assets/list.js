@@ -10,8 +10,7 @@ const NO_ANSWER = "no answer";
 
 const answerText = (text, className) => {
   if (!text) return makeElement("em", "none", NO_ANSWER);
-  const element = makeElement("bdi", className, text);
-  return element;
+  return makeElement("bdi", className, text);
 };
 
 const makeRow = (data, question) => {
@@ -67,7 +66,7 @@ const makeList = (data, box, onChoose) => {
     onChoose(chosen >= 0 ? shown[chosen] : null, byReader);
   };
 
-  box.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
+  box.addEventListener("scroll", draw, { passive: true });
   window.addEventListener("resize", draw);
   box.addEventListener("keydown", (event) => {
     const page = Math.max(1, Math.floor(box.clientHeight / rowHeight) - 1);
