@@ -1,42 +1,86 @@
 """What became of each question, for the report."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from portico.mrc.answers import Answers
 from portico.mrc.metrics.scores import exact_match, token_f1
-from portico.mrc.report import QuestionResult
+from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 
 _NUM_CANDIDATES = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What a run kept of one question.
+
+    Args:
+        text: The answer; empty for none.
+        span: Its characters in the passage, end exclusive, or None if it has none or its place is not known.
+        nbest: The candidates as an n-best file has them, or None if they were not kept.
+        null_odds: Score of "no answer" minus that of the best span, or None.
+    """
+
+    text: str
+    span: Span | None
+    nbest: Sequence[Mapping[str, Any]] | None
+    null_odds: float | None
+
+
 def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) -> list[QuestionResult]:
     """Join examples and answers, one result a question, in the order of the examples."""
-    return [_result(example, answers) for example in examples]
+    null_odds = answers.null_odds or {}
+    return [
+        question_result(
+            example,
+            Answered(
+                text=answers.predictions[key],
+                span=answers.spans[key],
+                nbest=answers.nbest[key],
+                null_odds=null_odds.get(key),
+            ),
+        )
+        for example in examples
+        for key in (example["id"],)
+    ]
 
 
-def _result(example: Mapping[str, Any], answers: Answers) -> QuestionResult:
-    key, golds = example["id"], example["answers"]
-    text = answers.predictions[key]
-    start, end = answers.spans[key] or (None, None)
-    candidates = [(str(record["text"]), float(record["probability"])) for record in answers.nbest[key]]
+def question_result(example: Mapping[str, Any], answered: Answered) -> QuestionResult:
+    """Join an example, in SQuAD's flat form, and what a run answered."""
+    golds = example["answers"]
+    candidates = None if answered.nbest is None else [_candidate(record) for record in answered.nbest]
+    start, end = answered.span or (None, None)
     return QuestionResult(
-        id=key,
-        title=example.get("title", ""),
+        id=example["id"],
+        title=example.get("title") or "",
         question=example["question"],
         context=example["context"],
         golds=tuple(zip(golds["text"], golds["answer_start"], strict=True)),
-        predicted_text=text,
+        predicted_text=answered.text,
         predicted_start=start,
         predicted_end=end,
-        probability=_probability(text, candidates),
-        null_odds=None if answers.null_odds is None else answers.null_odds[key],
-        exact=exact_match(text, golds["text"]),
-        f1=token_f1(text, golds["text"]),
-        question_type=example.get("question_type", ""),
-        nbest=tuple(candidates[:_NUM_CANDIDATES]),
+        probability=None if candidates is None else _probability(answered.text, candidates),
+        null_odds=answered.null_odds,
+        exact=exact_match(answered.text, golds["text"]),
+        f1=token_f1(answered.text, golds["text"]),
+        question_type=example.get("question_type") or "",
+        language=example.get("language") or "",
+        nbest=tuple((candidates or ())[:_NUM_CANDIDATES]),
+        if_answered=None if candidates is None else _if_answered(candidates, golds["text"]),
     )
 
 
-def _probability(text: str, candidates: Sequence[tuple[str, float]]) -> float:
-    return next((probability for candidate, probability in candidates if candidate == text), 0.0)
+def _candidate(record: Mapping[str, Any]) -> Candidate:
+    logits = [float(record[name]) for name in ("start_logit", "end_logit") if record.get(name) is not None]
+    score = record.get("score", sum(logits) if logits else None)
+    return Candidate(str(record["text"]), float(record["probability"]), None if score is None else float(score))
+
+
+def _probability(text: str, candidates: Sequence[Candidate]) -> float:
+    return next((candidate.probability for candidate in candidates if candidate.text == text), 0.0)
+
+
+def _if_answered(candidates: Sequence[Candidate], golds: Sequence[str]) -> Scores:
+    text = next((candidate.text for candidate in candidates if candidate.text), "")
+    return Scores(exact_match(text, golds), token_f1(text, golds))

@@ -29,7 +29,7 @@ from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
 from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
-from portico.mrc.report import write_report
+from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.settings import check_callbacks, check_settings, check_unshaped
 from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
@@ -213,21 +213,32 @@ def _report(
     if not trainer.is_world_process_zero():
         return
     folder = Path(trainer.args.output_dir)
-    one = len(sources) == 1
-    pages = [folder / ("report.html" if one else f"report_{number}.html") for number in range(len(sources))]
-    for page, source, answered in zip(pages, sources, [trainer.answered] if one else trainer.answered, strict=True):
-        write_report(
-            page,
-            question_results(source.validation, answered.answers),
+    answered = [trainer.answered] if len(sources) == 1 else trainer.answered
+    records = [
+        RunRecord(
+            title="Machine reading comprehension",
+            results=question_results(source.validation, one.answers),
             metrics=metrics,
             log_history=trainer.state.log_history,
             settings=settings,
-            more_sections=sections,
-            title="Machine reading comprehension",
+            sections=sections,
         )
+        for source, one in zip(sources, answered, strict=True)
+    ]
+    pages = _write_reports(folder, records)
     print_summary(
         metrics,
         title="Machine reading comprehension",
         files={"Report": ", ".join(map(str, pages)), "Everything else": str(folder)},
         seconds=seconds,
     )
+
+
+def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
+    """Write a page for each source; the folder of a run with one source can be compared with others."""
+    if len(records) == 1:
+        return [record_run(folder, records[0])]
+    pages = [folder / f"report_{number}.html" for number in range(len(records))]
+    for page, record in zip(pages, records, strict=True):
+        write_report(page, record)
+    return pages

@@ -1,6 +1,15 @@
-"""The evaluation of a reading comprehension model as one HTML page."""
+"""The evaluation of a reading comprehension model as one HTML page, and two evaluations compared."""
 
-from portico.mrc.report.page import write_report
-from portico.mrc.report.results import QuestionResult
+from portico.mrc.report.record import RunRecord
+from portico.mrc.report.results import Candidate, QuestionResult, Scores
+from portico.mrc.report.writing import record_run, write_comparison, write_report
 
-__all__ = ["QuestionResult", "write_report"]
+__all__ = [
+    "Candidate",
+    "QuestionResult",
+    "RunRecord",
+    "Scores",
+    "record_run",
+    "write_comparison",
+    "write_report",
+]

@@ -1,0 +1,6 @@
+"""`python -m portico.mrc.report` is the command `portico-report`."""
+
+from portico.mrc.report.command import main
+
+if __name__ == "__main__":
+    main()

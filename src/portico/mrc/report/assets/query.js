@@ -1,0 +1,54 @@
+// Which questions are wanted, and in which order. Nothing here touches the page.
+
+// Returns a function that tells whether a question holds all words, each anywhere in its texts or its passage.
+const searcher = (data) => {
+  const texts = data.questions.map((question) =>
+    [question.id, question.title, question.asked, ...question.golds, ...question.answers.map((answer) => answer.text)]
+      .join("\n").toLowerCase()
+  );
+  const passages = data.contexts.map((context) => context.toLowerCase());
+  return (search) => {
+    const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+    // Many questions share a passage, so each passage is looked through once.
+    const isInPassage = words.map((word) => passages.map((passage) => passage.includes(word)));
+    return (index) => words.every((word, which) =>
+      texts[index].includes(word) || isInPassage[which][data.questions[index].context]
+    );
+  };
+};
+
+// Ranks for sorting, ascending. `sure` may be unknown, which comes last.
+const orderings = (data) => {
+  const last = (question) => question.answers[question.answers.length - 1];
+  const sure = (question) => last(question).sure ?? 0;
+  return {
+    given: () => 0,
+    worst: (question) => last(question).f1 - sure(question) / 1000,
+    sure: (question) => -sure(question),
+    unsure: (question) => last(question).sure ?? 2,
+    long: (question) => -data.contexts[question.context].length,
+    moved: (question) => -Math.abs(last(question).f1 - question.answers[0].f1),
+  };
+};
+
+// Returns a function from the reader's wishes to the numbers of the questions to show.
+const querier = (data) => {
+  const holds = searcher(data);
+  const rankings = orderings(data);
+  const isInGroup = (question, group) => {
+    const dot = group.indexOf(".");
+    const slicing = Number(group.slice(0, dot));
+    return data.groups[slicing][question.groups[slicing]] === group.slice(dot + 1);
+  };
+  return ({ kinds, search, group, order }) => {
+    const matches = holds(search);
+    const wanted = data.questions.map((_, index) => index).filter((index) => {
+      const question = data.questions[index];
+      return (kinds.length === 0 || kinds.includes(question.kind))
+        && (!group || isInGroup(question, group))
+        && matches(index);
+    });
+    const rank = rankings[order];
+    return wanted.sort((a, b) => rank(data.questions[a]) - rank(data.questions[b]) || a - b);
+  };
+};

@@ -1,0 +1,1 @@
+"""The numbers of the report, in numpy and without any markup."""

@@ -1,0 +1,1 @@
+"""The report as text: tables, charts and pages."""

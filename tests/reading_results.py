@@ -1,0 +1,96 @@
+"""Made-up results of reading comprehension, and a reader of the pages that show them."""
+
+from html.parser import HTMLParser
+
+from portico.mrc.report import Candidate, QuestionResult, RunRecord, Scores
+from portico.mrc.report.html.run_page import run_page
+
+VOID = {"meta", "input", "path", "wbr", "br"}
+HOSTILE = "</p><script>alert('x')</script><img src=http://example.org/x onerror=y>\"'&"
+CONTEXT = f"Zoë Łuk \U0001f600 {HOSTILE} was born in Turku, تورکو, in 1901."
+
+
+def result(number=0, *, gold="Turku", predicted="Turku", f1=None, context=CONTEXT, **changes):
+    """Return one question; the gold and the predicted text must stand in the context."""
+    start = context.index(predicted) if predicted else None
+    exact = float(gold == predicted)
+    fields = {
+        "id": f"q{number}",
+        "title": "",
+        "question": "Where was Zoë born?",
+        "context": context,
+        "golds": ((gold, context.index(gold)),) if gold else (),
+        "predicted_text": predicted,
+        "predicted_start": start,
+        "predicted_end": None if start is None else start + len(predicted),
+        "probability": 0.9,
+        "null_odds": -1.5,
+        "exact": exact,
+        "f1": exact if f1 is None else f1,
+        "nbest": (Candidate(predicted, 0.9, 3.5), Candidate("", 0.1, 1.0)),
+        "if_answered": Scores(exact, exact if f1 is None else f1),
+    }
+    return QuestionResult(**{**fields, **changes})
+
+
+RESULTS = [
+    result(0),
+    result(1, predicted="Łuk"),
+    result(2, predicted="in Turku", f1=0.67),
+    result(3, predicted=""),
+    result(4, gold="", predicted="1901"),
+    result(5, gold="", predicted=""),
+]
+HISTORY = [
+    {"step": 10, "loss": 2.0, "learning_rate": 1e-3},
+    {"step": 20, "loss": 1.0, "learning_rate": 5e-4},
+    {"step": 20, "eval_loss": 1.5, "eval_f1": 40.0, "eval_exact": 30.0},
+    {"step": 20, "train_runtime": 200.0},
+]
+
+
+def record(results=RESULTS, **changes):
+    """Return a run with these results."""
+    return RunRecord(**{"title": "A title", "name": "/runs/a", "results": results, **changes})
+
+
+class Page(HTMLParser):
+    """Collects what a page is made of, and fails on tags that do not nest."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.tags, self.text, self.data = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1][1].get("id") == "explorer-data" and self.open[-1] == "script":
+            self.data.append(data)
+        elif self.open[-1:] != ["script"] and self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+    def having(self, css_class):
+        """Return the attributes of each element of a class."""
+        return [attrs for _, attrs in self.tags if css_class in (attrs.get("class") or "").split()]
+
+    @property
+    def sections(self):
+        """The identifiers of the parts of the page."""
+        return [attrs["id"] for tag, attrs in self.tags if tag == "section" and "id" in attrs]
+
+
+def shown(*arguments, **changes):
+    """Return the parsed report of a run."""
+    return Page(run_page(record(*arguments, **changes)))

@@ -1,0 +1,282 @@
+"""What the scripts of the pages do, in a browser without a window."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from portico.mrc.report import Candidate
+from portico.mrc.report.html.comparison_page import comparison_page
+from portico.mrc.report.html.run_page import run_page
+from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
+
+TOOLS = """
+const all = (selector) => [...document.querySelectorAll(selector)];
+const one = (selector) => document.querySelector(selector);
+const tell = (selector, event) => one(selector).dispatchEvent(new Event(event));
+const press = (key, target = document.body) =>
+  target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+const pause = () => new Promise((done) => setTimeout(done, 100));
+const asked = () => one(".detail .asked").textContent;
+const answered = () => one(".detail dd:last-of-type").firstElementChild.textContent;
+const listed = () => all(".row").map((row) => row.querySelector(".asked").textContent);
+const count = () => one(".matches").textContent;
+const type = (text) => { one("input[type=search]").value = text; tell("input[type=search]", "input"); };
+const choose = (selector, value) => { one(selector).value = value; tell(selector, "change"); };
+"""
+DRIVER = """<script id="driver">
+TOOLS
+const act = async () => { SCRIPT };
+addEventListener("load", () => setTimeout(async () => {
+  const outcome = document.createElement("output");
+  outcome.id = "outcome";
+  outcome.textContent = JSON.stringify(await act().catch((error) => error.stack));
+  document.body.append(outcome);
+}, 50));
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    """Return a function that opens a page, runs a script in it and returns what the script returns."""
+    folder = tmp_path_factory.mktemp("browser")
+
+    def run(page, script, *, address="", dark=False):
+        path = folder / "page.html"
+        driver = DRIVER.replace("TOOLS", TOOLS).replace("SCRIPT", script)
+        path.write_text(page.replace("</body>", driver), encoding="utf-8")
+        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+        command += ["--window-size=1200,900", "--virtual-time-budget=2000", "--dump-dom", f"file://{path}{address}"]
+        command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        return json.loads(html.unescape(re.search(r'<output id="outcome">(.*?)</output>', done.stdout, re.S)[1]))
+
+    return run
+
+
+MANY = [
+    result(
+        number,
+        question=f"Where, {number}?",
+        predicted="Turku" if number % 2 else "1901",
+        context=f"{CONTEXT} {number // 4}",
+        probability=number / 400,
+    )
+    for number in range(400)
+]
+
+
+def test_keys_move_through_the_list(browse):
+    script = """
+    const seen = [asked()];
+    press("j"); press("j"); seen.push(asked());
+    press("k"); seen.push(asked());
+    const list = one(".list");
+    press("End", list); seen.push(asked());
+    press("j"); seen.push(asked());
+    press("Home", list); press("ArrowUp", list); seen.push(asked());
+    press("PageDown", list); press("ArrowDown", list); seen.push(asked());
+    press("/"); seen.push(document.activeElement.type);
+    press("j", one("input[type=search]")); seen.push(asked());
+    return [seen, location.hash, all(".row").length, list.getAttribute("aria-activedescendant"),
+      one("[aria-selected=true] .asked").textContent, one(".row").getAttribute("aria-setsize")];
+    """
+    seen, address, num_rows, active, chosen, size = browse(run_page(record(MANY)), script)
+    # Wrong ones first, the most confident first among equals.
+    order = [*range(398, -1, -2), *range(399, 0, -2)]
+    names = [f"Where, {number}?" for number in order]
+    assert seen[:6] == [names[0], names[2], names[1], names[-1], names[-1], names[0]]
+    moved = names.index(seen[6])
+    assert 3 < moved < 15
+    assert seen[7:] == ["search", seen[6]]
+    assert (address, active, chosen, size) == (f"#q=q{order[moved]}", f"row-{order[moved]}", seen[6], "400")
+    assert num_rows < 60
+
+
+def test_scrolling_draws_the_rows_in_sight(browse):
+    script = """
+    one(".list").scrollTop = 64 * 200;
+    tell(".list", "scroll");
+    return listed();
+    """
+    assert "Where, 399?" in browse(run_page(record(MANY)), script)  # the 201st
+
+
+def test_filters_search_groups_and_order(browse):
+    script = """
+    const seen = [count()];
+    const [wrong, falseNoAnswer] = ["wrong-span", "false-no-answer"].map((name) => one(`.filters .${name}`));
+    wrong.click(); seen.push(count(), listed());
+    falseNoAnswer.click(); seen.push(listed());
+    wrong.click(); falseNoAnswer.click();
+    type("TORNIO 0? "); seen.push(listed());
+    type("zo\\u00eb \\u062a\\u0648\\u0631\\u06a9\\u0648 2?"); seen.push(listed());
+    type("nowhere at all"); seen.push([count(), listed(), all(".detail *").length]);
+    type("");
+    choose(".group", "3.no answer"); seen.push(listed());
+    choose(".group", ""); choose(".order", "given"); seen.push(listed());
+    choose(".order", "sure"); seen.push(listed()[0]);
+    return seen;
+    """
+    results = [
+        result(number, **{**answers, "question": f"In Tornio {number}?"})
+        for number, answers in enumerate(
+            [
+                {},
+                {"predicted": "1901"},
+                {"predicted": ""},
+                {"gold": "", "predicted": "", "probability": 0.99},
+            ]
+        )
+    ]
+    seen = browse(run_page(record(results)), script)
+    names = [f"In Tornio {number}?" for number in range(4)]
+    assert seen == [
+        "4 questions",
+        "1 of 4 questions",
+        [names[1]],
+        [names[1], names[2]],
+        [names[0]],
+        [names[2]],
+        ["0 of 4 questions", [], 0],
+        [names[3]],
+        names,
+        names[3],
+    ]
+
+
+def test_an_address_leads_to_a_question_and_to_a_group(browse):
+    odd = [*RESULTS, result(7, id="a/\u00e4?&#", question="This one?")]
+    script = """
+    const seen = [asked(), one("#questions").getBoundingClientRect().top < 100];
+    one(".filters button").click();
+    location.hash = "#q=q4";
+    await pause();
+    seen.push(answered(), count());
+    const link = all("#breakdown a").find((link) => link.textContent === "no answer");
+    link.click();
+    await pause();
+    seen.push(count(), one(".group").selectedOptions[0].textContent);
+    location.hash = "#q=nothing";
+    await pause();
+    seen.push(count());
+    return seen;
+    """
+    seen = browse(run_page(record(odd)), script, address="#q=a%2F%C3%A4%3F%26%23")
+    assert seen == ["This one?", True, "1901", "7 questions", "2 of 7 questions", "no answer", "7 questions"]
+
+
+def marks_of(page, browse):
+    script = """
+    return [one(".passage").textContent, all(".passage mark").map((mark) => [mark.textContent, mark.className]),
+      one(".passage").dir, all(".detail script, .detail img").length];
+    """
+    return browse(page, script)
+
+
+def test_spans_are_marked_where_they_stand(browse):
+    golds = (("Turku", CONTEXT.index("Turku")), ("in Turku", CONTEXT.index("in Turku")))
+    text = f"{CONTEXT} e\u0301 <b>&amp;</b>"
+    passage, marks, direction, num_elements = marks_of(
+        run_page(record([result(golds=golds, predicted="Turku, تو", f1=0.5, context=text, question=HOSTILE)])), browse
+    )
+    assert passage == text
+    assert marks == [["in ", "gold"], ["Turku", "gold predicted"], [", تو", "predicted"]]
+    assert (direction, num_elements) == ("auto", 0)
+
+
+def test_both_answers_are_marked_in_a_comparison(browse):
+    first, second = record([result(predicted="in Turku", f1=0.67)], name="a"), record([result()], name="b")
+    _, marks, _, _ = marks_of(comparison_page(first, second), browse)
+    assert marks == [["in ", "predicted"], ["Turku", "gold predicted second"]]
+
+
+def test_long_passages_are_folded_until_asked_for(browse):
+    script = """
+    const folds = all(".fold").map((fold) => fold.textContent);
+    const short = one(".passage").textContent.length;
+    all(".fold").forEach((fold) => fold.click());
+    return [folds, short < 2500, one(".passage").textContent, all(".passage mark").length];
+    """
+    context = f"{'a' * 3000}Turku{'b' * 5000}1901{'c' * 2000}"
+    page = run_page(record([result(context=context, predicted="1901")]))
+    folds = ["show 2,600 characters", "show 4,200 characters", "show 1,600 characters"]
+    assert browse(page, script) == [folds, True, context, 2]
+
+
+def test_candidates_are_listed_with_their_scores(browse):
+    script = 'return all(".candidates tbody tr").map((row) => [...row.cells].map((cell) => cell.textContent));'
+    candidates = (Candidate("Turku <b>", 0.75, 3.456), Candidate("", 0.25, None))
+    page = run_page(record([result(nbest=candidates)]))
+    assert browse(page, script) == [["Turku <b>", "", "75.0%", "3.46"], ["no answer", "", "25.0%", ""]]
+
+
+def test_charts_are_read_with_the_keys(browse):
+    script = """
+    const plot = one("#learning .plot");
+    plot.focus();
+    const seen = [plot.getAttribute("aria-valuetext")];
+    press("ArrowLeft", plot); seen.push(plot.getAttribute("aria-valuetext"));
+    press("Home", plot); press("ArrowLeft", plot);
+    return [...seen, plot.getAttribute("aria-valuenow"), plot.getAttribute("role")];
+    """
+    assert browse(run_page(record(log_history=HISTORY)), script) == [
+        "step 20, training 1, evaluation 1.5",
+        "step 10, training 2",
+        "10",
+        "slider",
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_follow_the_system_and_the_reader(browse, dark):
+    script = """
+    const paper = () => getComputedStyle(document.body).backgroundColor;
+    const seen = [paper()];
+    for (const value of ["dark", "light", "auto"]) { one(`.theme [value=${value}]`).click(); seen.push(paper()); }
+    return [...seen, one(".theme").hidden];
+    """
+    light, night = "rgb(250, 249, 246)", "rgb(22, 24, 27)"
+    own = night if dark else light
+    assert browse(run_page(record()), script, dark=dark) == [own, night, light, own, False]
+
+
+@pytest.mark.parametrize("page", ["run", "comparison"])
+def test_nothing_sticks_out_of_a_narrow_window(browse, page):
+    # A browser's window is at least 500 wide, a frame is not.
+    script = """
+    const frame = document.createElement("iframe");
+    const copy = document.documentElement.cloneNode(true);
+    copy.querySelector("#driver").remove();
+    frame.style.cssText = "width:390px;height:800px";
+    frame.srcdoc = copy.outerHTML;
+    document.body.append(frame);
+    await new Promise((done) => frame.addEventListener("load", () => setTimeout(done, 100)));
+    const inner = frame.contentDocument;
+    const room = inner.documentElement.clientWidth;
+    const isWide = (element) => element.getBoundingClientRect().right > room && !element.closest(".wide, nav");
+    const name = (element) => `${element.tagName} ${element.className}`;
+    const wide = [...inner.querySelectorAll("body *")].filter(isWide).map(name);
+    return [room <= 390, inner.documentElement.scrollWidth - room, wide];
+    """
+    first = record(RESULTS, log_history=HISTORY, settings={"args": {"x" * 60: "y" * 80}})
+    second = record([result(number) if number < 4 else RESULTS[number] for number in range(6)], name="z" * 90)
+    html_page = run_page(first) if page == "run" else comparison_page(first, second)
+    assert browse(html_page, script) == [True, 0, []]
+
+
+def test_everything_that_reacts_is_reached_by_the_tab_key(browse):
+    script = """
+    const reacting = all("button, input, select, a, summary, [role=slider], [role=listbox]");
+    const named = (element) => element.ariaLabel || element.textContent.trim() || element.labels?.length
+      || element.getAttribute("aria-valuetext");
+    return [reacting.filter((element) => element.tabIndex !== 0).map((element) => element.outerHTML),
+      reacting.filter((element) => !named(element)).map((element) => element.outerHTML), one("a").className];
+    """
+    assert browse(run_page(record(log_history=HISTORY)), script) == [[], [], "skip"]

@@ -1,0 +1,239 @@
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+import portico
+from portico.errors import InputError
+from portico.mrc.corpus import generate
+from portico.mrc.report import record_run
+from portico.mrc.report.command import main, write_page
+from portico.mrc.report.run_folder import read_run
+from reading_results import Page, record
+
+CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."
+DATA = {"num_train": 4, "num_validation": 6, "seed": 3, "train_file": None, "validation_file": None}
+
+
+def squad(answers_of_id):
+    """Return a SQuAD document with one question for each id."""
+    questions = [
+        {
+            "id": key,
+            "question": f"Where, {key}?",
+            "answers": [{"text": text, "answer_start": CONTEXT.index(text)} for text in answers],
+            "is_impossible": not answers,
+        }
+        for key, answers in answers_of_id.items()
+    ]
+    return {"data": [{"title": "Zoë", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
+
+
+GOLDS = {"a": ["Turku"], "b": ["1901"], "c": []}
+
+
+def write(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump(value) if path.suffix == ".yaml" else json.dumps(value)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write(tmp_path / "dev.json", squad(GOLDS))
+
+
+@pytest.fixture
+def make_run(tmp_path, data):
+    def make(name="run", predictions=None, **files):
+        folder = tmp_path / name
+        predictions = {"a": "Turku", "b": "1901", "c": ""} if predictions is None else predictions
+        write(folder / "eval_predictions.json", predictions)
+        settings = {"train_file": str(data), "validation_file": str(data)}
+        write(folder / "config.yaml", {"name": "mrc", "data": settings, "args": {"seed": 1}})
+        for path, content in files.items():
+            write(folder / path, content)
+        return folder
+
+    return make
+
+
+def test_a_folder_is_read_with_what_is_in_it(make_run):
+    nbest = {key: [{"text": "Turku", "probability": 0.8, "start_logit": 1.0, "end_logit": 2.0}] for key in GOLDS}
+    run = make_run(
+        **{
+            "eval_nbest_predictions.json": nbest,
+            "eval_null_odds.json": dict.fromkeys(GOLDS, -2.0),
+            "eval_results.json": {"eval_f1": 90.0},
+            "train_results.json": {"train_runtime": 3.0},
+            "trainer_state.json": {"log_history": [{"step": 1, "loss": 2.0}]},
+        }
+    )
+    read = read_run(run)
+    assert [result.id for result in read.results] == ["a", "b", "c"]
+    assert [result.exact for result in read.results] == [1.0, 1.0, 1.0]
+    assert read.results[0].nbest[0].score == 3.0
+    assert read.results[0].null_odds == -2.0
+    assert read.metrics == {"train_runtime": 3.0, "eval_f1": 90.0}
+    assert read.log_history == [{"step": 1, "loss": 2.0}]
+    assert read.settings["args"] == {"seed": 1}
+    assert read.missing == []
+
+
+def test_an_answer_is_marked_where_the_run_kept_it_or_where_alone_it_stands(make_run):
+    run = make_run()
+    turku, year, _ = read_run(run).results
+    assert turku.predicted_span is None  # it stands at two places
+    assert CONTEXT[slice(*year.predicted_span)] == "1901"
+    second = CONTEXT.rindex("Turku")
+    write(run / "report.json", {"spans": {"a": [second, second + 5], "b": [0, 3], "c": None}})
+    turku, year, _ = read_run(run).results
+    assert turku.predicted_span == (second, second + 5)
+    assert CONTEXT[slice(*year.predicted_span)] == "1901"  # what was kept does not fit the answer
+
+
+def test_a_recorded_run_is_written_again_as_it_was(make_run):
+    nbest = {key: [{"text": "Turku", "probability": 0.8}] for key in GOLDS}
+    run = make_run(predictions={"a": "Turku", "b": "Zo\u00eb", "c": "1920"}, **{"eval_nbest_predictions.json": nbest})
+    recorded = record(
+        read_run(run).results,
+        settings={"args": {"seed": 7}, "data": {"train questions": 3}},
+        sections={"The pipeline": "<p>Two stages</p>"},
+        title="A reader",
+    )
+    page = record_run(run, recorded)
+    before = page.read_text(encoding="utf-8")
+    assert "Two stages" in before
+    page.unlink()
+    write_page(run)
+    assert page.read_text(encoding="utf-8") == before
+
+
+def test_a_part_of_the_data_may_have_been_answered(make_run):
+    assert [result.id for result in read_run(make_run(predictions={"b": "1901"})).results] == ["b"]
+
+
+def test_the_embedded_corpus_is_made_again(tmp_path):
+    _, validation = generate(num_train=4, num_validation=6, seed=3)
+    write(tmp_path / "eval_predictions.json", {example["id"]: "" for example in validation})
+    write(tmp_path / "config.yaml", {"data": DATA})
+    results = read_run(tmp_path).results
+    assert [result.question for result in results] == [example["question"] for example in validation]
+
+
+def test_files_of_the_example_of_transformers_will_do(tmp_path, data):
+    write(tmp_path / "hf" / "predictions.json", {"a": "Turku"})
+    read = read_run(tmp_path / "hf", data=data)
+    assert read.results[0].exact == 1.0
+    assert read.missing == [
+        "hf holds no nbest_predictions.json, so there are neither candidates nor confidences: no calibration and no "
+        "curve over thresholds."
+    ]
+
+
+def test_one_run(make_run, capsys):
+    run = make_run()
+    main([str(run)])
+    assert capsys.readouterr().out.strip() == str(run / "report.html")
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    assert "3 questions, 1 of them without an answer: 3 right, 0 to look at." in page.text
+    main([str(run)])  # its own page is written again
+
+
+def test_two_runs(make_run, tmp_path):
+    first, second = make_run("first", {"a": "Turku", "b": "Zoë", "c": "1901"}), make_run("second")
+    page = write_page(first, second)
+    assert page == second / "comparison-with-first.html"
+    assert "first and second" in Page(page.read_text(encoding="utf-8")).text
+    assert write_page(first, second, output=tmp_path / "page.html") == tmp_path / "page.html"
+
+
+def refused(match, *arguments, **options):
+    with pytest.raises(InputError, match=match) as caught:
+        write_page(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_run(tmp_path, data):
+    refused("nowhere: no such folder; name the folder of a run", tmp_path / "nowhere")
+    refused("dev.json: a file, not a folder", data)
+    refused("holds no eval_predictions.json; name one in which an evaluation has ended", tmp_path)
+
+
+def test_data_that_does_not_fit(make_run, tmp_path):
+    other = write(tmp_path / "other.json", squad({"a": ["Turku"], "z": ["1901"]}))
+    refused(r"2 of its 3 answers are to questions that the data does not hold, 'b' for one", make_run(), data=other)
+
+
+def test_data_that_cannot_be_found(make_run, data):
+    run = make_run()
+    data.unlink()
+    refused("no such file.*This is what .*config.yaml names; --data names another file", run)
+    (run / "config.yaml").unlink()
+    refused("its config.yaml does not say what the questions were, or is missing.*--data", run)
+
+
+@pytest.mark.parametrize("name", ["eval_nbest_predictions.json", "eval_null_odds.json"])
+def test_files_of_another_evaluation(make_run, name):
+    refused(rf"{name}: lacks 2 of the 3 questions that were answered, 'b' for one", make_run(**{name: {"a": []}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("eval_predictions.json", '{"a": "Tur', "eval_predictions.json: cannot be read .*restore the file, or remove"),
+        ("eval_predictions.json", "[]", "eval_predictions.json: holds list, not a mapping"),
+        ("config.yaml", "a: [", "config.yaml: cannot be read"),
+    ],
+)
+def test_broken_files(make_run, name, text, message):
+    run = make_run()
+    (run / name).write_text(text)
+    refused(message, run)
+
+
+def test_a_foreign_file_is_never_overwritten(make_run, tmp_path):
+    run = make_run()
+    foreign = run / "report.html"
+    foreign.write_text("<p>mine</p>")
+    refused("there is already a file that this command did not write; name another with --output", run)
+    assert foreign.read_text() == "<p>mine</p>"
+    refused("a folder; name a file with --output, for instance", run, output=tmp_path)
+
+
+def test_output_that_cannot_be_written(make_run, tmp_path):
+    refused(
+        "cannot be written .No such file or directory.; name another", make_run(), output=tmp_path / "no" / "a.html"
+    )
+
+
+@pytest.mark.parametrize("number", [0, -1, float("nan")])
+def test_no_room(make_run, number):
+    refused("leaves no room for questions; give a number above 0", make_run(), max_megabytes=number)
+
+
+def test_bad_input_ends_with_one_paragraph(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path)])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_command_is_declared():
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, function = project["scripts"]["portico-report"].partition(":")
+    assert getattr(import_module(module), function) is main
+
+
+def test_the_package_is_the_command(make_run):
+    environment = {**os.environ, "PYTHONPATH": str(Path(portico.__file__).parents[1])}
+    command = [sys.executable, "-m", "portico.mrc.report", str(make_run())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.endswith("report.html\n")

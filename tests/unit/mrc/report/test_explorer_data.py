@@ -1,0 +1,97 @@
+import json
+
+from portico.mrc.report.figures.outcomes import Outcome, outcome
+from portico.mrc.report.figures.slices import slicings
+from portico.mrc.report.html.explorer import BYTES, explorer
+from portico.mrc.report.html.explorer_data import ExplorerData
+from reading_results import CONTEXT, HOSTILE, RESULTS, result
+
+RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
+
+
+def data(results=RESULTS, max_bytes=BYTES, **changes):
+    fields = {
+        "runs": ["a"],
+        "answered": [results],
+        "kinds": [outcome(one) for one in results],
+        "ranking": RANKING,
+        "slicings": slicings(results),
+        "max_bytes": max_bytes,
+    }
+    return ExplorerData(**{**fields, **changes})
+
+
+def test_all_questions_are_there_in_their_order_and_share_their_passage():
+    text, left_out = data().fitted()
+    read = json.loads(text)
+    assert [question["id"] for question in read["questions"]] == [f"q{number}" for number in range(6)]
+    assert read["contexts"] == [CONTEXT]
+    assert left_out == {}
+    kinds = [read["kinds"][question["kind"]]["label"] for question in read["questions"]]
+    assert kinds == [
+        "correct",
+        "wrong span",
+        "boundary",
+        "false no-answer",
+        "missed no-answer",
+        "correct no-answer",
+    ]
+
+
+def test_a_question_holds_what_is_known():
+    text, _ = data([result(predicted="in Turku", f1=2 / 3, title="T")]).fitted()
+    read = json.loads(text)
+    (question,) = read["questions"]
+    assert question["golds"] == ["Turku"]
+    assert question["answers"] == [
+        {
+            "text": "in Turku",
+            "placed": True,
+            "outcome": list(Outcome).index(Outcome.BOUNDARY),
+            "f1": 0.6667,
+            "sure": 0.9,
+            "odds": -1.5,
+            "candidates": [["in Turku", 0.9, 3.5], ["", 0.1, 1.0]],
+        }
+    ]
+    units = CONTEXT.encode("utf-16-le")
+    marked = [(units[2 * start : 2 * end].decode("utf-16-le"), kinds) for start, end, kinds in question["marks"]]
+    assert marked == [("in ", 2), ("Turku", 3)]
+    slices = [read["groups"][place][group] for place, group in enumerate(question["groups"])]
+    assert slices == ["where", "1 word", "under 250", "an answer"]
+
+
+def test_nothing_in_the_data_could_be_taken_for_markup():
+    text, _ = data([result(title=HOSTILE, question="<!--<script>")]).fitted()
+    assert "<" not in text
+    assert json.loads(text)["questions"][0]["title"] == HOSTILE
+
+
+def test_right_answers_are_left_out_first_and_what_is_left_out_is_said():
+    whole, _ = data().fitted()
+    limit = len(whole.encode()) - 900
+    text, left_out = data(max_bytes=limit).fitted()
+    assert len(text.encode()) < limit + 900
+    kept = [question["id"] for question in json.loads(text)["questions"]]
+    assert set(kept) >= {"q1", "q2", "q3", "q4"}
+    assert set(left_out) <= {Outcome.EXACT, Outcome.DECLINED}
+    assert len(kept) + sum(left_out.values()) == 6
+    html = explorer(data(max_bytes=limit))
+    assert f"{sum(left_out.values())} of 6 questions are left out here" in html
+    assert "left out" not in explorer(data())
+
+
+def test_a_passage_that_finds_no_room_leaves_the_others():
+    results = [result(0, context="Turku" + "x" * 5000, predicted=""), result(1, predicted="")]
+    text, left_out = data(results, max_bytes=2000).fitted()
+    read = json.loads(text)
+    assert [question["id"] for question in read["questions"]] == ["q1"]
+    assert read["contexts"] == [CONTEXT]
+    assert left_out == {Outcome.FALSE_NO_ANSWER: 1}
+
+
+def test_twelve_thousand_questions_fit():
+    results = [result(number, context=f"{CONTEXT} {number // 10}") for number in range(12_000)]
+    text, left_out = data(results, max_bytes=20 * BYTES).fitted()
+    assert len(json.loads(text)["questions"]) == 12_000
+    assert not left_out

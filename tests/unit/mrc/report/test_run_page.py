@@ -1,0 +1,187 @@
+from itertools import pairwise
+
+import pytest
+
+from portico.mrc.report import write_report
+from portico.mrc.report.figures.intervals import Interval
+from portico.mrc.report.html.run_page import run_page
+from portico.mrc.report.html.settings import differing, settings_tables
+from portico.mrc.report.html.tiles import duration, lead, tiles
+from reading_results import HISTORY, HOSTILE, RESULTS, record, result, shown
+
+METRICS = {"eval_exact": 33.3, "eval_f1": 44.4, "eval_HasAns_f1": 55.5, "eval_NoAns_exact": 50.0, "eval_loss": 0.5}
+
+
+def test_the_page_is_balanced_and_needs_nothing_else():
+    written = shown(log_history=HISTORY, settings={HOSTILE: {HOSTILE: HOSTILE}}, title=HOSTILE)
+    for tag, attrs in written.tags:
+        assert tag not in {"link", "img", "iframe", "object", "embed", "base", "form"}
+        assert not {"src", "srcset", "action"} & attrs.keys()
+        assert not [name for name in attrs if name.startswith("on")]
+        assert attrs.get("href", "#").startswith("#")
+    (policy,) = [attrs["content"] for _, attrs in written.tags if "http-equiv" in attrs]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_style_and_script_name_no_address():
+    page = run_page(record([]))
+    assert not [word for word in ("http:", "https:", "//cdn", "url(", "@import") if word in page]
+
+
+def test_hostile_text_is_shown_as_text():
+    results = [result(title=HOSTILE, question=HOSTILE, language=HOSTILE)]
+    written = shown(results, settings={HOSTILE: HOSTILE}, title=HOSTILE, missing=[HOSTILE])
+    # Title, h1, what is missing, the language in its table and in the explorer's choice, and a setting.
+    assert "".join(written.text).count(HOSTILE) == 7
+    assert [tag for tag, _ in written.tags].count("script") == 3
+    assert "<script" not in written.data[0]
+
+
+def test_every_section_is_there_and_the_navigation_leads_to_it():
+    written = shown(log_history=HISTORY, settings={"args": {"seed": 1}}, sections={"The pipeline": "<p>a</p>"})
+    assert written.sections == [
+        "breakdown",
+        "confidence",
+        "learning",
+        "the-pipeline",
+        "questions",
+        "settings",
+        "methods",
+    ]
+    links = [attrs["href"][1:] for tag, attrs in written.tags if tag == "a" and not attrs["href"].startswith("#g=")]
+    assert links == ["main", *written.sections]
+    assert len(written.having("plot")) == 4
+    assert len(written.having("square")) == 1
+    assert len(written.having("groups")) == 4
+
+
+def test_all_that_is_referred_to_exists_once():
+    written = shown(log_history=HISTORY)
+    identifiers = [attrs["id"] for _, attrs in written.tags if "id" in attrs]
+    assert len(set(identifiers)) == len(identifiers)
+    assert {attrs["aria-labelledby"] for _, attrs in written.tags if "aria-labelledby" in attrs} <= set(identifiers)
+
+
+def test_headings_do_not_skip_a_level():
+    levels = [int(tag[1]) for tag, _ in shown(log_history=HISTORY, settings={"a": {"b": 1}}).tags if tag in HEADINGS]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+HEADINGS = {"h1", "h2", "h3", "h4"}
+
+
+def test_a_single_question():
+    written = shown([result(null_odds=None, probability=None)])
+    assert written.sections == ["breakdown", "questions", "methods"]
+
+
+def test_no_question_at_all():
+    written = shown([])
+    assert "No question was evaluated." in written.text
+    assert written.sections == []
+
+
+def test_a_history_without_evaluation_gives_loss_and_learning_rate():
+    written = shown([], log_history=HISTORY[:2])
+    assert [attrs["aria-label"].split(":")[0] for attrs in written.having("plot")] == ["Loss", "Learning rate"]
+
+
+def test_the_best_threshold_is_marked():
+    written = shown()
+    (chart,) = written.having("plot")
+    assert chart["data-x-name"] == "threshold"
+    assert "best F1, at" in chart["aria-label"]
+    assert len(written.having("mark")) == 1
+
+
+def test_surrogates_do_not_lose_the_report(tmp_path):
+    lone = result(context="Turku \ud800", golds=(("Turku", 0),), predicted_start=0, predicted_end=5)
+    write_report(tmp_path / "report.html", record([lone]))
+    assert "Turku ?" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def labelled(*arguments):
+    return {tile.label: tile.value for tile in tiles(*arguments)}
+
+
+def test_tiles_take_the_metrics():
+    assert labelled(RESULTS, {**METRICS, "eval_runtime": 3.21, "train_loss": 9.0, "train_runtime": 70}, HISTORY) == {
+        "F1": "44.4",
+        "Exact match": "33.3",
+        "F1, has answer": "55.5",
+        "Accuracy, no answer": "50.0",
+        "Questions": "6",
+        "Loss": "0.500",
+        "Training": "1 min 10 s",
+        "Evaluation": "3.2 s",
+    }
+
+
+def test_tiles_are_computed_where_metrics_lack():
+    assert labelled(RESULTS, {}, HISTORY) == {
+        "F1": "44.5",
+        "Exact match": "33.3",
+        "F1, has answer": "41.8",
+        "Accuracy, no answer": "50.0",
+        "Questions": "6",
+        "Loss": "1.500",
+        "Training": "3 min 20 s",
+    }
+
+
+def test_tiles_of_squad_1_have_no_figures_for_missing_answers():
+    assert labelled([result()], {"f1": 90.0, "exact_match": 80.0}, []) == {
+        "F1": "90.0",
+        "Exact match": "80.0",
+        "Questions": "1",
+    }
+
+
+def test_only_a_mean_of_the_questions_has_an_interval():
+    intervals = {tile.label: tile.interval for tile in tiles(RESULTS, {"eval_f1": 60.0, "eval_exact": 33.33}, [])}
+    assert intervals["F1"] is None
+    assert isinstance(intervals["Exact match"], Interval)
+    assert intervals["Exact match"].low < 33.3 < intervals["Exact match"].high
+
+
+def test_lead():
+    assert lead(RESULTS) == "6 questions, 2 of them without an answer: 2 right, 4 to look at."
+    assert lead([result()]) == "1 question: 1 right, 0 to look at."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.04, "0.0 s"),
+        (9.96, "10.0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (158.4, "2 min 38 s"),
+        (3599.9, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_duration(seconds, expected):
+    assert duration(seconds) == expected
+
+
+def test_settings_become_one_table_a_group():
+    html = settings_tables(
+        {"seed": 42, "args": {"lr": 1e-3, "optim": {"name": "adamw"}, "x": None, "y": [1, 2]}, "e": {}}
+    )
+    assert html.count("<table") == 2
+    for name, value in {"seed": 42, "lr": 0.001, "optim.name": "adamw", "x": "none", "y": "1, 2"}.items():
+        assert f'<th scope="row">{name}</th><td>{value}</td>' in html
+    assert settings_tables({}) == ""
+
+
+def test_settings_that_differ():
+    first = {"seed": 1, "args": {"lr": 1e-3, "same": 2, "optim": {"name": "adamw"}}}
+    second = {"seed": 2, "args": {"lr": 1e-4, "same": 2, "optim": {"name": "sgd", "momentum": 0.9}}}
+    arrow = " \u2192 "
+    assert differing(first, second) == {
+        "run": {"seed": f"1{arrow}2"},
+        "args": {"lr": f"0.001{arrow}0.0001"},
+        "args.optim": {"name": f"adamw{arrow}sgd", "momentum": f"not set{arrow}0.9"},
+    }
