@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from portico.mrc.answers import BeamPostProcessor as BeamPostProcessor
     from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
     from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
+    from portico.mrc.answers import (
         postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
     )
-    from portico.mrc.answers import (
     from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
     from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
     from portico.mrc.distillation.losses import Distillation as Distillation
