@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from portico.mrc.target_type import TargetType
 
-Collator = Callable[[Sequence[Mapping[str, Any]]], Any]
+Collator: TypeAlias = Callable[..., Any]
 
 
 def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
@@ -21,13 +21,13 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
         tokenizer: Of the features.
         collator: Makes the batches; by default it pads them.
     """
-    collator = DataCollatorWithPadding(tokenizer) if collator is None else collator
+    batches: Any = DataCollatorWithPadding(tokenizer) if collator is None else collator
     kinds: Mapping[str, Any] = {
         "extractive": TargetTypeCollator,
         "extractive_with_confidence": TargetTypeCollator,
         "beam_search": BeamSearchCollator,
     }
-    return kinds[head](tokenizer, collator) if head in kinds else collator
+    return kinds[head](tokenizer, batches) if head in kinds else batches
 
 
 @dataclass

@@ -152,7 +152,7 @@ def _datasets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bo
     train = [featurizer.train_features(source.train) for source in sources]
     evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
     examples = [source.validation for source in sources]
-    parts = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
+    parts: dict[str, list[Any]] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
     return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}
 
 
