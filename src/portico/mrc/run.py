@@ -157,8 +157,9 @@ def _datasets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bo
 
 
 def _post_processing_options(postprocess: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
-    # Beams are no logits: they have a post-processing of their own.
-    return {"mode": "beam_search", **postprocess} if head_of(model) == "beam_search" else postprocess
+    # Beams are no logits: where no other rules were chosen they are read by those of their own.
+    reads_beams = head_of(model) == "beam_search" and postprocess.get("mode", "portico") == "portico"
+    return {**postprocess, "mode": "beam_search"} if reads_beams else postprocess
 
 
 def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dict[str, Mapping[str, Any]]:
