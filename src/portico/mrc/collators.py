@@ -6,28 +6,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from portico.mrc.target_type import TargetType
 
 Collator: TypeAlias = Callable[..., Any]
-
-
-def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
-    """Return the collator that features of spans need for a head.
-
-    Args:
-        head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
-        tokenizer: Of the features.
-        collator: Makes the batches; by default it pads them.
-    """
-    batches: Any = DataCollatorWithPadding(tokenizer) if collator is None else collator
-    kinds: Mapping[str, Any] = {
-        "extractive": TargetTypeCollator,
-        "extractive_with_confidence": TargetTypeCollator,
-        "beam_search": BeamSearchCollator,
-    }
-    return kinds[head](tokenizer, batches) if head in kinds else batches
 
 
 @dataclass

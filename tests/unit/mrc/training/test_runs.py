@@ -77,7 +77,7 @@ def test_sources_are_trained_on_together_and_reported_apart(tmp_path, capsys):
     metrics = run_mrc(settings(tmp_path, data={"sources": [{"seed": 1}, {"seed": 2, "num_validation": 8}]}))
     assert metrics["eval_total"] == 12
     for number in range(2):
-        assert (tmp_path / f"report_{number}.html").is_file()
+        assert (tmp_path / f"source_{number}" / "report.html").is_file()
         assert (tmp_path / f"eval_{number}_results.json").is_file()
 
 
