@@ -4,7 +4,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from transformers import TrainingArguments
+from transformers import Seq2SeqTrainingArguments
 
 from portico.configured_run import RunSettings
 from portico.errors import InputError
@@ -24,7 +24,10 @@ def valid_keys():
         "num_validation seed max_train_samples max_eval_samples skip_invalid"
     )
     return {
-        "args": [*(field.name for field in fields(TrainingArguments) if field.name != "output_dir"), *FACADE_ARGS],
+        "args": [
+            *(field.name for field in fields(Seq2SeqTrainingArguments) if field.name != "output_dir"),
+            *FACADE_ARGS,
+        ],
         "data": data.split(),
         "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
         "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from portico.mrc.models.heads import BEAM_SEARCH_HEAD as BEAM_SEARCH_HEAD
     from portico.mrc.models.heads import EXTRACTIVE_HEAD as EXTRACTIVE_HEAD
     from portico.mrc.models.heads import EXTRACTIVE_WITH_CONFIDENCE_HEAD as EXTRACTIVE_WITH_CONFIDENCE_HEAD
-    from portico.mrc.models.heads import BeamSearchQAHead as BeamSearchQAHead
-    from portico.mrc.models.heads import ExtractiveQAHead as ExtractiveQAHead
-    from portico.mrc.models.heads import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
+    from portico.mrc.models.heads.beam_search import BeamSearchQAHead as BeamSearchQAHead
+    from portico.mrc.models.heads.confidence import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
+    from portico.mrc.models.heads.extractive import ExtractiveQAHead as ExtractiveQAHead
     from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput as ExtractiveQAModelOutput
     from portico.mrc.models.heads.outputs import (
         ExtractiveQAWithConfidenceModelOutput as ExtractiveQAWithConfidenceModelOutput,
@@ -64,15 +64,15 @@ _HOMES = {
     "BEAM_SEARCH_HEAD": "portico.mrc.models.heads",
     "BeamPostProcessor": "portico.mrc.answers",
     "BeamSearchCollator": "portico.mrc.collators",
-    "BeamSearchQAHead": "portico.mrc.models.heads",
+    "BeamSearchQAHead": "portico.mrc.models.heads.beam_search",
     "Distillation": "portico.mrc.distillation.losses",
     "DistillationMixin": "portico.mrc.distillation.mixin",
     "EXTRACTIVE_HEAD": "portico.mrc.models.heads",
     "EXTRACTIVE_WITH_CONFIDENCE_HEAD": "portico.mrc.models.heads",
     "EvalPredictionWithProcessing": "portico.mrc.eval_prediction",
-    "ExtractiveQAHead": "portico.mrc.models.heads",
+    "ExtractiveQAHead": "portico.mrc.models.heads.extractive",
     "ExtractiveQAModelOutput": "portico.mrc.models.heads.outputs",
-    "ExtractiveQAWithConfidenceHead": "portico.mrc.models.heads",
+    "ExtractiveQAWithConfidenceHead": "portico.mrc.models.heads.confidence",
     "ExtractiveQAWithConfidenceModelOutput": "portico.mrc.models.heads.outputs",
     "FID_HEAD": "portico.mrc.models.fusion_in_decoder",
     "FeatureSet": "portico.mrc.features.feature_set",

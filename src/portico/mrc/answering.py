@@ -1,7 +1,8 @@
 """What trainers that evaluate by answers have in common."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from torch.utils.data import Sampler, SequentialSampler
@@ -68,7 +69,9 @@ class AnsweringMethods(Trainer):
             plain: Return what the post-processing returns, ``{}`` without one, instead of a ``PredictionOutput``.
         """
         self.answered = None
-        output: PredictionOutput = self._answering(examples, features, run)
+        unanswered = examples is None and self.post_process_function is not None
+        with self._without_metrics() if unanswered else nullcontext():
+            output: PredictionOutput = self._answering(examples, features, run)
         answered = self.answered
         if plain:
             return {} if answered is None else answered
@@ -80,10 +83,27 @@ class AnsweringMethods(Trainer):
             metrics=output.metrics,
         )
 
+    @contextmanager
+    def _without_metrics(self) -> Iterator[None]:
+        """Measure nothing but loss and speed, as the metrics are of answers."""
+        metrics, self.compute_metrics = self.compute_metrics, None
+        try:
+            yield
+        finally:
+            self.compute_metrics = metrics
+
     def _returns_plain_answers(self) -> bool:
         """Tell whether the post-processing is PrimeQA's, whose trainer returns from a prediction what it returns."""
         function = self.post_process_function
         return function is not None and not hasattr(function, "begin") and not takes_stage(function)
+
+    def _check_examples(self, examples: Any) -> None:
+        """Refuse an evaluation that has to answer, and does not know the questions."""
+        if examples is None and self.post_process_function is not None:
+            raise InputError(
+                "There is a `post_process_function` but no examples to answer; give `eval_examples`, to the trainer "
+                "or to `evaluate()`."
+            )
 
     def _answering(
         self, examples: Examples | None, features: Any, run: Callable[[], Any], *, file_suffix: str = ""

@@ -2,32 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from portico.mrc.target_type import TargetType
 
-Collator = Callable[[Sequence[Mapping[str, Any]]], Any]
-
-
-def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
-    """Return the collator that features of spans need for a head.
-
-    Args:
-        head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
-        tokenizer: Of the features.
-        collator: Makes the batches; by default it pads them.
-    """
-    collator = DataCollatorWithPadding(tokenizer) if collator is None else collator
-    kinds: Mapping[str, Any] = {
-        "extractive": TargetTypeCollator,
-        "extractive_with_confidence": TargetTypeCollator,
-        "beam_search": BeamSearchCollator,
-    }
-    return kinds[head](tokenizer, collator) if head in kinds else collator
+Collator: TypeAlias = Callable[..., Any]
 
 
 @dataclass

@@ -13,6 +13,7 @@ Source: sinusoidal positions, arXiv:1706.03762, section 3.5; equal query and key
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,8 @@ def give_heads_roles(model: PreTrainedModel) -> None:
     config = model.config
     units = _Units.of(config.hidden_size, config.hidden_size // config.num_attention_heads)
     frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, units.position // 2, base=2)
-    _start_embeddings(model.bert.embeddings, units, frequencies, config.initializer_range)
+    bert: Any = model.base_model
+    _start_embeddings(bert.embeddings, units, frequencies, config.initializer_range)
     layers = [module for module in model.modules() if isinstance(module, BertSelfAttention)]
     for number, layer in enumerate(layers):
         _start_heads(layer, LATER_LAYERS if number else FIRST_LAYER, units, frequencies)

@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,17 @@ from portico.configured_run import (
     training_arguments,
 )
 from portico.errors import InputError
-from portico.mrc.collators import head_collator
 from portico.mrc.data import DATA_KEYS, Examples
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.head_needs import head_collator, head_post_processing
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
-from portico.mrc.multi_source.data import load_sources, pooled
-from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
+from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
 from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
+from portico.mrc.reader_training import ReaderTraining
 from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.settings import check_callbacks, check_settings, check_unshaped
 from portico.mrc.summary import print_summary
@@ -39,28 +38,6 @@ logger = logging.getLogger(__name__)
 _MODEL_KEYS = ("name_or_path", "head", *TEACHER_KEYS)
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
-
-
-def _no_sections(trainer: MRCTrainer) -> Mapping[str, str]:
-    return {}
-
-
-@dataclass(frozen=True)
-class ReaderTraining:
-    """How a reader is trained.
-
-    Args:
-        arguments_class: Class of the training arguments.
-        make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
-        make_multi_source_trainer: Makes it of those of
-            :class:`~portico.mrc.multi_source.trainer.MultiSourceMRCTrainer`; ``None`` where that cannot run.
-        report_sections: Returns what the report shows beside the answers: HTML by heading.
-    """
-
-    arguments_class: type[TrainingArguments] = TrainingArguments
-    make_trainer: Callable[..., MRCTrainer] = MRCTrainer
-    make_multi_source_trainer: Callable[..., MRCTrainer] | None = MultiSourceMRCTrainer
-    report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
 
 
 def valid_keys() -> dict[str, list[str]]:
@@ -114,16 +91,16 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         max_question_length=settings.preprocess.get("max_question_length"),
     )
     version_2 = has_negatives(settings.metric, has_unanswerable=examples.has_unanswerable)
-    teaching = teaching_parts(settings.model, reader.model)
-    trainer = _trainer_class(training, settings)(
+    head = head_of(reader.model)
+    trainer = training.trainer_class(settings)(
         model=reader.model,
         args=arguments,
-        **_datasets(sources, featurizer, labels=not gives_loss_alone(reader.model)),
-        **teaching,
+        **feature_sets(sources, featurizer, labels=not gives_loss_alone(reader.model)),
+        **teaching_parts(settings.model, reader.model),
         processing_class=reader.tokenizer,
-        data_collator=head_collator(head_of(reader.model), reader.tokenizer),
+        data_collator=head_collator(head, reader.tokenizer),
         post_process_function=SpanPostProcessing(
-            version_2_with_negative=version_2, **_post_processing_options(settings.postprocess, reader.model)
+            version_2_with_negative=version_2, **head_post_processing(head, settings.postprocess)
         ),
         compute_metrics=metric,
         callbacks=list(settings.callbacks),
@@ -134,32 +111,6 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     sections = training.report_sections(trainer)
     _report(trainer, metrics, used, sections, sources, seconds=time.time() - started)
     return metrics
-
-
-def _trainer_class(training: ReaderTraining, settings: RunSettings) -> Callable[..., MRCTrainer]:
-    wanted = {"data.sources": settings.data.get("sources"), "model.teacher": settings.model.get("teacher")}
-    given = [f"`{name}`" for name, value in wanted.items() if value is not None]
-    if not given:
-        return training.make_trainer
-    if training.make_multi_source_trainer is None:
-        raise InputError(
-            f"{' and '.join(given)} cannot be used on this accelerator; leave it out, or train with `trainer=mrc`."
-        )
-    return training.make_multi_source_trainer
-
-
-def _datasets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bool) -> dict[str, Any]:
-    """Return the data that a trainer takes: of the one source, or lists of those of each."""
-    train = [featurizer.train_features(source.train) for source in sources]
-    evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
-    examples = [source.validation for source in sources]
-    parts = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
-    return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}
-
-
-def _post_processing_options(postprocess: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
-    # Beams are no logits: they have a post-processing of their own.
-    return {"mode": "beam_search", **postprocess} if head_of(model) == "beam_search" else postprocess
 
 
 def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dict[str, Mapping[str, Any]]:
@@ -238,7 +189,8 @@ def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
     """Write a page for each source; the folder of a run with one source can be compared with others."""
     if len(records) == 1:
         return [record_run(folder, records[0])]
-    pages = [folder / f"report_{number}.html" for number in range(len(records))]
+    pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
     for page, record in zip(pages, records, strict=True):
+        page.parent.mkdir(exist_ok=True)
         write_report(page, record)
     return pages

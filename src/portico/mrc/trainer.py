@@ -64,6 +64,7 @@ class MRCTrainer(AnsweringMethods):
         """
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
         return self._answering(
             examples, features, lambda: super(MRCTrainer, self).evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         )
@@ -106,6 +107,11 @@ class MRCTrainer(AnsweringMethods):
             lambda: super(MRCTrainer, self).predict(features, ignore_keys, metric_key_prefix),
             plain=plain,
         )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log ``logs``; an evaluation that measured nothing, as PrimeQA's may, is not logged."""
+        if logs or not self.legacy_metrics:
+            super().log(logs, start_time)
 
     def _with_speed(self, output: Any, prefix: str, start_time: float) -> dict[str, float]:
         if not self.legacy_metrics:

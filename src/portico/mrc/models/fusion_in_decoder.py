@@ -138,7 +138,7 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
         )
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+    def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
         """Generate answers.
 
         Args:

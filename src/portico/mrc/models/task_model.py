@@ -1,14 +1,14 @@
 """An encoder with exchangeable heads."""
 
-import inspect
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from portico.errors import InputError, InputKeyError, InputTypeError
+from portico.mrc.models.encoders import encoder_class, new_encoder
 from portico.mrc.models.heads import HEAD_CLASSES
 from portico.mrc.models.heads.task_head import TaskHead
 
@@ -45,7 +45,7 @@ class ModelForDownstreamTasks(PreTrainedModel):
         task_heads = _recorded_heads(config) if task_heads is None else task_heads
         if not task_heads:
             raise InputError("The model would have no head; give `task_heads`, such as `EXTRACTIVE_HEAD`.")
-        setattr(self, self.base_model_prefix, _new_encoder(config))
+        setattr(self, self.base_model_prefix, new_encoder(config))
         self.task_heads = nn.ModuleDict({name: head_class(config) for name, head_class in task_heads.items()})
         config.task_heads = {name: head_class.__name__ for name, head_class in task_heads.items()}
         self._head_name: str | None = None
@@ -171,28 +171,6 @@ class ModelForDownstreamTasks(PreTrainedModel):
         }
         outputs = self.model_(**{name: value for name, value in given.items() if value is not None})
         return self.task_head(outputs, **read_by_head, **kwargs)
-
-
-def encoder_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of the encoder that a configuration is of.
-
-    Raises:
-        InputError: If transformers has no model without a head for it.
-    """
-    if type(config) not in MODEL_MAPPING:
-        raise InputError(
-            f"transformers knows no encoder of a `{type(config).__name__}`; give the configuration of one that "
-            "`AutoModel` knows, such as a `RobertaConfig`."
-        )
-    model_class: type[PreTrainedModel] = cast(Any, MODEL_MAPPING[type(config)])
-    return model_class
-
-
-def _new_encoder(config: PreTrainedConfig) -> PreTrainedModel:
-    model_class = encoder_class(config)
-    # No head reads what a pooling layer would make of the first token.
-    pools = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
-    return model_class(config, **({"add_pooling_layer": False} if pools else {}))
 
 
 def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:

@@ -5,6 +5,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.data import Examples, load_examples
+from portico.mrc.features.featurizer import Featurizer
 
 
 def load_sources(data: Mapping[str, Any]) -> list[Examples]:
@@ -41,3 +42,21 @@ def pooled(sources: Sequence[Examples]) -> Examples:
         train=[example for source in sources for example in source.train],
         validation=[example for source in sources for example in source.validation],
     )
+
+
+def feature_sets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bool) -> dict[str, Any]:
+    """Return the data that a trainer takes: those of the one source, or lists of those of each.
+
+    Args:
+        sources: Examples of each source.
+        featurizer: Makes their features.
+        labels: Whether features to evaluate on have labels, and so a loss.
+
+    Returns:
+        ``train_dataset``, ``eval_dataset`` and ``eval_examples``.
+    """
+    train = [featurizer.train_features(source.train) for source in sources]
+    evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
+    examples = [source.validation for source in sources]
+    parts: dict[str, list[Any]] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
+    return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}

@@ -53,6 +53,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         if not isinstance(features, ConcatDataset):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
         examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
         self._memory_tracker.start()
         each, answered = [], []
         for number, (part, its_examples) in enumerate(_paired(features.datasets, examples)):

@@ -21,6 +21,7 @@ SMALL_T5 = {
     # Every name is seen only a few times, so there is little to overfit and dropout only slows the learning down.
     "dropout_rate": 0.0,
 }
+PROMPT_WORDS = "question: context: passage:"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def new_generator(
 
 def _new_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """Train a tokenizer that keeps case, ends each text as a T5 expects it, and joins pieces to words again."""
-    backend = train_wordpiece_tokenizer(texts, vocab_size=vocab_size, lowercase=False).backend_tokenizer
+    backend = train_wordpiece_tokenizer(
+        [*texts, PROMPT_WORDS], vocab_size=vocab_size, lowercase=False
+    ).backend_tokenizer
     end = ("[SEP]", backend.token_to_id("[SEP]"))
     backend.post_processor = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
     backend.decoder = decoders.WordPiece()

@@ -50,6 +50,7 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         """
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
         return self._answering(
             examples,
             features,

@@ -150,7 +150,7 @@ def test_a_teacher_reads_the_tokens_of_the_student(tmp_path):
 
 
 def test_a_missing_teacher_is_named(tmp_path):
-    with pytest.raises(InputError, match="teacher `.*nowhere` cannot be loaded"):
+    with pytest.raises(InputError, match=r"teacher `.*nowhere` cannot be loaded"):
         load_teacher(str(tmp_path / "nowhere"), student=reader())
 
 

@@ -119,7 +119,7 @@ def test_without_dropout_the_logits_do_not_vary(hidden):
 
 
 def test_one_pass_has_no_deviation():
-    with pytest.raises(InputError, match="decoding_times_with_dropout=1.*set it to 2 or more"):
+    with pytest.raises(InputError, match=r"decoding_times_with_dropout=1.*set it to 2 or more"):
         ExtractiveQAWithConfidenceHead(config(decoding_times_with_dropout=1))
 
 
