@@ -19,11 +19,12 @@ IS_INTERRUPTED = 17
 
 def valid_keys():
     data = "train_file validation_file num_train num_validation seed max_train_samples max_eval_samples skip_invalid"
+    postprocess = "n_best_size max_answer_length null_score_diff_threshold mode search calibrate"
     return {
         "args": [*(field.name for field in fields(TrainingArguments) if field.name != "output_dir"), *FACADE_ARGS],
         "data": data.split(),
         "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
-        "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],
+        "postprocess": postprocess.split(),
         "metric": ["version_2_with_negative"],
         "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],
     }

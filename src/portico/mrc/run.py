@@ -31,7 +31,15 @@ from portico.mrc.trainer import MRCTrainer
 logger = logging.getLogger(__name__)
 
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
-_POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+_POSTPROCESS_KEYS = (
+    "n_best_size",
+    "max_answer_length",
+    "null_score_diff_threshold",
+    "mode",
+    "search",
+    "scorer_type",
+    "calibrate",
+)
 
 
 def _no_sections(trainer: MRCTrainer) -> Mapping[str, str]:
@@ -73,9 +81,9 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         settings: The groups. ``args`` are fields of :class:`~portico.arguments.TrainingArguments`; ``model`` has
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT; for ``data`` see
             :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
-            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
-            ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
-            ``None`` looks whether a question has no answer.
+            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has fields of
+            :class:`~portico.mrc.post_processing.SpanPostProcessing`; ``metric`` has ``version_2_with_negative``,
+            where ``None`` looks whether a question has no answer.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:

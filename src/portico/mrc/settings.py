@@ -20,6 +20,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
     "data": {
         "train_file": _TEXT_OR_NULL,
         "validation_file": _TEXT_OR_NULL,
+        "predict_file": _TEXT_OR_NULL,
         "num_train": _POSITIVE,
         "num_validation": _POSITIVE,
         "seed": _INTEGER,
@@ -36,7 +37,8 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
     "postprocess": {
         "n_best_size": _POSITIVE,
         "max_answer_length": _POSITIVE,
-        "null_score_diff_threshold": Rule((float,)),
+        "null_score_diff_threshold": Rule((float, str)),
+        "calibrate": Rule((bool,)),
     },
     "metric": {"version_2_with_negative": Rule((bool, type(None)))},
 }
