@@ -35,7 +35,6 @@ class Inference:
     """
 
     def __init__(self, model: Any, tokenizer: Any, args: TrainingArguments) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._streaming: Any = _Streaming()
         self._trainer = MRCTrainer(
             model,
@@ -58,18 +57,16 @@ class Inference:
         Raises:
             InputError: If there is no such device.
         """
-        # A trainer needs a folder, though nothing is written into it.
-        folder = tempfile.TemporaryDirectory(prefix="portico-reader-")
-        args = TrainingArguments(
-            folder.name,
-            per_device_eval_batch_size=batch_size,
-            disable_tqdm=True,
-            report_to="none",
-            **placement(device),
-        )
-        inference = cls(model, tokenizer, args)
-        inference._folder = folder  # which goes when the reader goes
-        return inference
+        # A trainer makes its folder when it is made; an answer writes nothing into it.
+        with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
+            args = TrainingArguments(
+                folder,
+                per_device_eval_batch_size=batch_size,
+                disable_tqdm=True,
+                report_to="none",
+                **placement(device),
+            )
+            return cls(model, tokenizer, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
         """Return what the post-processor computes of the model's outputs for the features."""
