@@ -23,6 +23,7 @@ def valid_keys():
         "train_file validation_file dataset_name dataset_config_name train_split validation_split format num_train "
         "num_validation seed max_train_samples max_eval_samples skip_invalid"
     )
+    postprocess = "n_best_size max_answer_length null_score_diff_threshold mode search calibrate"
     return {
         "args": [
             *(field.name for field in fields(Seq2SeqTrainingArguments) if field.name != "output_dir"),
@@ -30,7 +31,7 @@ def valid_keys():
         ],
         "data": data.split(),
         "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
-        "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],
+        "postprocess": postprocess.split(),
         "metric": list(METRIC_KEYS),
         "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],
     }

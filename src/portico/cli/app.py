@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float | None:
-    """Run one composed configuration and return the objective of a sweep.
+    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained.
 
     Raises:
         InputError: If the configuration, or what it points to, cannot be used.
@@ -66,7 +66,7 @@ def run(config: DictConfig) -> float | None:
         check_settings(settings)
         with _claimed(folder, settings, config) if _is_first_process() else nullcontext():
             metrics = call_runner(settings, str(folder))
-    return objective_value(metrics, settings["objective"])
+    return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
 
 
 @contextmanager

@@ -21,14 +21,24 @@ OPEN_SECTIONS = (
     "paths",
     "objective",
 )
-TOP_LEVEL_NAMES = (*OPEN_SECTIONS, "name", "overwrite", "allennlp_config", "experiment", "sweep", "debug", "hydra")
+TOP_LEVEL_NAMES = (
+    *OPEN_SECTIONS,
+    "name",
+    "mode",
+    "overwrite",
+    "allennlp_config",
+    "experiment",
+    "sweep",
+    "debug",
+    "hydra",
+)
 # What the command line itself reads; all other sections belong to the runner.
 CLI_KEYS: Mapping[str, Collection[str]] = {
-    "trainer": ("run", "valid_keys"),
+    "trainer": ("run", "valid_keys", "modes"),
     "paths": ("output_dir", "sweep_dir"),
     "objective": ("metric", "mode"),
 }
-CLI_NAMES = (*CLI_KEYS, "name", "overwrite")
+CLI_NAMES = (*CLI_KEYS, "name", "mode", "overwrite")
 
 
 def suggestion(unknown: str, known: Collection[str]) -> str:

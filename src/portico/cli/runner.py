@@ -34,22 +34,37 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
             f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
         )
+    runner = runner_of_mode(settings)
     with explained():
-        groups = [field.name for field in fields(_settings_class(get_method(trainer["run"])))]
-        valid_keys = get_method(trainer["valid_keys"])()
+        groups = [field.name for field in fields(_settings_class(get_method(runner["run"])))]
+        valid_keys = get_method(runner["valid_keys"])()
     check_groups(settings, groups)
     check_keys(settings, valid_keys)
     check_mode(settings["objective"])
     check_folder_settings(settings)
 
 
+def runner_of_mode(settings: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return `run` and `valid_keys` of what the mode asks for: the training, or one of `trainer.modes`.
+
+    Raises:
+        InputError: Lists the modes, if there is none of this name.
+    """
+    mode, trainer = settings["mode"], settings["trainer"]
+    runners = {"train": trainer, **(trainer.get("modes") or {})}
+    if mode not in runners:
+        raise InputError(f"mode={mode} is none of this trainer's modes; set mode to one of {', '.join(runners)}.")
+    runner: Mapping[str, str] = runners[mode]
+    return runner
+
+
 def call_runner(settings: Mapping[str, Any], output_dir: str) -> Mapping[str, float]:
-    """Call the function named by `trainer.run` with the groups as its settings, and return its metrics.
+    """Call the function that the trainer names for the mode with the groups as its settings, and return its metrics.
 
     Raises:
         InputError: If a callback or logger cannot be built, or the runner refuses what it got.
     """
-    run: Callable[..., Mapping[str, float]] = get_method(settings["trainer"]["run"])
+    run: Callable[..., Mapping[str, float]] = get_method(runner_of_mode(settings)["run"])
     groups = runner_groups(settings)
     objects: dict[str, Any] = {name: _build(groups.pop(name)) for name in OBJECT_GROUPS}
     if "trainer" in groups:

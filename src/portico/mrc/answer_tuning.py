@@ -54,7 +54,7 @@ def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> A
         for example_id, candidates in answers.shortlist
         for candidate in candidates
     ]
-    calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_))
+    calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
     can_be_null = answers.null_odds is not None
     return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
 

@@ -5,14 +5,22 @@ Examples: TypeAlias = Sequence[Mapping[str, Any]]
 """Questions with their contexts: a list of mappings, or a ``datasets.Dataset``."""
 
 
+def arrow_column(dataset: Any, name: str) -> Any:
+    """Return one field of a ``datasets.Dataset`` as an Arrow array of its rows."""
+    return dataset.with_format("arrow", columns=[name])[:][name].combine_chunks()
+
+
 def column(examples: Examples, name: str) -> list[Any]:
     """Return one field of every example.
 
     Args:
-        examples: A list of mappings, or a ``datasets.Dataset``, whose columns are read whole because that is many
-            times faster than building its rows.
+        examples: A list of mappings, or a ``datasets.Dataset``, whose columns are read whole from Arrow's memory
+            because that is many times faster than building its rows.
         name: The field, present in every example.
     """
+    if hasattr(examples, "with_format"):
+        values: list[Any] = arrow_column(examples, name).to_pylist()
+        return values
     if hasattr(examples, "column_names"):
         return list(cast(Mapping[str, Any], examples)[name])
     return [example[name] for example in examples]

@@ -1,61 +1,22 @@
 """Span post-processing as a trainer takes it: streamed batch by batch, or called on whole arrays."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
-from transformers.trainer_utils import EvalPrediction
 
 from portico.errors import InputError
-from portico.mrc.answer_tuning import calibration_of, with_best_null_threshold
-from portico.mrc.answers import AnswerCalibration, Answers, BeamPostProcessor, SpanPostProcessor
+from portico.mrc.answer_tuning import with_best_null_threshold
+from portico.mrc.answered_questions import AnsweredQuestions
+from portico.mrc.answers import AnswerCalibration, BeamPostProcessor, SpanPostProcessor
 from portico.mrc.answers.post_processor import SpanSearch
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.metrics import squad_metrics
 
-logger = logging.getLogger(__name__)
-
 Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
 """Whose rules answers follow: our own, those of the QA example of transformers, PrimeQA's, those of a beam."""
-
-
-class AnsweredQuestions(EvalPrediction):
-    """Answers beside their references, as ``compute_metrics`` takes them.
-
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
-        calibrate: Whether :meth:`write` also writes what turns scores into probabilities.
-
-    Attributes:
-        predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
-        label_ids: ``{"id", "answers"}`` of each question; ``None`` for questions without labels.
-        answers: The answers with their spans, candidates and null odds.
-    """
-
-    def __init__(self, examples: Sequence[Mapping[str, Any]], answers: Answers, *, calibrate: bool = False) -> None:
-        self.answers = answers
-        self._examples, self._calibrate = examples, calibrate
-        is_labelled = all("answers" in example for example in examples)
-        references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
-        super().__init__(
-            predictions=_formatted(answers),  # type: ignore[arg-type]
-            label_ids=references if is_labelled else None,  # type: ignore[arg-type]
-        )
-
-    def write(self, folder: str | Path, prefix: str) -> None:
-        """Write predictions, n-best lists and null odds into ``folder``; file names begin with ``prefix``."""
-        self.answers.write(folder, prefix)
-        if self._calibrate:
-            try:
-                calibration_of(self._examples, self.answers).save(folder)
-            except InputError as error:
-                # A reader may find nothing at the beginning of its training.
-                logger.warning("The answers are not calibrated. %s", error)
 
 
 class StreamedAnswers:
@@ -92,7 +53,7 @@ class StreamedAnswers:
         return AnsweredQuestions(self._examples, answers, calibrate=self._calibrate)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SpanPostProcessing:
     """A ``post_process_function`` for extractive readers; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
 
@@ -196,17 +157,3 @@ class SquadMetrics:
         predictions: Any = answered.predictions
         references: Any = answered.label_ids
         return squad_metrics(predictions, references, self.version_2_with_negative)
-
-
-def _formatted(answers: Answers) -> list[dict[str, Any]]:
-    if answers.null_odds is None:
-        return [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
-    return [
-        {"id": key, "prediction_text": text, "no_answer_probability": _sigmoid(answers.null_odds[key])}
-        for key, text in answers.predictions.items()
-    ]
-
-
-def _sigmoid(odds: float) -> float:
-    # tanh does not overflow, whatever the odds.
-    return float(0.5 + 0.5 * np.tanh(0.5 * odds))

@@ -37,7 +37,15 @@ logger = logging.getLogger(__name__)
 
 _MODEL_KEYS = ("name_or_path", "head", *TEACHER_KEYS)
 _PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
-_POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
+_POSTPROCESS_KEYS = (
+    "n_best_size",
+    "max_answer_length",
+    "null_score_diff_threshold",
+    "mode",
+    "search",
+    "scorer_type",
+    "calibrate",
+)
 
 
 def valid_keys() -> dict[str, list[str]]:
@@ -62,8 +70,8 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
             :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
             :func:`~portico.mrc.multi_source.data.load_sources`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
-            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
-            ``max_answer_length``, ``null_score_diff_threshold``; for ``metric`` see
+            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has fields of
+            :class:`~portico.mrc.post_processing.SpanPostProcessing`; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 

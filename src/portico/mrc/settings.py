@@ -28,6 +28,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
     "data": {
         "train_file": _FILES,
         "validation_file": _FILES,
+        "predict_file": _TEXT_OR_NULL,
         "dataset_name": _TEXT_OR_NULL,
         "dataset_config_name": _TEXT_OR_NULL,
         "train_split": Rule((str,)),
@@ -49,7 +50,8 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
     "postprocess": {
         "n_best_size": _POSITIVE,
         "max_answer_length": _POSITIVE,
-        "null_score_diff_threshold": Rule((float,)),
+        "null_score_diff_threshold": Rule((float, str)),
+        "calibrate": Rule((bool,)),
     },
     "metric": {
         "name": Rule((str,)),

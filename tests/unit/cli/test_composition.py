@@ -43,7 +43,7 @@ def test_without_an_experiment_the_groups_are_chosen_by_hand():
     ("override", "message"),
     [
         ("args.learning_rat=1", r"'args.learning_rat' is not a setting; .* args.learning_rate"),
-        ("+modle.size=1", r"'modle' is not a setting; the nearest valid names are: model\."),
+        ("+modle.size=1", r"'modle' is not a setting; the nearest valid names are: mode, model\."),
         ("arg.seed=1", r"'arg.seed' is not a setting; the nearest valid names are: args\. All: trainer, args, "),
         ("objective.metrc=1", r"'objective.metrc' is not a setting; .* objective.metric"),
         ("name.x=1", r"'name.x' is not a setting; those of 'name' are shown by --cfg all --package name"),

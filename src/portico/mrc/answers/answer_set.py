@@ -13,6 +13,8 @@ import numpy as np
 from portico.mrc.answers.answer_files import NBestRecord, write_json, write_nbest
 from portico.mrc.answers.choice import LITERAL_EMPTY, Choice
 from portico.mrc.answers.shortlist import Shortlist, SpanAnswer, span_text
+from portico.mrc.answers.span_table import is_null
+from portico.mrc.arrays import Int32s, Int64s
 from portico.mrc.target_type import TargetType
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
@@ -86,6 +88,16 @@ class Answers:
         return dict(zip(self.shortlist.example_ids, map(TargetType, types), strict=True))
 
     @cached_property
+    def rows_E(self) -> Int64s:
+        """Where the answer to each example stands in the shortlist, "no answer" included, ``int64 [E]``, -1 if not."""
+        ranked, choice = self.shortlist.ranked, self._choice
+        nulls = np.flatnonzero(is_null(ranked.spans))
+        null_E = np.full(len(choice.span_E), -1, np.int64)
+        null_E[ranked.example_N[nulls]] = nulls
+        is_none_E = (choice.chosen_E < 0) & (choice.type_E == TargetType.SPAN_ANSWER)
+        return np.where(is_none_E, null_E, choice.span_E)
+
+    @cached_property
     def best_texts(self) -> dict[str, str]:
         """The answer to every example if "no answer" were none."""
         return self.at_null_threshold(np.inf).predictions
@@ -109,7 +121,7 @@ class Answers:
         if self.null_odds is not None:
             write_json(folder / f"{start}null_odds.json", self.null_odds)
 
-    def _places(self, span_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
         chars_N2 = np.append(self.shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
         return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]

@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from portico.errors import InputError
 from portico.mrc.answers.span_table import RankedSpans
-from portico.mrc.arrays import Bools, Floats
+from portico.mrc.arrays import Bools, Floats, Int64s
 
 Float64s = npt.NDArray[np.float64]
 
 FILE_NAME = "answer_calibration.json"
 """What a calibration is called in the folder of its model."""
 
-_TEMPERATURES = (1e-2, 1e2)
+_TEMPERATURES = (0.05, 20.0)
 _TINY = 1e-12
 
 
@@ -69,12 +69,13 @@ class AnswerCalibration:
             ) from error
 
 
-def fit_calibration(ranked: RankedSpans, right_N: Bools) -> AnswerCalibration:
+def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
     """Fit a calibration to the spans of labelled examples.
 
     Args:
         ranked: Their spans, "no answer" among them where it can be predicted.
         right_N: Which of them are right, ``bool [N]``.
+        answer_E: Which of them is the answer to each example, ``int64 [E]``, -1 for none.
 
     Raises:
         InputError: If no span of any example is right.
@@ -86,9 +87,9 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools) -> AnswerCalibration:
             "labelled set on which the reader finds some answers."
         )
     temperature = _best_temperature(ranked, right_N, right_E)
-    first = ranked.row_starts[:-1][ranked.counts_E > 0]
+    answers = answer_E[answer_E >= 0]
     softmax_N = _softmax(ranked, ranked.spans.score_N / temperature)
-    slope, intercept = _fitted_line(_log_odds(softmax_N[first]), right_N[first])
+    slope, intercept = _fitted_line(_log_odds(softmax_N[answers]), right_N[answers])
     return AnswerCalibration(temperature, slope, intercept)
 
 
@@ -128,21 +129,33 @@ def _best_temperature(ranked: RankedSpans, right_N: Bools, right_E: Bools) -> fl
 
 
 def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
-    """Return slope and intercept of a logistic regression, by Newton's method.
+    """Return slope and intercept of a logistic regression, by Newton's method with halved steps.
 
-    The targets are drawn in a little, as Platt does, which keeps the line finite where the classes do not overlap.
+    The targets are drawn in a little, as Platt does, and the slope is drawn to 1, which keeps the line finite where
+    the classes do not overlap or all scores are alike.
     """
     num_right = int(right_E.sum())
-    num_wrong = len(right_E) - num_right
-    target_E = np.where(right_E, (num_right + 1) / (num_right + 2), 1 / (num_wrong + 2))
+    target_E = np.where(right_E, (num_right + 1) / (num_right + 2), 1 / (len(right_E) - num_right + 2))
     inputs_E2 = np.stack([log_odds_E, np.ones_like(log_odds_E)], axis=1)
-    weights_2 = np.array([1.0, 0.0])
+    usual_2, pull_2 = np.array([1.0, 0.0]), np.array([1.0, 1e-6])
+
+    def loss(line_2: Float64s) -> float:
+        odds_E = inputs_E2 @ line_2
+        # log(1 + exp(odds)) - target * odds, for odds of any size
+        return float(
+            (np.logaddexp(0, odds_E) - target_E * odds_E).sum() + (pull_2 * (line_2 - usual_2) ** 2).sum() / 2
+        )
+
+    line_2 = usual_2
     for _ in range(50):
-        guess_E = _sigmoid(inputs_E2 @ weights_2)
-        gradient_2 = inputs_E2.T @ (guess_E - target_E)
-        curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + 1e-6 * np.eye(2)
-        weights_2 -= np.linalg.solve(curvature_22, gradient_2)
-    return float(weights_2[0]), float(weights_2[1])
+        guess_E = _sigmoid(inputs_E2 @ line_2)
+        gradient_2 = inputs_E2.T @ (guess_E - target_E) + pull_2 * (line_2 - usual_2)
+        curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + np.diag(pull_2)
+        step_2 = np.linalg.solve(curvature_22, gradient_2)
+        while loss(line_2 - step_2) > loss(line_2) and np.abs(step_2).max() > _TINY:
+            step_2 = step_2 / 2
+        line_2 = line_2 - step_2
+    return float(line_2[0]), float(line_2[1])
 
 
 def _any_of_each(ranked: RankedSpans, right_N: Bools) -> Bools:

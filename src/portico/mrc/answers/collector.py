@@ -46,6 +46,11 @@ class SpanCollector:
             InputError: If a logit is not finite, or the rows are more or fewer than the features they belong to.
         """
         indices_B = np.asarray(feature_indices, np.int64)
+        if isinstance(outputs, np.ndarray):
+            raise InputError(
+                f"The model gave an array of shape {outputs.shape}, but answers need several, start logits and end "
+                "logits first; use a model with a question answering head."
+            )
         num_rows = len(outputs[0]) if len(outputs) else 0
         if indices_B.shape != (num_rows,):
             raise InputError(

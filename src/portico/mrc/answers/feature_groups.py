@@ -26,7 +26,7 @@ def grouped_offsets(features: Features, questions: Questions) -> TokenOffsets:
         InputError: If the features of an example do not follow each other, there are more or fewer groups than
             examples, or a group belongs to another example.
     """
-    if isinstance(features, FeatureSet):
+    if isinstance(features, FeatureSet | TokenOffsets):
         return token_offsets(features, questions.ids)
     if not len(features):
         raise InputError(f"There are {len(questions.ids)} examples but no features of them; give their features.")

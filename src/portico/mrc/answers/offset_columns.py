@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from portico.mrc.arrays import Int32s, Int64s
+from portico.mrc.columns import arrow_column
 
 _OUTSIDE = (-1, -1)
 
@@ -22,13 +23,14 @@ def offset_column(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Int32s
             objects.
     """
     names = getattr(features, "column_names", ())
-    read = _of_arrow(features) if "offset_mapping" in names and "token_is_max_context" not in names else None
+    is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
+    read = _of_arrow(features) if is_arrow else None
     return read or _of_rows(features)
 
 
 def _of_arrow(features: Any) -> tuple[Int64s, Int32s] | None:
     """Read the column of a data set; ``None`` if a value is no pair."""
-    rows = features.with_format("arrow")[:]["offset_mapping"].combine_chunks()
+    rows = arrow_column(features, "offset_mapping")
     pairs = rows.flatten()
     counts_T = np.nan_to_num(pairs.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
     if not np.isin(counts_T, (0, 2)).all():

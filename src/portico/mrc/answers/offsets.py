@@ -15,9 +15,6 @@ from portico.mrc.arrays import Int32s, Int64s, Tokens
 from portico.mrc.columns import column
 from portico.mrc.features.feature_set import FeatureSet
 
-Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]]
-"""Evaluation features: `Featurizer.eval_features`, or rows with ``example_id`` and ``offset_mapping``."""
-
 
 @dataclass(frozen=True, eq=False)
 class TokenOffsets:
@@ -40,6 +37,9 @@ class TokenOffsets:
         if not len(self.context_index_F):
             object.__setattr__(self, "context_index_F", np.zeros_like(self.example_index_F))
 
+    def __len__(self) -> int:
+        return len(self.example_index_F)
+
     @property
     def lengths_F(self) -> Int64s:
         """Tokens of each feature, ``int64 [F]``."""
@@ -59,6 +59,11 @@ class TokenOffsets:
         return np.where(in_row_Fn[..., None], chars_Fn2, np.int32(-1))
 
 
+Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
+"""Evaluation features: `Featurizer.eval_features`, rows with ``example_id`` and ``offset_mapping``, or what
+post-processing must know of them."""
+
+
 def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffsets:
     """Read the offsets off evaluation features.
 
@@ -70,7 +75,9 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
     Raises:
         InputError: If an example has no features, or a feature belongs to none of the examples.
     """
-    if isinstance(features, FeatureSet):
+    if isinstance(features, TokenOffsets):
+        offsets = features
+    elif isinstance(features, FeatureSet):
         assert features.char_offsets is not None, "post-processing needs evaluation features"
         context_index_F = getattr(features, "context_index", None)
         offsets = TokenOffsets(features.example_index, features.row_starts, features.char_offsets)

@@ -17,7 +17,7 @@ from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.choice import choose, with_literal_empty
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.exhaustive_search import ExhaustiveSearch
-from portico.mrc.answers.offsets import Features, TokenOffsets, token_offsets
+from portico.mrc.answers.offsets import Features, token_offsets
 from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
@@ -61,7 +61,7 @@ class SpanPostProcessor:
     def __init__(
         self,
         examples: Examples,
-        features: Features | TokenOffsets,
+        features: Features,
         *,
         version_2_with_negative: bool,
         n_best_size: int = 20,
@@ -74,7 +74,7 @@ class SpanPostProcessor:
     ) -> None:
         self._questions = Questions(examples)
         ids = self._questions.ids
-        self._offsets = features if isinstance(features, TokenOffsets) else token_offsets(features, ids)
+        self._offsets = token_offsets(features, ids)
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._n_best_size = n_best_size
         self._max_answer_length = max_answer_length

@@ -12,7 +12,7 @@ from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.offsets import TokenOffsets
 from portico.mrc.answers.scorers import SpanScorer, sum_of_logits
 from portico.mrc.answers.span_table import RankedSpans, Spans, is_null
-from portico.mrc.arrays import Int64s
+from portico.mrc.arrays import Bools, Floats, Int64s
 
 _FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
 
@@ -67,7 +67,14 @@ def rank_spans(
     blocks, counts = [], []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
-        spans = _legal_spans(candidates, features, offsets, max_answer_length, scorer)
+        spans = _legal_spans(
+            candidates,
+            features,
+            offsets,
+            scorer,
+            n_best_size=n_best_size,
+            max_answer_length=max_answer_length,
+        )
         example_N = example_F[spans.place_N3[:, 0]] - examples.start
         num_examples = examples.stop - examples.start
         if nulls is not None:
@@ -94,9 +101,15 @@ def _blocks(example_F: Int64s) -> Iterator[slice]:
 
 
 def _legal_spans(
-    candidates: Candidates, features: slice, offsets: TokenOffsets, max_answer_length: int, scorer: SpanScorer
+    candidates: Candidates,
+    features: slice,
+    offsets: TokenOffsets,
+    scorer: SpanScorer,
+    *,
+    n_best_size: int,
+    max_answer_length: int,
 ) -> Spans:
-    """Return the legal pairs of a start and an end of some features."""
+    """Return the legal pairs of a start and an end of some features, as far as they are among the best of theirs."""
     block = candidates[features]
     begin_Fn = offsets.chars(block.starts.token_Fn, block.feature_index_F)[..., 0]
     end_Fn = offsets.chars(block.ends.token_Fn, block.feature_index_F)[..., 1]
@@ -106,15 +119,31 @@ def _legal_spans(
     if block.paired:
         legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
     feature_N, start_N, end_N = np.nonzero(legal_Fnn)
-    start_logit_N = block.starts.logit_Fn[feature_N, start_N]
-    end_logit_N = block.ends.logit_Fn[feature_N, end_N]
+    logits = block.starts.logit_Fn[feature_N, start_N], block.ends.logit_Fn[feature_N, end_N]
+    score_N = scorer(block, feature_N, *logits)
+    best_N = _among_the_best(score_N, legal_Fnn, n_best_size)
+    feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
     return Spans(
         np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
         np.stack([feature_N + features.start, start_N, end_N], axis=1).astype(np.int32),
-        start_logit_N,
-        end_logit_N,
-        scorer(block, feature_N, start_logit_N, end_logit_N),
+        *(logit_N[best_N] for logit_N in logits),
+        score_N[best_N],
     )
+
+
+def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int64s:
+    """Return which legal pairs score no less than the n-th best of their feature, ``int64``, ascending.
+
+    Most pairs are none of these, and what is not sorted costs nothing.
+    """
+    num_pairs = legal_Fnn[0].size
+    if num_pairs <= n_best_size:
+        return np.arange(len(score_N))
+    scores_Fnn = np.full(legal_Fnn.shape, -np.inf, score_N.dtype)
+    scores_Fnn[legal_Fnn] = score_N
+    flat_FP = scores_Fnn.reshape(-1, num_pairs)
+    least_F1 = np.partition(flat_FP, num_pairs - n_best_size, axis=1)[:, num_pairs - n_best_size, None]
+    return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
 
 
 def _first_of_their_kind(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:

@@ -68,11 +68,10 @@ class ReaderOutputs:
 
 
 def _at_least_two(arrays: Sequence[Any]) -> Sequence[Any]:
-    if isinstance(arrays, np.ndarray) or len(arrays) < 2:
-        found = f"an array of shape {arrays.shape}" if isinstance(arrays, np.ndarray) else f"{len(arrays)} arrays"
+    if len(arrays) < 2:
         raise InputError(
-            f"The model gave {found}, but answers need its start logits and its end logits, in this order; use a "
-            "model with a question answering head."
+            f"The model gave {len(arrays)} arrays, but answers need its start logits and its end logits, in this "
+            "order; use a model with a question answering head."
         )
     return arrays
 

@@ -13,7 +13,7 @@ from portico.mrc.answers.best_tokens import BestTokens
 from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.feature_groups import grouped_offsets
-from portico.mrc.answers.offsets import Features, TokenOffsets
+from portico.mrc.answers.offsets import Features
 from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
@@ -49,7 +49,7 @@ class SpanRecords:
     def __init__(
         self,
         examples: Examples,
-        features: Features | TokenOffsets,
+        features: Features,
         *,
         k: int,
         n_best_size: int,
@@ -58,14 +58,14 @@ class SpanRecords:
         single_context: bool,
     ) -> None:
         self._questions = Questions(examples)
-        self._offsets = features if isinstance(features, TokenOffsets) else grouped_offsets(features, self._questions)
+        self._offsets = grouped_offsets(features, self._questions)
         self._k, self._max_answer_length, self._scorer = k, max_answer_length, scorer
         self._passages = self._questions.passages if single_context else None
         lengths_F = self._offsets.lengths_F
         keep = BestTokens(UnpaddedSearch(n_best_size, lengths_F), n_best_size, int(lengths_F.max()))
         self._collector = SpanCollector(self._offsets, keep)
 
-    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
+    def update(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
         """Take the outputs of the model for one batch: start, end and answer-type logits, perhaps three more.
 
         Raises:

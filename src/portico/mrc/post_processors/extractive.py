@@ -152,7 +152,7 @@ class StreamedRecords:
     def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
         """Take the outputs of a batch of the features at ``feature_indices``."""
         self._post_processor.check_outputs(outputs)
-        self._ranking.update_outputs(outputs, feature_indices)
+        self._ranking.update(outputs, feature_indices)
 
     def records(self) -> dict[str, list[SpanRecord]]:
         """Return the records of every example."""

@@ -37,16 +37,17 @@ class Answer:
 
 def answers_in_order(answers: Answers) -> Iterator[Answer]:
     """Yield the answer to every question, in the order of the examples."""
-    for example_id, candidates in answers.candidates.items():
-        text, span = answers.predictions[example_id], answers.spans[example_id]
-        chosen = next((one for one in candidates if bool(one.text) == (span is not None)), None)
+    places = (answers.rows_E - answers.shortlist.ranked.row_starts[:-1]).tolist()
+    for place, (example_id, candidates) in zip(places, answers.candidates.items(), strict=True):
+        span = answers.spans[example_id]
+        own = candidates[place] if place >= 0 else None
         yield Answer(
-            text=text,
+            text=answers.predictions[example_id],
             start=span[0] if span else None,
             end=span[1] if span else None,
-            context_index=chosen.context_index if span and chosen else None,
-            score=chosen.score if chosen else 0.0,
-            probability=chosen.probability if chosen else 0.0,
+            context_index=own.context_index if own and span else None,
+            score=own.score if own else 0.0,
+            probability=own.probability if own else 0.0,
             answer_type=answers.answer_types[example_id],
             null_odds=None if answers.null_odds is None else answers.null_odds[example_id],
             candidates=tuple(candidates),

@@ -69,7 +69,7 @@ class ExtractiveReader:
             InputError: If there is no such model.
         """
         self._loaded = load_reader(self.model)
-        self._inference = Inference(
+        self._inference = Inference.on_device(
             self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
         )
 

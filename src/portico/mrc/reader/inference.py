@@ -7,19 +7,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from transformers import DataCollatorWithPadding
 
 from portico.arguments import TrainingArguments
-from portico.errors import InputError
 from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.reader.placement import placement
 from portico.mrc.trainer import MRCTrainer
 
 
 class PostProcessor(Protocol):
     """What takes the outputs of batches and computes something of all of them."""
 
-    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
+    def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64], /) -> None:
         """Take the outputs of a batch."""
 
     def compute(self) -> Any:
@@ -32,24 +31,10 @@ class Inference:
     Args:
         model: The model.
         tokenizer: Pads the batches.
-        device: ``"auto"`` (the GPU where there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"ort"`` (ONNX Runtime),
-            or a number as Hugging Face's pipelines take it (-1 for the CPU).
-        batch_size: Windows in a batch.
-
-    Raises:
-        InputError: If there is no such device.
+        args: Where and in what batches it runs.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, device: str | int, batch_size: int) -> None:
-        # A trainer needs a folder, though nothing is written into it.
-        self._folder = tempfile.TemporaryDirectory(prefix="portico-reader-")
-        args = TrainingArguments(
-            self._folder.name,
-            per_device_eval_batch_size=batch_size,
-            disable_tqdm=True,
-            report_to="none",
-            **_placement(device),
-        )
+    def __init__(self, model: Any, tokenizer: Any, args: TrainingArguments) -> None:
         self._streaming: Any = _Streaming()
         self._trainer = MRCTrainer(
             model,
@@ -58,6 +43,30 @@ class Inference:
             data_collator=DataCollatorWithPadding(tokenizer),
             post_process_function=self._streaming,
         )
+
+    @classmethod
+    def on_device(cls, model: Any, tokenizer: Any, *, device: str | int, batch_size: int) -> "Inference":
+        """Run on a device.
+
+        Args:
+            model: The model.
+            tokenizer: Pads the batches.
+            device: See :func:`~portico.mrc.reader.placement.placement`.
+            batch_size: Windows in a batch.
+
+        Raises:
+            InputError: If there is no such device.
+        """
+        # A trainer makes its folder when it is made; an answer writes nothing into it.
+        with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
+            args = TrainingArguments(
+                folder,
+                per_device_eval_batch_size=batch_size,
+                disable_tqdm=True,
+                report_to="none",
+                **placement(device),
+            )
+            return cls(model, tokenizer, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
         """Return what the post-processor computes of the model's outputs for the features."""
@@ -75,7 +84,7 @@ class _Streaming:
         return self
 
     def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        self.post_processor.update_outputs(outputs, feature_indices)
+        self.post_processor.update(outputs, feature_indices)
 
     def compute(self) -> "_Result":
         return _Result(self.post_processor.compute())
@@ -86,21 +95,3 @@ class _Result:
     """Keeps the trainer from writing files: it has nothing to write."""
 
     result: Any
-
-
-def _placement(device: str | int) -> dict[str, Any]:
-    """Return the training arguments that choose a device."""
-    name = ("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
-        return {"accelerator": "cpu", "devices": 1}
-    if name == "ort":
-        return {"accelerator": "ort", "strategy": "ort", "devices": 1}
-    kind, _, number = name.partition(":")
-    if kind != "cuda" or not (number or "0").isdecimal():
-        raise InputError(f"`device={device}` is unknown; use auto, cpu, cuda, cuda:<number> or ort.")
-    index, count = int(number or 0), torch.cuda.device_count()
-    if index >= count:
-        raise InputError(f"`device={device}` asks for GPU {index}, but there are {count}; use cpu, or auto.")
-    return {"accelerator": "gpu", "devices": [index]}

@@ -7,8 +7,9 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.answer_tuning import calibration_of, with_best_null_threshold
-from portico.mrc.answers import AnswerCalibration, Answers, SpanPostProcessor
+from portico.mrc.answers import AnswerCalibration, Answers
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.post_processing import SpanPostProcessing
 from portico.mrc.pretrained import Reader as LoadedReader
 from portico.mrc.pretrained import load_reader
 from portico.mrc.reader.answer import Answer, answers_in_order
@@ -50,7 +51,8 @@ class Reader:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
         self.calibration = AnswerCalibration.load(model) if isinstance(model, str | Path) else None
         self._settings = ReadingSettings.of(self._loaded.max_length, self.calibration, settings)
-        self._inference = Inference(self._loaded.model, self._loaded.tokenizer, device=device, batch_size=batch_size)
+        model, tokenizer = self._loaded.model, self._loaded.tokenizer
+        self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
         """Answer one question.
@@ -99,9 +101,7 @@ class Reader:
         ids = [str(n) for n in range(len(questions))] if ids is None else ids
         chosen = self._settings.changed(settings)
         windows = question_windows(self._featurizer(chosen), questions, contexts, ids)
-        post_processor = SpanPostProcessor(
-            windows.examples,
-            windows.offsets,
+        post_processing = SpanPostProcessing(
             version_2_with_negative=chosen.handle_impossible_answer,
             n_best_size=chosen.n_best_size,
             max_answer_length=chosen.max_answer_length,
@@ -109,7 +109,8 @@ class Reader:
             search=chosen.search,
             calibration=self.calibration,
         )
-        answers: Answers = self._inference.run(windows.features, post_processor)
+        streamed = post_processing.begin(windows.examples, windows.offsets)
+        answers: Answers = self._inference.run(windows.features, streamed).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -140,7 +141,8 @@ class Reader:
             *args: Mappings with ``question`` and ``context``, or lists of them.
             top_k: Answers to each question; with more than one, each gives a list.
             **inputs_and_settings: ``question`` and ``context``, a text or a list each, and
-                ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``, ``max_question_len``.
+                ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``,
+                ``max_question_len``.
 
         Returns:
             ``{"score", "start", "end", "answer"}`` with the probability as its score; a list of them for several

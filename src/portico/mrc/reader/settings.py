@@ -85,9 +85,18 @@ class ReadingSettings:
                 raise InputError(f"`{name}` is not a setting of a reader; the nearest are {nearest}.")
         check_values("reader", settings, _RULES)
         chosen = replace(self, **settings)
-        if chosen.max_seq_length > self.longest:
-            raise InputError(
-                f"`max_seq_length={chosen.max_seq_length}` is more than the model takes ({self.longest} tokens); set "
-                f"it to {self.longest} or less."
-            )
+        check_window(chosen.max_seq_length, self.longest)
         return chosen
+
+
+def check_window(max_seq_length: int, longest: int) -> None:
+    """Refuse windows longer than a model takes.
+
+    Raises:
+        InputError: Says how long they may be.
+    """
+    if max_seq_length > longest:
+        raise InputError(
+            f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
+            "or less."
+        )

@@ -1,0 +1,210 @@
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from portico.errors import InputError
+from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
+from portico.mrc.pretrained import load_reader
+from portico.mrc.primeqa import ExtractiveReader
+
+WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
+
+
+@pytest.fixture(scope="module")
+def reader(model_folder):
+    return Reader(model_folder, device="cpu", batch_size=7, handle_impossible_answer=True, **WINDOWS)
+
+
+@pytest.fixture(scope="module")
+def expected(model_folder, questions):
+    """Return the answers of the parts of a reader, put together by hand."""
+    loaded = load_reader(str(model_folder))
+    features = Featurizer(loaded.tokenizer, max_seq_length=64, doc_stride=16).eval_features(questions)
+    post_processor = SpanPostProcessor(questions, features, version_2_with_negative=True)
+    loaded.model.eval()
+    for f in range(len(features)):
+        row = {name: torch.tensor([features[f][name]]) for name in ("input_ids", "token_type_ids", "attention_mask")}
+        with torch.no_grad():
+            outputs = loaded.model(**row)
+        post_processor.update(outputs.start_logits.numpy(), outputs.end_logits.numpy(), [f])
+    assert len(features) > len(questions)
+    return post_processor.compute()
+
+
+def test_many_answers_in_batches_are_those_of_each_window(reader, expected, questions):
+    answers = reader.answer_many([q["question"] for q in questions], [q["context"] for q in questions])
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer.text == expected.predictions[question["id"]]
+        # Padded to the length of their batch, windows give the same scores but for rounding.
+        assert answer.null_odds == pytest.approx(expected.null_odds[question["id"]], abs=1e-4)
+        for candidate in answer.candidates:
+            assert candidate.text == question["context"][candidate.start : candidate.end]
+        assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_an_answer_says_where_it_stands(reader, questions):
+    contexts = [question["context"] for question in questions[::15]]
+    answer = reader.answer(questions[0]["question"], contexts, handle_impossible_answer=False)
+    assert answer.text == contexts[answer.context_index][answer.start : answer.end] != ""
+    assert answer.score == answer.candidates[0].score
+    assert answer.null_odds is None
+    several = reader.answer_many([question["question"] for question in questions[:6]], [contexts] * 6)
+    assert {candidate.context_index for answer in several for candidate in answer.candidates} == {0, 1, 2}
+    alone = reader.answer(questions[0]["question"], contexts[answer.context_index], handle_impossible_answer=False)
+    assert (alone.text, alone.start) == (answer.text, answer.start)
+
+
+def test_no_answer_is_an_answer(reader, questions):
+    answer = reader.answer(questions[0]["question"], questions[0]["context"], null_score_diff_threshold=-100.0)
+    assert (answer.text, answer.start, answer.end, answer.context_index) == ("", None, None, None)
+    null = next(candidate for candidate in answer.candidates if not candidate.text)
+    assert (answer.probability, answer.score) == (null.probability, null.score)
+    assert answer.answer_type == 0
+
+
+def test_settings_hold_for_one_call(reader, questions):
+    arguments = (questions[0]["question"], questions[0]["context"])
+    usual, short = reader.answer(*arguments), reader.answer(*arguments, n_best_size=2, max_answer_length=1)
+    assert len(short.candidates) <= 3
+    assert reader.answer(*arguments) == usual
+
+
+def test_nothing_is_written(reader, questions, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reader.answer(questions[0]["question"], questions[0]["context"])
+    assert list(tmp_path.iterdir()) == []
+    assert not os.path.exists(reader._inference._trainer.args.output_dir)
+
+
+def test_a_model_object_reads_too(model_folder, questions, reader):
+    loaded = load_reader(str(model_folder))
+    own = Reader(loaded.model, loaded.tokenizer, device=-1, handle_impossible_answer=True, **WINDOWS)
+    arguments = (questions[0]["question"], questions[0]["context"])
+    assert own.answer(*arguments).text == reader.answer(*arguments).text
+    with pytest.raises(InputError, match="needs its tokenizer"):
+        Reader(loaded.model)
+
+
+def test_the_pipeline_form(reader, questions):
+    question, context = questions[0]["question"], questions[0]["context"]
+    one = reader(question=question, context=context, handle_impossible_answer=False)
+    assert list(one) == ["score", "start", "end", "answer"]
+    assert one["answer"] == context[one["start"] : one["end"]]
+    assert reader({"question": question, "context": context}, handle_impossible_answer=False) == one
+    many = reader([questions[0], questions[1]], top_k=3, max_answer_len=5, handle_impossible_answer=False)
+    assert [len(answers) for answers in many] == [3, 3]
+    assert many[0][0]["score"] > many[0][1]["score"]
+    shared = reader(question=[question, questions[1]["question"]], context=context, handle_impossible_answer=False)
+    assert [answer["answer"] for answer in shared][0] == one["answer"]
+    nothing = reader(question=question, context=context, null_score_diff_threshold=-100.0)
+    assert (nothing["start"], nothing["end"], nothing["answer"]) == (0, 0, "")
+
+
+def test_a_calibration_is_stored_with_the_model_and_found_there(model_folder, questions, tmp_path):
+    loaded = load_reader(str(model_folder))
+    own = Reader(loaded.model, loaded.tokenizer, device="cpu", handle_impossible_answer=True, **WINDOWS)
+    calibration = own.calibrate(questions)
+    assert calibration.null_score_diff_threshold is not None
+    for part in (loaded.model, loaded.tokenizer):
+        part.save_pretrained(tmp_path)
+    calibration.save(tmp_path)
+    found = Reader(tmp_path, device="cpu", **WINDOWS)
+    assert found.calibration == calibration
+    arguments = ([q["question"] for q in questions], [q["context"] for q in questions])
+    answers = found.answer_many(*arguments)
+    assert answers == own.answer_many(*arguments)
+    # An untrained reader knows nothing, and is now as sure as it is right.
+    right = np.mean([a.text in (q["answers"]["text"] or [""]) for a, q in zip(answers, questions, strict=True)])
+    assert np.mean([answer.probability for answer in answers]) == pytest.approx(right, abs=0.1)
+
+
+def test_onnx_runtime_answers_alike(model_folder, questions, reader):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    arguments = ([q["question"] for q in questions[:4]], [q["context"] for q in questions[:4]])
+    ort = Reader(model_folder, device="ort", handle_impossible_answer=True, **WINDOWS)
+    for one, other in zip(ort.answer_many(*arguments), reader.answer_many(*arguments), strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda reader: reader.answer("Who?", " "), r"The context of question 0 is ' ', but must be a text"),
+        (lambda reader: reader.answer("", "x"), r"The question of question 0 is '', but"),
+        (lambda reader: reader.answer("Who?", []), r"Question 0 has no context"),
+        (lambda reader: reader.answer_many(["Who?"], ["x", "y"]), r"There are 1 questions, 2 contexts"),
+        (lambda reader: reader.answer_many([], []), r"There are 0 questions"),
+        (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
+        (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
+        (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
+        (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` cannot be used; set it to top"),
+        (lambda reader: reader(question="Who?"), r"Ask by `question` and `context`"),
+        (lambda reader: reader(), r"Ask by `question` and `context`"),
+        (lambda reader: reader({"question": "Who?"}), r"is no question; it must be a mapping"),
+        (lambda reader: reader(question="Who?", context="x", top_k=0), r"`top_k=0` leaves no answer"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(reader, call, message):
+    with pytest.raises(InputError, match=message):
+        call(reader)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
+        ("cuda:x", r"`device=cuda:x` is unknown"),
+        (99, r"`device=99` asks for GPU 99, but there are \d+"),
+    ],
+)
+def test_unknown_devices_are_refused(model_folder, device, message):
+    with pytest.raises(InputError, match=message):
+        Reader(model_folder, device=device)
+
+
+def test_a_broken_calibration_is_refused(tmp_path):
+    (tmp_path / "answer_calibration.json").write_text('{"warmth": 1}')
+    with pytest.raises(InputError, match=r"answer_calibration.json is no calibration of answers"):
+        AnswerCalibration.load(tmp_path)
+    (tmp_path / "answer_calibration.json").write_text(json.dumps({"temperature": 2.0}))
+    assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)
+
+
+def test_primeqas_reader(model_folder, questions):
+    reader = ExtractiveReader(str(model_folder), max_seq_len=64, stride=16, scorer_type="score_diff_based")
+    contexts = [[q["context"], questions[9]["context"]] for q in questions[:3]]
+    asked = [q["question"] for q in questions[:3]]
+    with pytest.raises(InputError, match=r"call `load\(\)` once"):
+        reader.predict(asked, contexts)
+    reader.load()
+    found = reader.predict(asked, contexts, example_ids=["a", "b", "c"])
+    assert list(found) == ["a", "b", "c"]
+    for example_id, own in zip(found, contexts, strict=True):
+        assert len(found[example_id]) == 3
+        for record in found[example_id]:
+            assert list(record) == [
+                "example_id",
+                "passage_index",
+                "span_answer_text",
+                "span_answer",
+                "span_answer_score",
+                "confidence_score",
+            ]
+            span = record["span_answer"]
+            text = own[record["passage_index"]][span["start_position"] : span["end_position"]]
+            assert record["span_answer_text"] == text
+    least = found["a"][0]["span_answer_score"]
+    assert len(reader.predict(asked, contexts, min_score_threshold=least)["0"]) == 1
+    assert len(reader.predict(asked, contexts, max_num_answers=1)["2"]) == 1
+    weighted = "weighted_sum_target_type_and_score_diff"
+    with pytest.raises(InputError, match=r"no answer-type logits, which `scorer_type=weighted_sum.*score_diff_based`"):
+        reader.predict(asked, contexts, scorer_type=weighted)
+    with pytest.raises(InputError, match=r"`model` cannot change between calls"):
+        reader.predict(asked, contexts, model="other")
+    with pytest.raises(InputError, match=r"`use_fast=False` gives tokenizers"):
+        ExtractiveReader(str(model_folder), use_fast=False)
