@@ -45,7 +45,7 @@ def squad_task(num_questions: int, *, seed: int = 0) -> Task:
     rng = np.random.default_rng(seed)
     words = _words(rng)
     num_passages = -(-num_questions // QUESTIONS_PER_PASSAGE)
-    lengths = np.clip(rng.lognormal(np.log(115), 0.4, num_passages), 20, 600).astype(int)
+    lengths = np.clip(rng.lognormal(np.log(145), 0.4, num_passages), 20, 600).astype(int)
     passages = [_text(rng, words, length) for length in lengths]
     examples = [_example(rng, words, i, passages[i // QUESTIONS_PER_PASSAGE]) for i in range(num_questions)]
     return _task(rng, examples, passages)
@@ -102,4 +102,4 @@ def _task(rng: np.random.Generator, examples: list[dict[str, Any]], texts: list[
 def _peaked(rng: np.random.Generator, peaks: npt.NDArray[np.int64]) -> Logits:
     logits = rng.normal(-6, 2, (len(peaks), MAX_SEQ_LENGTH))
     distance = np.abs(np.arange(MAX_SEQ_LENGTH) - peaks[:, None])
-    return (logits + 12 * np.exp(-distance / 2)).astype(np.float32)
+    return (logits + 12 * np.exp(-distance / 4)).astype(np.float32)

@@ -63,12 +63,13 @@ def hf_answers(
         for record in ranked:
             start, end = record.pop("offsets")
             record["text"] = context[start:end]
+        if len(ranked) == 1 and not ranked[0]["text"]:
+            ranked.insert(0, {"text": "empty", "start_logit": 0.0, "end_logit": 0.0, "score": 0.0})
         scores = np.array([record.pop("score") for record in ranked])
         odds = np.exp(scores - np.max(scores))
         for record, probability in zip(ranked, odds / odds.sum(), strict=True):
             record["probability"] = probability
         best = next(record for record in ranked if record["text"])
-        # The score was taken out of the null record as well, which is one of the ranked.
         margin = null["start_logit"] + null["end_logit"] - best["start_logit"] - best["end_logit"]
         null_odds[example["id"]] = float(margin)
         predictions[example["id"]] = "" if margin > NULL_THRESHOLD else best["text"]
@@ -124,6 +125,9 @@ def primeqa_records(
                             "target_type_logits": types,
                             "span_answer_text": example["context"][begin:stop],
                             "yes_no_answer": 0,
+                            "start_stdev": 0.0,
+                            "end_stdev": 0.0,
+                            "query_passage_similarity": 0.0,
                         }
                     )
         kept = sorted(candidates, key=lambda record: record["span_answer_score"], reverse=True)[:N_BEST]

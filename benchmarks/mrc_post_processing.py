@@ -65,22 +65,23 @@ def squad(num_questions: int, rounds: int) -> Task:
 def documents(num_questions: int, rounds: int) -> None:
     """Time post-processing of whole articles."""
     task = document_task(num_questions)
-    rows = [task.features[i] for i in range(len(task.features))]
+    rows = [{**task.features[i], "example_idx": int(e)} for i, e in enumerate(task.features.example_index)]
     logits = (task.start_logits, task.end_logits, task.type_logits)
-    examples = [{**example, "context": [example["context"]]} for example in task.examples]
+    examples, features = as_dataset(task.examples), as_dataset(rows)
     processor = primeqa.ExtractivePostProcessor(
         k=N_BEST, max_answer_length=MAX_ANSWER_LENGTH, n_best_size=N_BEST, single_context_multiple_passages=True
     )
-    theirs = primeqa_records(task.examples, rows, *logits)
-    ours = processor.process(examples, task.features, logits)
+    base_examples = as_dataset([{**example, "context": [example["context"]]} for example in task.examples])
+    theirs = primeqa_records(examples, features, *logits)
+    ours = processor.process(base_examples, features, logits)
     for key, records in theirs.items():
         for record, other in zip(records, ours[key], strict=True):
             assert {name: other[name] for name in record} == record, key
-    show(f"{num_questions} documents, {len(rows)} windows: records by PrimeQA's rules")
+    show(f"{num_questions} documents, {len(rows)} windows: PrimeQA's records, from Datasets")
     print(
         compare(
-            lambda: primeqa_records(task.examples, rows, *logits),
-            lambda: processor.process(examples, task.features, logits),
+            lambda: primeqa_records(examples, features, *logits),
+            lambda: processor.process(base_examples, features, logits),
             rounds,
         )
     )

@@ -14,5 +14,6 @@ def column(examples: Examples, name: str) -> list[Any]:
         name: The field, present in every example.
     """
     if hasattr(examples, "column_names"):
-        return list(cast(Mapping[str, Any], examples)[name])
+        # Iterating over the column would decode it row by row; a slice takes it at once.
+        return list(cast(Mapping[str, Any], examples)[name][:])
     return [example[name] for example in examples]
