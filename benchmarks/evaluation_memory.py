@@ -15,17 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from process_memory import MEBIBYTE, forget_peak, peak, resident
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import portico
 
-MEBIBYTE = 2**20
 SEQUENCE_LENGTH = 128
 NUM_LABELS = 16
 BATCH_SIZE = 32
@@ -98,23 +97,12 @@ def measure(library: Any, size: int, *, ragged: bool, stream: bool) -> dict[str,
         )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.evaluate(examples(BATCH_SIZE * 8))
-        before = _resident()
-        # Forgets the highest point so far.
-        Path("/proc/self/clear_refs").write_text("5")
+        before = resident()
+        forget_peak()
         start = time.process_time()
         trainer.evaluate(examples(size))
         seconds = time.process_time() - start
-    return {"asked": asked / MEBIBYTE, "grown": _peak() - before, "seconds": seconds}
-
-
-def _resident() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MEBIBYTE
-
-
-def _peak() -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+    return {"asked": asked / MEBIBYTE, "grown": peak() - before, "seconds": seconds}
 
 
 def _in_own_process(library: str, size: int, options: argparse.Namespace) -> dict[str, float]:

@@ -22,5 +22,6 @@ def column(examples: Examples, name: str) -> list[Any]:
         values: list[Any] = arrow_column(examples, name).to_pylist()
         return values
     if hasattr(examples, "column_names"):
-        return list(cast(Mapping[str, Any], examples)[name])
+        # Iterating over the column would decode it row by row; a slice takes it at once.
+        return list(cast(Mapping[str, Any], examples)[name][:])
     return [example[name] for example in examples]
