@@ -25,7 +25,10 @@ def valid_keys():
     return {
         "args": [*(field.name for field in fields(TrainingArguments) if field.name != "output_dir"), *FACADE_ARGS],
         "data": data.split(),
-        "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
+        "preprocess": [
+            *("max_seq_length", "doc_stride", "max_q_char_len", "compat_label_bug", "packing", "vocab_size"),
+            *("negative_sampling_prob_when_has_answer", "negative_sampling_prob_when_no_answer"),
+        ],
         "postprocess": ["n_best_size", "max_answer_length", "null_score_diff_threshold"],
         "metric": ["version_2_with_negative"],
         "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],

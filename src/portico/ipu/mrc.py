@@ -52,6 +52,7 @@ def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
             arguments_class=IPUTrainingArguments,
             make_trainer=partial(_make_trainer, config, settings.preprocess["max_seq_length"]),
             report_sections=_pipeline_section,
+            fixed_shapes=True,
         ),
     )
 

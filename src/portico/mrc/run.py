@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import DataCollatorWithPadding, set_seed
+from transformers import set_seed
 
 from portico.arguments import TrainingArguments
 from portico.configured_run import (
@@ -19,8 +19,8 @@ from portico.configured_run import (
 )
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
-from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.post_processing import SpanPostProcessing, SquadMetrics
+from portico.mrc.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.report import write_report
@@ -30,7 +30,6 @@ from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
 
-_PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = ("n_best_size", "max_answer_length", "null_score_diff_threshold")
 
 
@@ -46,11 +45,13 @@ class ReaderTraining:
         arguments_class: Class of the training arguments.
         make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
         report_sections: Returns what the report shows beside the answers: HTML by heading.
+        fixed_shapes: Whether all batches must have one shape.
     """
 
     arguments_class: type[TrainingArguments] = TrainingArguments
     make_trainer: Callable[..., MRCTrainer] = MRCTrainer
     report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
+    fixed_shapes: bool = False
 
 
 def valid_keys() -> dict[str, list[str]]:
@@ -59,7 +60,7 @@ def valid_keys() -> dict[str, list[str]]:
         "args": argument_keys(TrainingArguments),
         "model": ["name_or_path", *bert_fields()],
         "data": list(DATA_KEYS),
-        "preprocess": list(_PREPROCESS_KEYS),
+        "preprocess": list(PREPROCESS_RULES),
         "postprocess": list(_POSTPROCESS_KEYS),
         "metric": ["version_2_with_negative"],
         "strategy": list(STRATEGY_KEYS),
@@ -72,10 +73,10 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     Args:
         settings: The groups. ``args`` are fields of :class:`~portico.arguments.TrainingArguments`; ``model`` has
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT; for ``data`` see
-            :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
-            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
-            ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
-            ``None`` looks whether a question has no answer.
+            :func:`~portico.mrc.data.load_examples`; for ``preprocess`` see
+            :func:`~portico.mrc.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
+            ``postprocess`` has ``n_best_size``, ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has
+            ``version_2_with_negative``, where ``None`` looks whether a question has no answer.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
@@ -93,12 +94,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     examples = load_examples(settings.data)
     reader = _reader(settings.model, settings.preprocess, examples)
     _check_lengths(settings.preprocess, reader)
-    featurizer = Featurizer(
-        reader.tokenizer,
-        max_seq_length=settings.preprocess["max_seq_length"],
-        doc_stride=settings.preprocess["doc_stride"],
-        max_question_length=settings.preprocess.get("max_question_length"),
-    )
+    featurizer = make_featurizer(reader, settings.preprocess)
     version_2 = settings.metric.get("version_2_with_negative")
     version_2 = examples.has_unanswerable if version_2 is None else version_2
     trainer = training.make_trainer(
@@ -108,7 +104,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         eval_dataset=featurizer.eval_features(examples.validation, labels=True),
         eval_examples=examples.validation,
         processing_class=reader.tokenizer,
-        data_collator=DataCollatorWithPadding(reader.tokenizer),
+        data_collator=make_collator(reader, settings.preprocess, fixed_shapes=training.fixed_shapes),
         post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **settings.postprocess),
         compute_metrics=SquadMetrics(version_2),
         callbacks=list(settings.callbacks),
