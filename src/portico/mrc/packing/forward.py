@@ -52,7 +52,7 @@ class _PackedForward:
         self._batch = None
         if "segments" not in kwargs:
             return None
-        kept = {name: kwargs[name] for name in ("input_ids", "token_type_ids") if name in kwargs}
+        kept: dict[str, Any] = {name: kwargs[name] for name in ("input_ids", "token_type_ids") if name in kwargs}
         self._batch = {name: value for name, value in kwargs.items() if name not in kept}
         mask = _block_mask(kwargs["segments"], model)
         position_ids = kwargs["position_ids"] + _first_position(model)
