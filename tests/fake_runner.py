@@ -30,7 +30,10 @@ def valid_keys():
             *FACADE_ARGS,
         ],
         "data": data.split(),
-        "preprocess": ["max_seq_length", "doc_stride", "vocab_size"],
+        "preprocess": [
+            *("max_seq_length", "doc_stride", "max_q_char_len", "compat_label_bug", "packing", "vocab_size"),
+            *("negative_sampling_prob_when_has_answer", "negative_sampling_prob_when_no_answer"),
+        ],
         "postprocess": postprocess.split(),
         "metric": list(METRIC_KEYS),
         "strategy": [*FACADE_ARGS, *IPU_ATTRIBUTES],

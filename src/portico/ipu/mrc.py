@@ -56,6 +56,7 @@ def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
             make_trainer=partial(_make_trainer, config, settings.preprocess["max_seq_length"]),
             make_multi_source_trainer=None,
             report_sections=_pipeline_section,
+            fixed_shapes=True,
         ),
     )
 

@@ -24,12 +24,14 @@ class ReaderTraining:
         make_multi_source_trainer: Makes it of those of
             :class:`~portico.mrc.multi_source.trainer.MultiSourceMRCTrainer`; ``None`` where that cannot run.
         report_sections: Returns what the report shows beside the answers: HTML by heading.
+        fixed_shapes: Whether all batches must have one shape.
     """
 
     arguments_class: type[TrainingArguments] = TrainingArguments
     make_trainer: Callable[..., MRCTrainer] = MRCTrainer
     make_multi_source_trainer: Callable[..., MRCTrainer] | None = MultiSourceMRCTrainer
     report_sections: Callable[[MRCTrainer], Mapping[str, str]] = _no_sections
+    fixed_shapes: bool = False
 
     def trainer_class(self, settings: RunSettings) -> Callable[..., MRCTrainer]:
         """Return what makes the trainer of a run, of one source or of several, with a teacher or without.

@@ -19,12 +19,12 @@ from portico.configured_run import (
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
-from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.head_needs import head_collator, head_post_processing
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
 from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
 from portico.mrc.post_processing import SpanPostProcessing
+from portico.mrc.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.question_results import question_results
 from portico.mrc.reader_training import ReaderTraining
@@ -36,7 +36,6 @@ from portico.mrc.trainer import MRCTrainer
 logger = logging.getLogger(__name__)
 
 _MODEL_KEYS = ("name_or_path", "head", *TEACHER_KEYS)
-_PREPROCESS_KEYS = ("max_seq_length", "doc_stride", "max_question_length", "vocab_size")
 _POSTPROCESS_KEYS = (
     "n_best_size",
     "max_answer_length",
@@ -54,7 +53,7 @@ def valid_keys() -> dict[str, list[str]]:
         "args": argument_keys(TrainingArguments),
         "model": [*_MODEL_KEYS, *bert_fields()],
         "data": [*DATA_KEYS, "sources"],
-        "preprocess": list(_PREPROCESS_KEYS),
+        "preprocess": list(PREPROCESS_RULES),
         "postprocess": list(_POSTPROCESS_KEYS),
         "metric": list(METRIC_KEYS),
         "strategy": list(STRATEGY_KEYS),
@@ -69,8 +68,9 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT, and the ``head`` on either, see
             :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
             :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
-            :func:`~portico.mrc.multi_source.data.load_sources`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
-            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has fields of
+            :func:`~portico.mrc.multi_source.data.load_sources`; for ``preprocess`` see
+            :func:`~portico.mrc.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
+            ``postprocess`` has fields of
             :class:`~portico.mrc.post_processing.SpanPostProcessing`; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
@@ -92,12 +92,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     metric = chosen_metric(settings.metric, examples.validation, has_unanswerable=examples.has_unanswerable)
     reader = _reader(settings.model, settings.preprocess, examples)
     _check_lengths(settings.preprocess, reader)
-    featurizer = Featurizer(
-        reader.tokenizer,
-        max_seq_length=settings.preprocess["max_seq_length"],
-        doc_stride=settings.preprocess["doc_stride"],
-        max_question_length=settings.preprocess.get("max_question_length"),
-    )
+    featurizer = make_featurizer(reader, settings.preprocess)
     version_2 = has_negatives(settings.metric, has_unanswerable=examples.has_unanswerable)
     head = head_of(reader.model)
     trainer = training.trainer_class(settings)(
@@ -106,7 +101,9 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         **feature_sets(sources, featurizer, labels=not gives_loss_alone(reader.model)),
         **teaching_parts(settings.model, reader.model),
         processing_class=reader.tokenizer,
-        data_collator=head_collator(head, reader.tokenizer),
+        data_collator=head_collator(
+            head, reader.tokenizer, make_collator(reader, settings.preprocess, fixed_shapes=training.fixed_shapes)
+        ),
         post_process_function=SpanPostProcessing(
             version_2_with_negative=version_2, **head_post_processing(head, settings.postprocess)
         ),

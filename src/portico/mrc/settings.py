@@ -9,6 +9,7 @@ from portico.argument_rules import argument_rules
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
+from portico.mrc.preprocessing import PREPROCESS_RULES
 from portico.value_rules import Rule, check_values
 
 _INTEGER = Rule((int,))
@@ -41,12 +42,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "max_eval_samples": Rule((int, type(None))),
         "skip_invalid": Rule((bool,)),
     },
-    "preprocess": {
-        "max_seq_length": _POSITIVE,
-        "doc_stride": Rule((int,), least=0),
-        "max_question_length": Rule((int, type(None)), least=1),
-        "vocab_size": _POSITIVE,
-    },
+    "preprocess": PREPROCESS_RULES,
     "postprocess": {
         "n_best_size": _POSITIVE,
         "max_answer_length": _POSITIVE,

@@ -28,7 +28,12 @@ class MRQAPreprocessor(BasePreProcessor):
         single = self._single_context_multiple_passages
         removed = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
         adapted_dataset = adapted(
-            dataset, _base_columns, with_target=True, single_context=single, removed=removed, **self._map_options
+            dataset,
+            _with_passage if single else _base_columns,
+            with_target=True,
+            single_context=single,
+            removed=removed,
+            **self._map_options,
         )
         return super().adapt_dataset(adapted_dataset, is_train)
 
@@ -40,5 +45,8 @@ def _base_columns(raw: Mapping[str, Any]) -> dict[str, Any]:
         "question": raw["question"],
         "context": [raw["context"]],
         "target": target([Annotation(span, 0) for span in spans] or [Annotation()]),
-        "passage_candidates": candidates([(0, len(raw["context"]))]),
     }
+
+
+def _with_passage(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_base_columns(raw), "passage_candidates": candidates([(0, len(raw["context"]))])}

@@ -40,12 +40,12 @@ def _passage_positions(windows: Windows, chars_F2: Int64s) -> Int64s:
     """Return the first and last token of a passage in every window, ``int64 [F, 2]``."""
     chars_T2 = np.repeat(chars_F2, windows.lengths_F, axis=0)
     begin_T, end_T = windows.char_offsets_T2.T
-    begins_T = windows.in_context_T & (begin_T >= chars_T2[:, 0])
-    ends_T = windows.in_context_T & (end_T <= chars_T2[:, 1])
+    # Tokens that lie in the passage in part count for neither end.
+    begins_T = windows.in_context_T & (begin_T >= chars_T2[:, 0]) & (begin_T < chars_T2[:, 1])
+    ends_T = windows.in_context_T & (end_T <= chars_T2[:, 1]) & (end_T > chars_T2[:, 0])
     first_F, last_F = context_bounds(windows)
     start_F = windows.first_in_row(begins_T)
-    # The tokens that end in the passage are the first ones of the context, as many as there are.
-    end_F = first_F + np.add.reduceat(ends_T, windows.row_starts[:-1], dtype=np.int64) - 1
+    end_F = np.maximum.reduceat(np.where(ends_T, np.arange(len(ends_T)), -1), windows.row_starts[:-1])
     start_F = np.where(start_F < windows.row_starts[1:], start_F, first_F)
-    end_F = np.where(end_F >= first_F, end_F, last_F)
+    end_F = np.where(end_F >= 0, end_F, last_F)
     return np.stack([start_F, end_F], axis=1) - windows.row_starts[:-1, None]

@@ -6,56 +6,10 @@ import json
 import datasets
 import pytest
 
+from mrc_records import DOCUMENT, natural_questions, tydi_of_google, tydi_of_hub
 from portico.errors import InputError
 from portico.mrc.readers import FORMATS, read_examples
 from portico.mrc.readers.byte_offsets import ByteOffsets
-
-DOCUMENT = "Łódź liegt in Polen. 大阪 is in Japan.\nIs it?"
-SPAN = (DOCUMENT.index("大阪"), DOCUMENT.index("大阪") + 2)
-
-
-def to_bytes(span):
-    return [len(DOCUMENT[:char].encode()) for char in span]
-
-
-def google(**changes):
-    start, end = to_bytes(SPAN)
-    passages = [to_bytes((0, 20)), to_bytes((21, 37))]
-    null = {"plaintext_start_byte": -1, "plaintext_end_byte": -1}
-
-    def annotation(answer, passage, yes_no="NONE"):
-        return {"minimal_answer": answer, "passage_answer": {"candidate_index": passage}, "yes_no_answer": yes_no}
-
-    return {
-        "example_id": -7,
-        "document_title": "Japan",
-        "document_plaintext": DOCUMENT,
-        "question_text": "Which town?",
-        "language": "japanese",
-        "annotations": [
-            annotation(null, -1),
-            annotation({"plaintext_start_byte": start, "plaintext_end_byte": end}, 1),
-            annotation(null, 1, "YES"),
-        ],
-        "passage_answer_candidates": [{"plaintext_start_byte": a, "plaintext_end_byte": b} for a, b in passages],
-        **changes,
-    }
-
-
-def of_hub(raw):
-    def columns(rows):
-        return {key: [row[key] for row in rows] for key in rows[0]}
-
-    annotations = {
-        "passage_answer_candidate_index": [one["passage_answer"]["candidate_index"] for one in raw["annotations"]],
-        "minimal_answers_start_byte": [one["minimal_answer"]["plaintext_start_byte"] for one in raw["annotations"]],
-        "minimal_answers_end_byte": [one["minimal_answer"]["plaintext_end_byte"] for one in raw["annotations"]],
-        "yes_no_answer": [one["yes_no_answer"] for one in raw["annotations"]],
-    }
-    passages = columns(raw["passage_answer_candidates"])
-    kept = {key: value for key, value in raw.items() if key != "example_id"}
-    return {**kept, "annotations": annotations, "passage_answer_candidates": passages}
-
 
 TYDI = {
     "id": "-7",
@@ -74,30 +28,8 @@ TYDI = {
 }
 
 
-def natural(**changes):
-    tokens = ["<P>", "Oslo", "lies", "in", "Norway", "</P>"]
-    rows = [
-        {"token": token, "is_html": "<" in token, "start_byte": 10 * t, "end_byte": 10 * t + len(token)}
-        for t, token in enumerate(tokens)
-    ]
-    short = {"start_token": 4, "end_token": 5, "start_byte": 40, "end_byte": 46, "text": "Norway"}
-    null = {"start_token": -1, "end_token": -1, "start_byte": -1, "end_byte": -1, "candidate_index": -1}
-    long = {"start_token": 0, "end_token": 6, "start_byte": 0, "end_byte": 54, "candidate_index": 0}
-    return {
-        "id": "797803103760793766",
-        "document": {"title": "Oslo", "url": "", "tokens": rows},
-        "question": {"text": "where is oslo", "tokens": ["where", "is", "oslo"]},
-        "long_answer_candidates": [{"start_token": 0, "end_token": 6, "top_level": True}],
-        "annotations": [
-            {"id": "1", "long_answer": long, "short_answers": [short], "yes_no_answer": -1},
-            {"id": "2", "long_answer": null, "short_answers": [], "yes_no_answer": 1},
-        ],
-        **changes,
-    }
-
-
 def simplified():
-    raw = natural()
+    raw = natural_questions()
     words = {-1: "NONE", 1: "YES"}
     annotations = [{**one, "yes_no_answer": words[one["yes_no_answer"]]} for one in raw["annotations"]]
     return {
@@ -112,7 +44,7 @@ def simplified():
 def original():
     raw = simplified()
     del raw["document_text"]
-    return {**raw, "document_title": "Oslo", "document_tokens": natural()["document"]["tokens"]}
+    return {**raw, "document_title": "Oslo", "document_tokens": natural_questions()["document"]["tokens"]}
 
 
 NATURAL = {
@@ -184,9 +116,9 @@ FID = {
 }
 
 CASES = {
-    "TyDi QA of Google": ([google()], [TYDI]),
-    "TyDi QA of the hub": ([of_hub(google())], [{**TYDI, "id": "0"}]),
-    "Natural Questions of the hub": ([natural()], [NATURAL]),
+    "TyDi QA of Google": ([tydi_of_google()], [TYDI]),
+    "TyDi QA of the hub": ([tydi_of_hub(tydi_of_google())], [{**TYDI, "id": "0"}]),
+    "Natural Questions of the hub": ([natural_questions()], [NATURAL]),
     "Natural Questions, original": ([original()], [NATURAL]),
     "Natural Questions, simplified": ([simplified()], [{**NATURAL, "title": ""}]),
     "MRQA, passages": (MRQA_LINES, [MRQA]),
@@ -258,7 +190,7 @@ def test_bytes_become_characters_as_by_decoding(byte):
 
 
 def annotated(**changes):
-    return google(annotations=[{**google()["annotations"][1], **changes}])
+    return tydi_of_google(annotations=[{**tydi_of_google()["annotations"][1], **changes}])
 
 
 def answered(start, end):
@@ -272,11 +204,14 @@ def answered(start, end):
         (annotated(passage_answer={"candidate_index": 2}), r"below the number of passages, 2, but 2 was found"),
         (annotated(yes_no_answer="MAYBE"), r"`yes_no_answer` must be YES, NO or NONE, but 'MAYBE' was found"),
         (annotated(minimal_answer=3), r"TypeError"),
-        (google(annotations=3), r"`annotations` must be a list of objects, but 3 was found"),
-        (google(document_plaintext=" "), r"`document_plaintext` is empty"),
-        (google(example_id=1.5), r"`example_id` must be a string, but 1.5 was found"),
-        (natural(document={}), r"not a Natural Questions record: `tokens` is missing, an empty object was found; it"),
-        (natural(document={"tokens": []}), r"tokens 0 to 6, but the document has 0"),
+        (tydi_of_google(annotations=3), r"`annotations` must be a list of objects, but 3 was found"),
+        (tydi_of_google(document_plaintext=" "), r"`document_plaintext` is empty"),
+        (tydi_of_google(example_id=1.5), r"`example_id` must be a string, but 1.5 was found"),
+        (
+            natural_questions(document={}),
+            r"not a Natural Questions record: `tokens` is missing, an empty object was found; it",
+        ),
+        (natural_questions(document={"tokens": []}), r"tokens 0 to 6, but the document has 0"),
         ({**MRQA_FLAT, "context": "Oslo"}, r"`char_spans` of the answer 'Norway' is 13 to 18, but .* 0 to 3"),
         ({**BASE_RAW, "context": []}, r"`context` must be a list of one or more texts"),
         ({**BASE_RAW, "target": {**BASE["target"], "passage_indices": []}}, r"four lists of one length"),
@@ -289,7 +224,9 @@ def test_a_defective_record_is_named_and_can_be_left_out(record, message, caplog
     with pytest.raises(InputError, match=message) as error:
         read_examples([record])
     assert "record 1" in str(error.value)
-    fine = next(one for one in (google(), natural(), MRQA_FLAT, BASE_RAW, FID_RAW) if set(one) == set(record))
+    fine = next(
+        one for one in (tydi_of_google(), natural_questions(), MRQA_FLAT, BASE_RAW, FID_RAW) if set(one) == set(record)
+    )
     assert len(read_examples([fine, record], skip_invalid=True)) == 1
     assert "The data set: left out 1 unusable record(s)" in caplog.text
 

@@ -1,0 +1,70 @@
+"""Records of TyDi QA and Natural Questions, small and whole."""
+
+DOCUMENT = "Łódź liegt in Polen. 大阪 is in Japan.\nIs it?"
+TOWN = (DOCUMENT.index("大阪"), DOCUMENT.index("大阪") + 2)
+TOKENS = ["<P>", "Oslo", "lies", "in", "Norway", "</P>"]
+
+
+def to_bytes(span):
+    return [len(DOCUMENT[:char].encode()) for char in span]
+
+
+def tydi_of_google(**changes):
+    start, end = to_bytes(TOWN)
+    passages = [to_bytes((0, 20)), to_bytes((21, 37))]
+    null = {"plaintext_start_byte": -1, "plaintext_end_byte": -1}
+
+    def annotation(answer, passage, yes_no="NONE"):
+        return {"minimal_answer": answer, "passage_answer": {"candidate_index": passage}, "yes_no_answer": yes_no}
+
+    return {
+        "example_id": -7,
+        "document_title": "Japan",
+        "document_plaintext": DOCUMENT,
+        "question_text": "Which town?",
+        "language": "japanese",
+        "annotations": [
+            annotation(null, -1),
+            annotation({"plaintext_start_byte": start, "plaintext_end_byte": end}, 1),
+            annotation(null, 1, "YES"),
+        ],
+        "passage_answer_candidates": [{"plaintext_start_byte": a, "plaintext_end_byte": b} for a, b in passages],
+        **changes,
+    }
+
+
+def tydi_of_hub(raw):
+    annotations = {
+        "passage_answer_candidate_index": [one["passage_answer"]["candidate_index"] for one in raw["annotations"]],
+        "minimal_answers_start_byte": [one["minimal_answer"]["plaintext_start_byte"] for one in raw["annotations"]],
+        "minimal_answers_end_byte": [one["minimal_answer"]["plaintext_end_byte"] for one in raw["annotations"]],
+        "yes_no_answer": [one["yes_no_answer"] for one in raw["annotations"]],
+    }
+    rows = raw["passage_answer_candidates"]
+    passages = {key: [row[key] for row in rows] for key in rows[0]}
+    kept = {key: value for key, value in raw.items() if key != "example_id"}
+    return {**kept, "annotations": annotations, "passage_answer_candidates": passages}
+
+
+def natural_questions(**changes):
+    """A record as the hub has it; a token begins at every tenth byte of the page."""
+    rows = [
+        {"token": token, "is_html": "<" in token, "start_byte": 10 * t, "end_byte": 10 * t + len(token)}
+        for t, token in enumerate(TOKENS)
+    ]
+    short = {"start_token": 4, "end_token": 5, "start_byte": 40, "end_byte": 46, "text": "Norway"}
+    null = {"start_token": -1, "end_token": -1, "start_byte": -1, "end_byte": -1, "candidate_index": -1}
+    long = {"start_token": 0, "end_token": 6, "start_byte": 0, "end_byte": 54, "candidate_index": 0}
+    return {
+        "id": "797803103760793766",
+        "document": {"title": "Oslo", "url": "", "tokens": rows},
+        "question": {"text": "where is oslo", "tokens": ["where", "is", "oslo"]},
+        "long_answer_candidates": [
+            {"start_token": 0, "end_token": 6, "start_byte": 0, "end_byte": 54, "top_level": True}
+        ],
+        "annotations": [
+            {"id": "1", "long_answer": long, "short_answers": [short], "yes_no_answer": -1},
+            {"id": "2", "long_answer": null, "short_answers": [], "yes_no_answer": 1},
+        ],
+        **changes,
+    }
