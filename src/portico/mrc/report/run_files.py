@@ -53,7 +53,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(value, Mapping):
         raise InputError(
-            f"{path}: holds {type(value).__name__}, not names with their values; give a file as the post-processing of "
-            "SQuAD or Hugging Face writes it, answers by question id."
+            f"{path}: holds {type(value).__name__}, not names with their values; give a file as the post-processing "
+            "of SQuAD or Hugging Face writes it, answers by question id."
         )
     return dict(value)
