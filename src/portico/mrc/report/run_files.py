@@ -52,5 +52,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
             f"{path}: cannot be read ({' '.join(str(error).split())}); restore the file, or remove it to do without."
         ) from error
     if not isinstance(value, Mapping):
-        raise InputError(f"{path}: holds {type(value).__name__}, not a mapping; restore the file as the run wrote it.")
+        raise InputError(
+            f"{path}: holds {type(value).__name__}, not names with their values; give a file as the post-processing "
+            "of SQuAD or Hugging Face writes it, answers by question id."
+        )
     return dict(value)

@@ -189,7 +189,11 @@ def test_files_of_another_evaluation(make_run, name):
     ("name", "text", "message"),
     [
         ("eval_predictions.json", '{"a": "Tur', "eval_predictions.json: cannot be read .*restore the file, or remove"),
-        ("eval_predictions.json", "[]", "eval_predictions.json: holds list, not a mapping"),
+        (
+            "eval_predictions.json",
+            "[]",
+            "holds list, not names with their values; give .* by question id",
+        ),
         ("config.yaml", "a: [", "config.yaml: cannot be read"),
     ],
 )

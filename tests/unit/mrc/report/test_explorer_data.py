@@ -1,4 +1,5 @@
 import json
+from time import process_time
 
 from portico.mrc.report.figures.outcomes import Outcome, outcome
 from portico.mrc.report.figures.slices import slicings
@@ -92,6 +93,8 @@ def test_a_passage_that_finds_no_room_leaves_the_others():
 
 def test_twelve_thousand_questions_fit():
     results = [result(number, context=f"{CONTEXT} {number // 10}") for number in range(12_000)]
+    started = process_time()
     text, left_out = data(results, max_bytes=20 * BYTES).fitted()
+    assert process_time() - started < 20  # a slow search for question words once took minutes
     assert len(json.loads(text)["questions"]) == 12_000
     assert not left_out

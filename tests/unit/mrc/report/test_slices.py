@@ -28,7 +28,9 @@ def groups(title, results):
         ("\u8c01\u5728\u56fe\u5c14\u5e93\u51fa\u751f\uff1f", "who"),
         ("\u4ed6\u4e3a\u4ec0\u4e48\u79bb\u5f00\uff1f", "why"),
         ("\u041a\u043e\u0433\u0434\u0430 \u043e\u043d \u0440\u043e\u0434\u0438\u043b\u0441\u044f?", "when"),
-        ("K\u0130M geldi?", "who"),
+        ("\u092f\u0939 \u0915\u094c\u0928 \u0939\u0948?", "who"),
+        ("\u092f\u0939 \u0915\u093f\u0928 \u0939\u0948?", "other"),
+        ("Qu'est-ce que c'est?", "what"),
         ("", "other"),
     ],
 )

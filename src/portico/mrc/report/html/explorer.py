@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from portico.mrc.report.figures.slices import Slicing
 from portico.mrc.report.html.assets import filled
 from portico.mrc.report.html.explorer_data import ExplorerData, Kind
 from portico.mrc.report.html.markup import escaped
@@ -30,7 +29,7 @@ def explorer(data: ExplorerData) -> str:
     return filled(
         "explorer.html",
         filters=_filters(data.kinds, data.ranking),
-        groups=_groups(data.slicings, data),
+        groups=_groups(data),
         orders="".join(
             f'<option value="{value}">{label}</option>'
             for value, label in (_ORDERS_OF_CHANGES if len(data.runs) > 1 else _ORDERS).items()
@@ -60,15 +59,14 @@ def _filters(kinds: Sequence[Kind], ranking: Sequence[Kind]) -> str:
     )
 
 
-def _groups(slicings: Sequence[Slicing], data: ExplorerData) -> str:
+def _groups(data: ExplorerData) -> str:
     return "".join(
         f'<optgroup label="{escaped(slicing.title)}">'
         + "".join(
-            f'<option value="{escaped(_group_value(number, name))}">{escaped(name)}</option>'
-            for name in slicing.members(data.answered[-1])
+            f'<option value="{escaped(_group_value(number, name))}">{escaped(name)}</option>' for name in members
         )
         + "</optgroup>"
-        for number, slicing in enumerate(slicings)
+        for number, (slicing, members) in enumerate(zip(data.slicings, data.groups, strict=True))
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from portico.mrc.report.figures.changes import Change
@@ -36,13 +37,18 @@ class ExplorerData:
     slicings: Sequence[Slicing]
     max_bytes: int
 
+    @cached_property
+    def groups(self) -> list[dict[str, list[int]]]:
+        """The groups of each slicing: the places of their questions by name."""
+        return [slicing.members(self.answered[-1]) for slicing in self.slicings]
+
     def fitted(self) -> tuple[str, Mapping[Kind, int]]:
         """Return the JSON of as many questions as there is room for, and how many of each class were left out.
 
         Questions of one class are kept in their order; a passage counts once, with its first question.
         """
         rank = {kind: place for place, kind in enumerate(self.ranking)}
-        names, numbers = self._groups()
+        numbers = self._group_numbers()
         contexts: dict[str, int] = {}
         kept: dict[int, str] = {}
         left_out: Counter[Kind] = Counter()
@@ -59,25 +65,24 @@ class ExplorerData:
             contexts.setdefault(context, len(contexts))
             kept[place] = question
         questions = ",".join(kept[place] for place in sorted(kept))
-        head = _json(self._head(names))[1:-1]
+        head = _json(self._head())[1:-1]
         return f'{{{head},"contexts":{_json(list(contexts))},"questions":[{questions}]}}', left_out
 
-    def _groups(self) -> tuple[list[list[str]], list[list[int]]]:
-        """Return the groups' names of each slicing, and for each slicing the number of every question's group."""
-        names, numbers = [], []
-        for slicing in self.slicings:
-            members = slicing.members(self.answered[-1])
-            number_of_place = {place: number for number, places in enumerate(members.values()) for place in places}
-            names.append(list(members))
-            numbers.append([number_of_place[place] for place in range(len(self.kinds))])
-        return names, numbers
+    def _group_numbers(self) -> list[list[int]]:
+        """Return for each slicing the number of every question's group."""
+        numbers = [[0] * len(self.kinds) for _ in self.groups]
+        for of_slicing, members in zip(numbers, self.groups, strict=True):
+            for number, places in enumerate(members.values()):
+                for place in places:
+                    of_slicing[place] = number
+        return numbers
 
-    def _head(self, groups: list[list[str]]) -> Record:
+    def _head(self) -> Record:
         return {
             "runs": list(self.runs),
             "kinds": [{"name": kind.css_class, "label": kind.label} for kind in self.ranking],
             "outcomes": [{"name": kind.css_class, "label": kind.label} for kind in Outcome],
-            "groups": groups,
+            "groups": [list(members) for members in self.groups],
         }
 
     def _question(self, place: int, context: int) -> Record:

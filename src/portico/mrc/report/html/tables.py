@@ -90,7 +90,7 @@ def _row_start(name: str, count: int, link: str) -> str:
 def _bar(percent: float, interval: Interval) -> str:
     return (
         f'<span class="bar"><i style="width:{percent:.1f}%"></i>'
-        f'<s style="left:{interval.low:.1f}%;width:{interval.high - interval.low:.1f}%"></s></span>'
+        f'<i class="range" style="left:{interval.low:.1f}%;width:{interval.high - interval.low:.1f}%"></i></span>'
     )
 
 

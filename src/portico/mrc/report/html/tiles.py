@@ -140,6 +140,6 @@ def _meter(tile: Tile) -> str:
         return f'<span class="meter">{meter}</span>'
     low, high = tile.interval
     return (
-        f'<span class="meter">{meter}<s style="left:{low:.1f}%;width:{high - low:.1f}%"></s></span>'
+        f'<span class="meter">{meter}<i class="range" style="left:{low:.1f}%;width:{high - low:.1f}%"></i></span>'
         f'<span class="interval">{low:.1f} to {high:.1f}</span>'
     )
