@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from portico.module import TrainerModule as TrainerModule
     from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
+    from portico.old_spellings.parser import HfArgumentParser as HfArgumentParser
     from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
     from portico.ort.arguments import ORTTrainingArguments as ORTTrainingArguments
     from portico.ort.strategy import ORTStrategy as ORTStrategy
@@ -41,6 +42,7 @@ _HOMES = {
     "EpochCallback": "portico.gradient_descent.callbacks",
     "ExponentialMovingAverage": "portico.gradient_descent.moving_average",
     "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
+    "HfArgumentParser": "portico.old_spellings.parser",
     "IPUAccelerator": "portico.ipu.accelerator",
     "IPUConfig": "portico.ipu.config",
     "IPUGradientDescentTrainer": "portico.ipu.gradient_descent",

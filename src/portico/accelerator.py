@@ -123,6 +123,6 @@ class FacadeAccelerator(ProcessGroup, AcceleratorSurface):
             device=self.device,
             num_processes=self.num_processes,
             process_index=self.process_index,
-            broadcast=lambda data: self._connected().broadcast(data) if self.num_processes > 1 else data,
+            broadcast=self.from_first_process,
             **self._sharing,
         )

@@ -101,7 +101,7 @@ class Facade(ABC):
 
     @abstractmethod
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device | None = None
     ) -> tuple[list[Any], torch.Tensor | int | None]:
         """Fetch the batches of an accumulation window and count their labels."""
 

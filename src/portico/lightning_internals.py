@@ -1,10 +1,10 @@
 """Every private name of Lightning that portico relies on, in one place (read against Lightning 2.6.6).
 
-A new Lightning release is judged by this file and its test alone.
+Those that only save time are in :mod:`portico.lightning_shortcuts`. A new Lightning release is judged by these two
+files and their tests alone.
 """
 
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,21 +34,19 @@ class UndividedLoss(ClosureResult):
     @classmethod
     def from_training_step_output(cls, training_step_output: STEP_OUTPUT, normalize: int = 1) -> ClosureResult:
         """Wrap the loss that ``training_step`` returned."""
+        if isinstance(training_step_output, torch.Tensor):
+            return cls(training_step_output)
         return super().from_training_step_output(training_step_output, normalize=1)
+
+    def _clone_loss(self) -> None:
+        # Nothing here changes a loss in place, which Lightning's copy guards against.
+        if self.closure_loss is not None:
+            self.loss = self.closure_loss.detach()
 
 
 def take_losses_undivided(trainer: pl.Trainer) -> None:
     """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
     trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UndividedLoss
-
-
-def pass_batches_directly(trainer: pl.Trainer) -> None:
-    """Keep ``trainer`` from inspecting the signature of our ``training_step`` at every batch."""
-
-    def step_arguments(kwargs: Any, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
-        return OrderedDict(batch=batch, batch_idx=batch_idx)
-
-    trainer.fit_loop.epoch_loop._build_kwargs = step_arguments  # type: ignore[method-assign]
 
 
 def leave_signals_alone(trainer: pl.Trainer) -> None:
@@ -188,16 +186,6 @@ def keeping_gradients(module: pl.LightningModule) -> Iterator[None]:
         yield
     finally:
         del module.__dict__["zero_grad"]
-
-
-class QuickHookNames:
-    """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_current_fx_name":
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
 
 
 @contextmanager

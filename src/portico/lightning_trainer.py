@@ -15,10 +15,10 @@ from portico.errors import InputError
 from portico.lightning_internals import (
     end_at_batches_alone,
     leave_signals_alone,
-    pass_batches_directly,
     run_without_launcher,
     take_losses_undivided,
 )
+from portico.lightning_shortcuts import Unprofiled, pass_batches_directly
 from portico.placement import run_placement
 from portico.plan import RunPlan
 from portico.quiet import quiet_lightning
@@ -53,6 +53,7 @@ def build_lightning_trainer(
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
+            profiler=Unprofiled(),
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with limits of its own, Lightning would
             # validate or stop in the wrong place.

@@ -7,7 +7,8 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from portico.lightning_internals import QuickHookNames, publish_metrics, skip_lightning_backward
+from portico.lightning_internals import publish_metrics, skip_lightning_backward
+from portico.lightning_shortcuts import BatchesInPlace, QuickHookNames
 from portico.optim import scheduler_config, updates_in_backward
 from portico.precision import uncast
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from portico.state import TrainingRun
 
 
-class TrainerModule(QuickHookNames, pl.LightningModule):
+class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
     """Calls the facade's methods from Lightning's hooks (the table is in :mod:`portico.callbacks.bridge`).
 
     Args:

@@ -27,6 +27,14 @@ class Silent(Line):
         return {"logits": self.linear(x)}
 
 
+class Growing(Line):
+    """Gives logits that are wider with each batch, where no padding is known."""
+
+    def forward(self, x, labels=None):
+        self.width = getattr(self, "width", 1) + 1
+        return {"loss": self.linear(x).mean(), "logits": torch.zeros(len(x), 2, self.width)}
+
+
 class Batcher:
     def collate_batch(self, examples):
         return examples
@@ -59,6 +67,7 @@ AT_CONSTRUCTION = {
 LATER = {
     "training without data": ({"train_dataset": None}, {}, lambda trainer: trainer.train()),
     "evaluating without data": ({"eval_dataset": None}, {}, lambda trainer: trainer.evaluate()),
+    "logits that do not fit": ({"model": Growing()}, {}, lambda trainer: trainer.predict(Points(4))),
     "resuming from nothing": ({}, {}, lambda trainer: trainer.train(resume_from_checkpoint=True)),
     "resuming from nowhere": ({}, {}, lambda trainer: trainer.train(resume_from_checkpoint="nowhere")),
     "unknown metric": (

@@ -109,6 +109,7 @@ def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
 
 def test_options_that_are_no_pairs_are_explained(tmp_path):
     with pytest.raises(
-        portico.InputError, match=r"`optim='sgd'` with `optim_args='momentum'` cannot be used: not enough"
+        portico.InputError,
+        match=r"`optim_args='momentum'` has the part 'momentum', which is not of the form `name=value`",
     ):
         run(portico, tmp_path, optim="sgd", optim_args="momentum")

@@ -334,6 +334,22 @@ def old_log_save_evaluate(trainer_class):
     return Old
 
 
+def oldest_log_save_evaluate(trainer_class):
+    class Old(trainer_class):
+        def _maybe_log_save_evaluate(self, tr_loss, model, trial, epoch, ignore_keys_for_eval):
+            super()._maybe_log_save_evaluate(tr_loss, model, trial, epoch, ignore_keys_for_eval)
+
+    return Old
+
+
+def old_batches(trainer_class):
+    class Old(trainer_class):
+        def get_batch_samples(self, epoch_iterator, num_batches):
+            return super().get_batch_samples(epoch_iterator, num_batches)
+
+    return Old
+
+
 # The same said today: a loss without a count is a mean, which is divided by the batches of its window.
 WITHOUT_COUNT = {"_get_num_items_in_batch": lambda hook, self, batches, device: None}
 OLD = {
@@ -347,6 +363,10 @@ OLD = {
     },
     old_saving: {},
     old_log_save_evaluate: {"_maybe_log_save_evaluate": lambda hook, self, *args, **kwargs: hook(*args)},
+    oldest_log_save_evaluate: {
+        "_maybe_log_save_evaluate": lambda hook, self, *args, **kwargs: hook(*args[:-1], start_time=None)
+    },
+    old_batches: {},
 }
 
 

@@ -1,14 +1,19 @@
 """The same trials, objectives and best runs of a hyperparameter search."""
 
 import gc
+from pathlib import Path
 
 import optuna
 import pytest
+import torch
 import transformers
+from transformers.trainer_utils import BestRun
 
 import portico
 from parity.peers import Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
+from parity.test_processes import launch
 
+SCRIPT = Path(__file__).with_name("search_in_processes.py")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -156,3 +161,22 @@ def test_same_arguments_of_other_types(tmp_path):
         }
 
     compare_searches(tmp_path, hp_space=other_types, **EVALUATED)
+
+
+@pytest.mark.slow
+def test_two_processes_search_alike(tmp_path):
+    for library in ("portico", "transformers"):
+        launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, tmp_path, library)
+    outcomes = {path.stem: torch.load(path, weights_only=False) for path in tmp_path.glob("*.pt")}
+    for rank in range(2):
+        assert_same_values(outcomes[f"portico-{rank}"], outcomes[f"transformers-{rank}"])
+    assert outcomes["portico-1"]["best"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_processes_that_portico_starts_prune_together(strategy, tmp_path):
+    launch(SCRIPT, tmp_path, "portico", strategy)
+    outcome = torch.load(tmp_path / "portico-0.pt", weights_only=False)
+    assert isinstance(outcome["best"], BestRun)
+    assert outcome["best"].run_id != "1"

@@ -20,6 +20,7 @@ DIFFERENT_SIGNATURES = {
     "__init__": "takes Lightning's parts and the older `tokenizer` too, by keyword",
     "_maybe_log_save_evaluate": "overrides written for older versions call it without `start_time`",
     "_save_checkpoint": "overrides written for older versions give `metrics`",
+    "get_batch_samples": "overrides written for older versions call it without `device`",
     "metrics_format": "transformers 5.23 lost its `self`, so that calling it on a trainer fails there",
 }
 NOT_THERE = dict.fromkeys(INSTEAD, "no code here calls it; a subclass that overrides it is refused")

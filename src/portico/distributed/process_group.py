@@ -90,6 +90,10 @@ class ProcessGroup:
 
     # Results of several processes
 
+    def from_first_process(self, data: Any) -> Any:
+        """Return what the first process gives, any object that pickles."""
+        return data if self.num_processes == 1 else self._connected().broadcast(data)
+
     def gather(self, tensor: Any) -> Any:
         """Concatenate a (nested) tensor of every process along dimension 0."""
         if self.num_processes == 1:

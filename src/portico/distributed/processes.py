@@ -13,6 +13,7 @@ from portico.quiet import quiet_lightning
 
 # What this process started; the launchers that know it are given up with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
+_is_ending_together = False
 
 
 def connect(strategy: Any) -> None:
@@ -55,12 +56,22 @@ def disconnect() -> None:
 
 @contextmanager
 def ending_together() -> Iterator[None]:
-    """End the processes that this one started when the block fails: they would wait for it for ever."""
+    """End the processes that this one started when the block fails: they would wait for it for ever.
+
+    Of nested blocks the outermost does: what fails inside it in all processes alike may be survived there.
+    """
+    global _is_ending_together
+    if _is_ending_together:
+        yield
+        return
+    _is_ending_together = True
     try:
         yield
     except BaseException:
         end_children()
         raise
+    finally:
+        _is_ending_together = False
 
 
 def end_children() -> None:

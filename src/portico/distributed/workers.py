@@ -60,7 +60,11 @@ def _run_in_workers(facade: Any, run: Callable[..., Any], args: Any, kwargs: Any
             raise
         result, attributes, weights = torch.load(outcome, weights_only=False)
     facade.__dict__.update(attributes)
-    facade.model.load_state_dict(weights)
+    if weights is None:
+        # A search gives up the model of its last trial.
+        facade.model = facade.model_wrapped = None
+    else:
+        facade.model.load_state_dict(weights)
     return result
 
 
@@ -71,7 +75,10 @@ def _work(call: Any, outcome: str) -> None:
     facade._enter_worker()
     result = run(facade, *args, **kwargs)
     if facade.args.process_index == 0:
-        weights = {name: tensor.cpu() for name, tensor in facade.model.state_dict().items()}
         attributes = {name: getattr(facade, name) for name in facade._carried_from_workers}
-        torch.save((result, attributes, weights), outcome)
+        torch.save((result, attributes, _weights(facade.model)), outcome)
     facade.accelerator.wait_for_everyone()
+
+
+def _weights(model: torch.nn.Module | None) -> dict[str, torch.Tensor] | None:
+    return None if model is None else {name: tensor.cpu() for name, tensor in model.state_dict().items()}

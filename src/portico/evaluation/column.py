@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from portico.errors import InputError
+from portico.errors import InputRuntimeError
 from portico.evaluation.block import Block
 
 _PADDING_INDEX = -100
@@ -44,7 +44,7 @@ class Column:
         """Add the rows of a batch, ``[rows, ...]``; a scalar is one row.
 
         Raises:
-            InputError: If the rows cannot follow those before them, even padded along dimension 1.
+            InputRuntimeError: If the rows cannot follow those before them, even padded along dimension 1.
         """
         self._on_device.append(torch.atleast_1d(tensor.detach()))
         if tensor.device.type == "cpu" or len(self._on_device) == self.move_every:
@@ -95,7 +95,7 @@ class Column:
             return
         known = self._runs[0][0]
         if len(known) != len(row_shape) or known[1:] != row_shape[1:]:
-            raise InputError(
+            raise InputRuntimeError(
                 f"The outputs of an evaluation cannot be joined: rows of shape {list(row_shape)} follow rows of shape "
                 f"{list(known)}, and only the first of these dimensions can be padded. Bring them to one shape in "
                 "`preprocess_logits_for_metrics` or in the data collator, leave the output out with `ignore_keys`, "

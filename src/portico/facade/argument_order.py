@@ -1,8 +1,11 @@
 """Arguments given by position in the order of ``transformers`` 4."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
+
+from torch import nn
 
 from portico.errors import InputTypeError
 
@@ -38,3 +41,18 @@ def _takes_a_batch(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def taking_a_norm_or_none(hook: Callable[..., None]) -> Callable[..., None]:
+    """Make ``hook(self, tr_loss, grad_norm, model, ...)`` callable in the order before there was ``grad_norm``.
+
+    That is how overrides for transformers up to 4.37 call it through ``super()``; the present run has the norm.
+    """
+
+    @functools.wraps(hook)
+    def in_either_order(self: Any, tr_loss: Any, *args: Any, **kwargs: Any) -> None:
+        if "grad_norm" not in kwargs and (not args or isinstance(args[0], nn.Module)):
+            args = (self.module.run.grad_norm, *args)
+        hook(self, tr_loss, *args, **kwargs)
+
+    return in_either_order

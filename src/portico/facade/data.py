@@ -189,20 +189,20 @@ class DataMethods(Facade):
         return self.datamodule.removing_collator(data_collator, description)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device | None = None
     ) -> tuple[list[Any], torch.Tensor | int | None]:
         """Fetch the batches of an accumulation window, and count what their losses are means of.
 
         Args:
             epoch_iterator: Batches of the epoch.
             num_batches: Batches in the window; fewer come at the end of the data.
-            device: Where the count is put.
+            device: Where the count is put; by default the device of this process.
 
         Returns:
             The batches, and the number of label positions in them (``None`` where the model does not ask for it).
         """
         window = list(islice(epoch_iterator, num_batches))
-        return window, self._get_num_items_in_batch(window, device)
+        return window, self._get_num_items_in_batch(window, self.args.device if device is None else device)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None

@@ -12,6 +12,15 @@ from portico.errors import InputError, InputTypeError, MissingPackageError
 from portico.optim import build_optimizer, decay_parameter_names, learning_rate, parameter_groups
 
 
+def _check_optimizer_options(options: Any) -> None:
+    parts = [part for part in (options or "").replace(" ", "").split(",") if part.count("=") != 1]
+    if options and parts:
+        raise InputError(
+            f"`optim_args={options!r}` has the part {parts[0]!r}, which is not of the form `name=value`; separate the "
+            "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
+        )
+
+
 def _unusable_optimizer(args: Any, error: Exception) -> str:
     options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
     name = getattr(args.optim, "value", args.optim)
@@ -77,6 +86,7 @@ class OptimizationMethods(Facade):
         Raises:
             InputError: If its package is missing (an ``ImportError`` too), or other arguments do not go with it.
         """
+        _check_optimizer_options(args.optim_args)
         try:
             chosen: tuple[Any, dict[str, Any]] = TransformersTrainer.get_optimizer_cls_and_kwargs(args, model)
         except ImportError as error:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers.trainer_utils import BestRun, HPSearchBackend, default_compute_objective
 
 from portico.contract import Facade
+from portico.distributed.workers import in_every_process
 from portico.errors import InputError, InputRuntimeError
 from portico.tuning.objective import FiniteObjective, checked_directions
 from portico.tuning.ray_backend import save_trial_checkpoint
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 class SearchMethods(Facade):
     """How the facade searches for hyperparameters."""
 
+    # mypy fears that `kwargs` hold a `self`.
+    @in_every_process  # type: ignore[arg-type]
     def hyperparameter_search(
         self,
         hp_space: Callable[[Any], dict[str, Any]] | None = None,
@@ -27,7 +30,7 @@ class SearchMethods(Facade):
         backend: str | HPSearchBackend | None = None,
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
-    ) -> BestRun | list[BestRun]:
+    ) -> BestRun | list[BestRun] | None:
         """Train once for each of several choices of training arguments, and return the best choice.
 
         A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` are those of the last trial,
@@ -47,7 +50,8 @@ class SearchMethods(Facade):
                 ``ray.tune.run``, or ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric`` of wandb.
 
         Returns:
-            The best trial; a list of the best ones for several objectives.
+            The best trial; a list of the best ones for several objectives. Of several processes, the first alone
+            knows them: the others return ``None``.
 
         Raises:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
@@ -64,10 +68,10 @@ class SearchMethods(Facade):
                 f"`direction={direction!r}` is a list, but {chosen.name} optimises one objective; set `direction` to "
                 "'minimize' or 'maximize', or `backend` to 'optuna'."
             )
-        if self.args.world_size > 1:
+        if self.args.world_size > 1 and not chosen.spans_processes:
             raise InputError(
-                f"The run is placed on {self.args.world_size} processes, which a hyperparameter search does not train "
-                "on; set `devices=1` and start one process."
+                f"The run is placed on {self.args.world_size} processes, and {chosen.name} trains each trial on one; "
+                "set `backend='optuna'`, or `devices=1` and start one process."
             )
         self.hp_search_backend = HPSearchBackend(chosen.name)
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space

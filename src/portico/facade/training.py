@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers.trainer_utils import TrainOutput, speed_metrics
 
+from portico.facade.argument_order import taking_a_norm_or_none
 from portico.facade.counts import CountingMethods
 from portico.facade.evaluation import EvaluationMethods
 from portico.facade.hub import HubMethods
@@ -56,6 +57,7 @@ class TrainingMethods(
         self._finish_current_push()
         return TrainOutput(self.state.global_step, train_loss, metrics)
 
+    @taking_a_norm_or_none
     def _maybe_log_save_evaluate(
         self,
         tr_loss: torch.Tensor,

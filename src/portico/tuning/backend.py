@@ -15,11 +15,13 @@ class SearchBackend(ABC):
         name: Its name in ``hyperparameter_search(backend=...)``.
         requirement: What ``pip install`` takes to install it.
         takes_several_directions: Whether it optimises several objectives at once.
+        spans_processes: Whether a trial may be trained by several processes.
     """
 
     name: ClassVar[str]
     requirement: ClassVar[str]
     takes_several_directions: ClassVar[bool] = False
+    spans_processes: ClassVar[bool] = False
 
     @abstractmethod
     def is_available(self) -> bool:

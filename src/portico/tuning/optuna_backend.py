@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from portico.tuning.backend import SearchBackend
 from portico.tuning.memory import release_model
+from portico.tuning.shared_trials import follow_trials, trials_shared_by
 
 if TYPE_CHECKING:
     from portico.contract import Facade
@@ -20,11 +21,15 @@ _OPTIMIZE_OPTIONS = ("timeout", "gc_after_trial", "catch")
 
 
 class OptunaBackend(SearchBackend):
-    """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``."""
+    """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
+
+    Of several processes, the first has the study; the others train the trials that it chooses.
+    """
 
     name = "optuna"
     requirement = "'portico[optuna]'"
     takes_several_directions = True
+    spans_processes = True
 
     @override
     def is_available(self) -> bool:
@@ -48,32 +53,42 @@ class OptunaBackend(SearchBackend):
     def report(self, facade: "Facade", trial: Any, step: int, metrics: dict[str, Any]) -> None:
         import optuna
 
-        # A fixed trial, which replays known parameters, belongs to no study; several objectives are never pruned.
-        if not hasattr(trial, "study") or len(trial.study.directions) > 1:
-            return
-        trial.report(facade.objective, step)
-        if trial.should_prune():
+        if facade.accelerator.from_first_process(_is_to_be_pruned(trial, facade.objective, step)):
             facade.callback_handler.on_train_end(facade.args, facade.state, facade.control)
             raise optuna.TrialPruned()
 
     @override
-    def run(self, facade: "Facade", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun]:
+    def run(self, facade: "Facade", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
+        """Run the whole search, and return nothing in the processes that only follow."""
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
             logger.warning("`n_jobs` has no effect: the trials share one trainer and run one after another.")
         optimizing = {name: options.pop(name) for name in _OPTIMIZE_OPTIONS if name in options}
+        if not facade.accelerator.is_main_process:
+            follow_trials(facade, _train_and_evaluate, survived=optimizing.get("catch", ()))
+            return None
         goal = {"directions" if isinstance(direction, list) else "direction": direction}
         study = optuna.create_study(**goal, **options)
+        with trials_shared_by(facade) as share:
 
-        def objective(trial: Any) -> Any:
-            return _train_and_evaluate(facade, trial)
+            def objective(trial: Any) -> Any:
+                share(trial)
+                return _train_and_evaluate(facade, trial)
 
-        study.optimize(objective, n_trials=n_trials, **optimizing)
+            study.optimize(objective, n_trials=n_trials, **optimizing)
         if len(study.directions) > 1:
             return [BestRun(str(best.number), best.values, best.params) for best in study.best_trials]
         best = study.best_trial
         return BestRun(str(best.number), study.best_value, best.params)
+
+
+def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
+    # A fixed trial, which replays known parameters, belongs to no study; several objectives are never pruned.
+    if not hasattr(trial, "study") or len(trial.study.directions) > 1:
+        return False
+    trial.report(objective, step)
+    return bool(trial.should_prune())
 
 
 def _train_and_evaluate(facade: "Facade", trial: Any) -> Any:

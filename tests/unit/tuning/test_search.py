@@ -10,6 +10,7 @@ import pytest
 from transformers.trainer_utils import HPSearchBackend
 
 import portico
+from portico.accelerator import FacadeAccelerator
 from portico.errors import InputError
 from portico.tuning.optuna_backend import OptunaBackend
 from portico.tuning.ray_backend import RayBackend
@@ -72,13 +73,57 @@ def test_several_directions_need_optuna(tmp_path, monkeypatch):
         searching(tmp_path).hyperparameter_search(backend="ray", direction=["minimize", "maximize"])
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
+def test_several_processes_need_optuna(tmp_path, monkeypatch):
+    monkeypatch.setattr(RayBackend, "is_available", lambda self: True)
     trainer = searching(tmp_path)
     monkeypatch.setattr(type(trainer.args), "world_size", 2)
-    with pytest.raises(
-        InputError, match="2 processes, which a hyperparameter search does not train on; set `devices=1`"
-    ):
-        trainer.hyperparameter_search(backend="optuna")
+    with pytest.raises(InputError, match="2 processes, and ray trains each trial on one; set `backend='optuna'`"):
+        trainer.hyperparameter_search(backend="ray")
+
+
+def as_one_of_two(monkeypatch, from_first_process, *, is_first):
+    """Let a process take itself for one of two in a search alone."""
+    monkeypatch.setattr(FacadeAccelerator, "from_first_process", from_first_process)
+    monkeypatch.setattr(FacadeAccelerator, "is_main_process", is_first)
+
+
+def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypatch):
+    shown = []
+
+    def show(accelerator, data):
+        shown.append(data)
+        return data
+
+    as_one_of_two(monkeypatch, show, is_first=True)
+    monkeypatch.setattr("portico.tuning.shared_trials._is_alone", lambda facade: False)
+    pruner = optuna.pruners.ThresholdPruner(upper=-1.0)
+    trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
+    with pytest.raises(ValueError, match="No trials are completed yet"):
+        trainer.hyperparameter_search(rates, n_trials=2, backend="optuna", pruner=pruner)
+    kinds = [type(data).__name__ for data in shown]
+    assert kinds == ["FixedTrial", "bool", "FixedTrial", "bool", "NoneType"]
+    assert rates(shown[0]).keys() == {"learning_rate"}
+    assert shown[1] is True
+
+
+def test_another_process_follows_until_there_are_no_more_trials(tmp_path, monkeypatch):
+    trials = [optuna.trial.FixedTrial({"learning_rate": rate}, number) for number, rate in enumerate((0.1, 0.05))]
+    # What the first process says: a trial, whether it is pruned at its evaluation, and at last that there is none.
+    said = iter([trials[0], True, trials[1], False, False, None])
+    as_one_of_two(monkeypatch, lambda accelerator, data: next(said), is_first=False)
+    trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
+    assert trainer.hyperparameter_search(rates, n_trials=2, backend="optuna") is None
+    assert trainer.state.global_step == 2
+    assert trainer.args.learning_rate == 0.05
+    assert list(said) == []
+
+
+def test_a_follower_survives_what_the_search_survives(tmp_path, monkeypatch):
+    said = iter([optuna.trial.FixedTrial({}, 0), optuna.trial.FixedTrial({"learning_rate": 0.1}, 1), None])
+    as_one_of_two(monkeypatch, lambda accelerator, data: next(said), is_first=False)
+    trainer = searching(tmp_path)
+    trainer.hyperparameter_search(rates, n_trials=2, backend="optuna", catch=ValueError)
+    assert trainer.args.learning_rate == 0.1
 
 
 def nan_of_first(study_values):

@@ -1,0 +1,39 @@
+"""A pytest plugin: one of :mod:`parity.switches` is off for a whole run, whose failed tests are written down.
+
+Usage: pytest -p parity.switched --switch=NAME --failed=FILE ...
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parity import switches
+
+
+def pytest_addoption(parser):
+    parser.addoption("--switch", required=True, help="name of a switch")
+    parser.addoption("--failed", required=True, type=Path, help="where the outcomes of the tests are written, as JSON")
+
+
+class Outcomes:
+    """Collects which tests failed, in the test itself or in a fixture."""
+
+    def __init__(self, file):
+        self.file = file
+        self.failed = {}
+
+    def pytest_runtest_logreport(self, report):
+        name = report.nodeid.rpartition("/")[2]
+        self.failed[name] = self.failed.get(name, False) or report.failed
+
+    def pytest_sessionfinish(self):
+        self.file.write_text(json.dumps(self.failed), encoding="utf-8")
+
+
+def pytest_configure(config):
+    # Before the tests are imported: some take names out of the modules that a switch patches.
+    patch = pytest.MonkeyPatch()
+    getattr(switches, config.getoption("--switch"))(patch)
+    config.add_cleanup(patch.undo)
+    config.pluginmanager.register(Outcomes(config.getoption("--failed")))

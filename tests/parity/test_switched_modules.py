@@ -1,0 +1,43 @@
+"""Negative controls of whole modules: their tests fail when what they watch over is switched off.
+
+Where :mod:`parity.test_controls` has a row for each case, here a module runs once under a switch, in a process of its
+own, and every test of it must fail but those named below, each with the reason.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+OWN_ALONE = "looks at portico alone"
+IMPORTS = "compares what the classes declare"
+
+# Module: the switch that is off, and the tests that stay, by the beginnings of their names.
+CONTROLS = {
+    "exceptions": ("mistakes_of_one_kind", {}),
+    "gradient_descent": ("nothing_rescaled", {}),
+    "search": ("plain_order", {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", CONTROLS)
+def test_a_module_fails_with_its_switch_off(module, tmp_path):
+    switch, kept = CONTROLS[module]
+    failed = outcomes(module, switch, tmp_path / "failed.json")
+    stayed = {name.partition("::")[2] for name, fails in failed.items() if not fails}
+    assert {name for name in stayed if not name.startswith(tuple(kept))} == set()
+    assert [start for start in kept if not any(name.startswith(start) for name in stayed)] == [], "they fail too"
+    assert any(failed.values())
+
+
+def outcomes(module, switch, file):
+    """Run the quick tests of ``module`` with ``switch`` off, and return which failed."""
+    command = [sys.executable, "-m", "pytest", str(FOLDER / f"test_{module}.py"), "-p", "parity.switched"]
+    options = [f"--switch={switch}", f"--failed={file}", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    ended = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=1800)
+    assert file.exists(), ended.stdout[-2000:] + ended.stderr[-2000:]
+    return json.loads(file.read_text(encoding="utf-8"))
