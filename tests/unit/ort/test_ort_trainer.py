@@ -145,9 +145,31 @@ def test_a_smoothed_loss_is_not_in_the_graph(tmp_path):
 
 
 def test_the_older_name_of_the_processor_is_taken(tmp_path):
-    with pytest.warns(FutureWarning, match="`tokenizer` is now called `processing_class`"):
+    with pytest.warns(FutureWarning, match="`tokenizer` is called `processing_class` now"):
         trainer = ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), tokenizer=str)
     assert trainer.processing_class is str
+
+
+@pytest.mark.parametrize("name", ["feature", "task", "onnx_model_path"])
+def test_arguments_of_older_versions_that_told_what_to_export_are_taken(name, tmp_path):
+    with pytest.warns(FutureWarning, match=f"`{name}` has no effect any more: ") as warned:
+        ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), **{name: "anything"})
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(("in_ort", "kinds"), [(True, ["inference"]), (False, [])])
+def test_one_evaluation_may_be_said_to_run_elsewhere(in_ort, kinds, tmp_path):
+    trainer = reader(tmp_path, evaluate_in_ort=not in_ort)
+    with pytest.warns(FutureWarning, match=r"expressed by `ORTTrainingArguments\(evaluate_in_ort=...\)` now"):
+        trainer.evaluate(inference_with_ort=in_ort)
+    assert [graph.kind for graph in trainer.ort_report.graphs] == kinds
+    assert trainer.args.evaluate_in_ort is not in_ort
+
+
+def test_arguments_that_know_nothing_of_onnxruntime_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"`args` is a TrainingArguments; give `portico.ORTTrainingArguments`, or"):
+        ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path))
 
 
 def test_a_model_that_cannot_be_lowered_is_not_saved(tmp_path):
