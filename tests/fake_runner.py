@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
+from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.ipu.config.attributes import ATTRIBUTES as IPU_ATTRIBUTES
 
@@ -28,19 +29,20 @@ def valid_keys():
     }
 
 
-def run(*, args, model, data, preprocess, postprocess, metric, strategy, callbacks, logger, output_dir):
+def run(settings: RunSettings):
     received = {
-        **locals(),
-        "callbacks": [type(callback).__name__ for callback in callbacks],
-        "logger": [type(one).__name__ for one in logger],
+        **{field.name: getattr(settings, field.name) for field in fields(settings)},
+        "callbacks": [type(callback).__name__ for callback in settings.callbacks],
+        "logger": [type(one).__name__ for one in settings.logger],
     }
-    if data["train_file"] is not None:
-        raise InputError(f"{data['train_file']} is missing.")
+    if settings.data["train_file"] is not None:
+        raise InputError(f"{settings.data['train_file']} is missing.")
+    folder, args = Path(settings.output_dir), settings.args
     if args.get("save_strategy") != "no":
-        Path(output_dir, "checkpoint-2").mkdir(exist_ok=True)
+        (folder / "checkpoint-2").mkdir(exist_ok=True)
     if args.get("seed") == IS_INTERRUPTED:
         raise KeyboardInterrupt
     if args.get("seed") == BREAKS:
         raise RuntimeError("a defect")
-    Path(output_dir, "all_results.json").write_text(json.dumps(received), encoding="utf-8")
+    (folder / "all_results.json").write_text(json.dumps(received), encoding="utf-8")
     return {"eval_f1": float("nan") if args.get("seed") == DIVERGES else 80.0, "eval_loss": 1.5}

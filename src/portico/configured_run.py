@@ -1,7 +1,7 @@
 """What every run of the command line does alike, whatever it trains."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from portico.arguments import TrainingArguments
@@ -12,6 +12,38 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 STRATEGY_KEYS = ("strategy", "accelerator", "devices", "num_nodes", "precision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What a run is configured with: a field for each group of the configuration.
+
+    What the keys of a group are, the function that runs says.
+
+    Args:
+        args: Fields of the training arguments.
+        model: The model, new or pretrained.
+        data: The examples.
+        preprocess: From examples to features.
+        postprocess: From outputs to answers.
+        metric: How answers are scored.
+        strategy: Where it runs: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
+        callbacks: Callbacks of Hugging Face.
+        logger: Lightning loggers.
+        output_dir: Folder of the run.
+    """
+
+    args: Mapping[str, Any]
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+    preprocess: Mapping[str, Any]
+    postprocess: Mapping[str, Any]
+    metric: Mapping[str, Any]
+    strategy: Mapping[str, Any]
+    callbacks: Sequence[Any] = ()
+    logger: Sequence[Any] = ()
+    output_dir: str
+
 
 Arguments = TypeVar("Arguments", bound=TrainingArguments)
 

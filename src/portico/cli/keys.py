@@ -46,13 +46,13 @@ def runner_groups(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**groups, "trainer": trainer} if trainer else groups
 
 
-def check_groups(settings: Mapping[str, Any], parameters: Collection[str]) -> None:
-    """Refuse top-level names that are neither ours nor keywords of the runner.
+def check_groups(settings: Mapping[str, Any], groups: Collection[str]) -> None:
+    """Refuse top-level names that are neither ours nor groups of the runner.
 
     Raises:
         InputError: Naming each of them and the nearest valid names.
     """
-    _refuse([name for name in runner_groups(settings) if name not in parameters], TOP_LEVEL_NAMES)
+    _refuse([name for name in runner_groups(settings) if name not in groups], TOP_LEVEL_NAMES)
 
 
 def check_keys(settings: Mapping[str, Any], valid_keys: Mapping[str, Collection[str]]) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from portico.configured_run import RunSettings
 from portico.gradient_descent.config_file import read_config
 from portico.gradient_descent.construction import convert, from_params
 from portico.gradient_descent.errors import ConfigurationError
@@ -63,37 +65,28 @@ def valid_keys() -> dict[str, list[str]]:
     }
 
 
-def run_gradient_descent(
-    *,
-    trainer: Mapping[str, Any],
-    args: Mapping[str, Any],
-    model: Mapping[str, Any],
-    data: Mapping[str, Any],
-    preprocess: Mapping[str, Any],
-    postprocess: Mapping[str, Any],
-    metric: Mapping[str, Any],
-    strategy: Mapping[str, Any],
-    callbacks: Sequence[Any],
-    logger: Sequence[Any],
-    output_dir: str,
-    allennlp_config: str | None = None,
-) -> dict[str, float]:
-    """Train a classifier of topics, or what a configuration file of AllenNLP describes, into ``output_dir``.
+@dataclass(frozen=True, kw_only=True)
+class GradientDescentSettings(RunSettings):
+    """What a run of AllenNLP's trainer is configured with beside the groups of every run.
 
     Args:
         trainer: Arguments of ``GradientDescentTrainer.from_partial_objects``, its parts as dicts with ``"type"`` or as
             partials.
-        args: ``seed``; ``resume_from_checkpoint``, which the command line asks for before it uses a folder again.
-        model: Arguments of the classifier.
-        data: Arguments of :func:`~portico.gradient_descent.topics.data.make_loaders`.
-        preprocess: Must be empty, as ``postprocess`` and ``metric``: other experiments have them.
-        postprocess: See ``preprocess``.
-        metric: See ``preprocess``.
-        strategy: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
-        callbacks: Callbacks of Hugging Face and Lightning.
-        logger: Lightning loggers.
-        output_dir: Folder of the run.
         allennlp_config: Jsonnet or JSON file; its sections take the place of ``trainer``, ``model`` and ``data``.
+    """
+
+    trainer: Mapping[str, Any]
+    allennlp_config: str | None = None
+
+
+def run_gradient_descent(settings: GradientDescentSettings) -> dict[str, float]:
+    """Train a classifier of topics, or what a configuration file of AllenNLP describes.
+
+    Args:
+        settings: The groups. ``args`` has ``seed``, and ``resume_from_checkpoint``, which the command line asks for
+            before it uses a folder again; ``model`` has the arguments of the classifier; ``data`` those of
+            :func:`~portico.gradient_descent.topics.data.make_loaders`; ``preprocess``, ``postprocess`` and ``metric``
+            must be empty: other experiments have them; ``callbacks`` are those of Hugging Face and Lightning.
 
     Returns:
         The numbers among the metrics of training.
@@ -101,31 +94,32 @@ def run_gradient_descent(
     Raises:
         ConfigurationError: If a setting or the file cannot be used; before training.
     """
-    _refuse_unused(preprocess=preprocess, postprocess=postprocess, metric=metric)
-    if allennlp_config is None:
-        seed = convert(int, args.get("seed", 0), "args.seed", {})
+    _refuse_unused(settings, "preprocess", "postprocess", "metric")
+    model, data, trainer = settings.model, settings.data, settings.trainer
+    if settings.allennlp_config is None:
+        seed = convert(int, settings.args.get("seed", 0), "args.seed", {})
         _seed(random_seed=seed, numpy_seed=seed, pytorch_seed=seed)
         parts = _topic_parts(model, data)
     else:
-        config = read_config(allennlp_config)
-        _check_sections(config, allennlp_config)
+        config = read_config(settings.allennlp_config)
+        _check_sections(config, settings.allennlp_config)
         _seed(**{name: config.get(name, default) for name, default in _SEEDS.items()})
         trainer, parts = config["trainer"], _parts_of(config, model, data)
-    configured = {**trainer, **strategy}
+    configured = {**trainer, **settings.strategy}
     # AllenNLP's are configured with the trainer, the others have a group of their own.
-    all_callbacks = [*(configured.pop("callbacks", None) or ()), *callbacks]
+    all_callbacks = [*(configured.pop("callbacks", None) or ()), *settings.callbacks]
     descent = from_params(
         Trainer,
         configured,
         **parts._asdict(),
-        serialization_dir=output_dir,
+        serialization_dir=settings.output_dir,
         callbacks=all_callbacks,
-        loggers=list(logger),
+        loggers=list(settings.logger),
     )
     metrics = {name: value for name, value in descent.train().items() if isinstance(value, int | float)}
     if descent.is_primary:
-        dump_metrics(Path(output_dir) / "all_results.json", metrics)
-    _tell(metrics, output_dir)
+        dump_metrics(Path(settings.output_dir) / "all_results.json", metrics)
+    _tell(metrics, settings.output_dir)
     return metrics
 
 
@@ -166,9 +160,9 @@ def _check_sections(config: Mapping[str, Any], path: str) -> None:
         raise ConfigurationError(f"{path} has no section 'trainer'; add one with the arguments of the trainer.")
 
 
-def _refuse_unused(**groups: Mapping[str, Any]) -> None:
-    for name, group in groups.items():
-        if group:
+def _refuse_unused(settings: RunSettings, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name):
             raise ConfigurationError(f"The group `{name}` is not used by this experiment; leave `{name}` out.")
 
 

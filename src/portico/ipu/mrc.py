@@ -1,12 +1,14 @@
 """The reading comprehension run on IPUs: the embedded task, pipelined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import Any
 
 from transformers import DataCollatorWithPadding
 
+from portico.configured_run import RunSettings
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
 from portico.ipu.config.attributes import ATTRIBUTES
@@ -28,32 +30,14 @@ def valid_keys() -> dict[str, list[str]]:
     return {**mrc_keys(), "args": names, "strategy": list(ATTRIBUTES)}
 
 
-def run_mrc_ipu(
-    *,
-    args: Mapping[str, Any],
-    model: Mapping[str, Any],
-    data: Mapping[str, Any],
-    preprocess: Mapping[str, Any],
-    postprocess: Mapping[str, Any],
-    metric: Mapping[str, Any],
-    strategy: Mapping[str, Any],
-    callbacks: Sequence[Any],
-    logger: Sequence[Any],
-    output_dir: str,
-) -> dict[str, float]:
-    """Train a reader on IPUs, evaluate its answers and write everything into ``output_dir``.
+def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
+    """Train a reader on IPUs, evaluate its answers and write everything into the folder of the run.
 
     Args:
-        args: Fields of :class:`~portico.ipu.arguments.IPUTrainingArguments`.
-        model: As in :func:`~portico.mrc.run.run_mrc`, like all groups below but one.
-        data: Examples.
-        preprocess: Features; all are padded to ``max_seq_length``, as a program takes one shape.
-        postprocess: Answers.
-        metric: Scores.
-        strategy: Attributes of :class:`~portico.ipu.config.IPUConfig`.
-        callbacks: Callbacks of Hugging Face.
-        logger: Lightning loggers.
-        output_dir: Folder of the run.
+        settings: As :func:`~portico.mrc.run.run_mrc` takes them, but for two groups: ``args`` are fields of
+            :class:`~portico.ipu.arguments.IPUTrainingArguments`, ``strategy`` has the attributes of
+            :class:`~portico.ipu.config.IPUConfig`. All features are padded to ``preprocess.max_seq_length``, as a
+            program takes one shape.
 
     Returns:
         Metrics of training and of the final evaluation.
@@ -61,21 +45,12 @@ def run_mrc_ipu(
     Raises:
         InputError: If a setting or a file cannot be used; before training.
     """
-    config = IPUConfig(**strategy)
+    config = IPUConfig(**settings.strategy)
     return run_mrc(
-        args=args,
-        model=model,
-        data=data,
-        preprocess=preprocess,
-        postprocess=postprocess,
-        metric=metric,
-        strategy={},
-        callbacks=callbacks,
-        logger=logger,
-        output_dir=output_dir,
-        training=ReaderTraining(
+        replace(settings, strategy={}),
+        ReaderTraining(
             arguments_class=IPUTrainingArguments,
-            make_trainer=partial(_make_trainer, config, preprocess["max_seq_length"]),
+            make_trainer=partial(_make_trainer, config, settings.preprocess["max_seq_length"]),
             report_sections=_pipeline_section,
         ),
     )

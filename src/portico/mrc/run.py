@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,13 @@ from typing import Any
 from transformers import DataCollatorWithPadding, set_seed
 
 from portico.arguments import TrainingArguments
-from portico.configured_run import STRATEGY_KEYS, argument_keys, train_and_evaluate, training_arguments
+from portico.configured_run import (
+    STRATEGY_KEYS,
+    RunSettings,
+    argument_keys,
+    train_and_evaluate,
+    training_arguments,
+)
 from portico.errors import InputError
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.features.featurizer import Featurizer
@@ -60,33 +66,16 @@ def valid_keys() -> dict[str, list[str]]:
     }
 
 
-def run_mrc(
-    *,
-    args: Mapping[str, Any],
-    model: Mapping[str, Any],
-    data: Mapping[str, Any],
-    preprocess: Mapping[str, Any],
-    postprocess: Mapping[str, Any],
-    metric: Mapping[str, Any],
-    strategy: Mapping[str, Any],
-    callbacks: Sequence[Any],
-    logger: Sequence[Any],
-    output_dir: str,
-    training: ReaderTraining | None = None,
-) -> dict[str, float]:
-    """Train a reader, evaluate its answers and write everything into ``output_dir``.
+def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> dict[str, float]:
+    """Train a reader, evaluate its answers and write everything into the folder of the run.
 
     Args:
-        args: Fields of :class:`~portico.arguments.TrainingArguments`.
-        model: ``name_or_path``, or fields of ``BertConfig`` for a new small BERT.
-        data: See :func:`~portico.mrc.data.load_examples`.
-        preprocess: ``max_seq_length``, ``doc_stride``, ``max_question_length``; ``vocab_size`` of a new tokenizer.
-        postprocess: ``n_best_size``, ``max_answer_length``, ``null_score_diff_threshold``.
-        metric: ``version_2_with_negative``; ``None`` looks whether a question has no answer.
-        strategy: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
-        callbacks: Callbacks of Hugging Face.
-        logger: Lightning loggers.
-        output_dir: Folder of the run.
+        settings: The groups. ``args`` are fields of :class:`~portico.arguments.TrainingArguments`; ``model`` has
+            ``name_or_path``, or fields of ``BertConfig`` for a new small BERT; for ``data`` see
+            :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_seq_length``, ``doc_stride``,
+            ``max_question_length`` and the ``vocab_size`` of a new tokenizer; ``postprocess`` has ``n_best_size``,
+            ``max_answer_length``, ``null_score_diff_threshold``; ``metric`` has ``version_2_with_negative``, where
+            ``None`` looks whether a question has no answer.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
     Returns:
@@ -96,21 +85,21 @@ def run_mrc(
         InputError: If a setting or a file cannot be used; before training.
     """
     started = time.time()
-    check_settings(args=args, model=model, data=data, preprocess=preprocess, postprocess=postprocess, metric=metric)
+    check_settings(settings)
     training = training or ReaderTraining()
-    arguments = training_arguments(training.arguments_class, args, strategy, output_dir)
-    check_callbacks(callbacks, arguments)
+    arguments = training_arguments(training.arguments_class, settings.args, settings.strategy, settings.output_dir)
+    check_callbacks(settings.callbacks, arguments)
     set_seed(arguments.seed)
-    examples = load_examples(data)
-    reader = _reader(model, preprocess, examples)
-    _check_lengths(preprocess, reader)
+    examples = load_examples(settings.data)
+    reader = _reader(settings.model, settings.preprocess, examples)
+    _check_lengths(settings.preprocess, reader)
     featurizer = Featurizer(
         reader.tokenizer,
-        max_seq_length=preprocess["max_seq_length"],
-        doc_stride=preprocess["doc_stride"],
-        max_question_length=preprocess.get("max_question_length"),
+        max_seq_length=settings.preprocess["max_seq_length"],
+        doc_stride=settings.preprocess["doc_stride"],
+        max_question_length=settings.preprocess.get("max_question_length"),
     )
-    version_2 = metric.get("version_2_with_negative")
+    version_2 = settings.metric.get("version_2_with_negative")
     version_2 = examples.has_unanswerable if version_2 is None else version_2
     trainer = training.make_trainer(
         model=reader.model,
@@ -120,22 +109,30 @@ def run_mrc(
         eval_examples=examples.validation,
         processing_class=reader.tokenizer,
         data_collator=DataCollatorWithPadding(reader.tokenizer),
-        post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **postprocess),
+        post_process_function=SpanPostProcessing(version_2_with_negative=version_2, **settings.postprocess),
         compute_metrics=SquadMetrics(version_2),
-        callbacks=list(callbacks),
-        loggers=list(logger),
+        callbacks=list(settings.callbacks),
+        loggers=list(settings.logger),
     )
     metrics = train_and_evaluate(trainer)
-    settings = {
-        "model": {**model, "parameters": trainer.get_num_trainable_parameters()},
-        "data": {**data, "train questions": len(examples.train), "validation questions": len(examples.validation)},
-        "preprocess": dict(preprocess),
-        "postprocess": dict(postprocess),
-        "args": dict(args),
-    }
-    sections = training.report_sections(trainer)
-    _report(trainer, metrics, settings, sections, seconds=time.time() - started)
+    used = _used(settings, trainer, examples)
+    _report(trainer, metrics, used, training.report_sections(trainer), seconds=time.time() - started)
     return metrics
+
+
+def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dict[str, Mapping[str, Any]]:
+    """Return what the report shows of the settings."""
+    return {
+        "model": {**settings.model, "parameters": trainer.get_num_trainable_parameters()},
+        "data": {
+            **settings.data,
+            "train questions": len(examples.train),
+            "validation questions": len(examples.validation),
+        },
+        "preprocess": settings.preprocess,
+        "postprocess": settings.postprocess,
+        "args": settings.args,
+    }
 
 
 def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:

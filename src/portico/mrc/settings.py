@@ -7,6 +7,7 @@ from transformers import EarlyStoppingCallback
 
 from portico.argument_rules import argument_rules
 from portico.arguments import TrainingArguments
+from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.value_rules import Rule, check_values
 
@@ -41,18 +42,18 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
 }
 
 
-def check_settings(**groups: Mapping[str, Any]) -> None:
+def check_settings(settings: RunSettings) -> None:
     """Refuse values of the wrong type or out of range.
 
     Args:
-        groups: The groups of the configuration as ``run_mrc`` takes them; those without rules pass.
+        settings: The groups of the configuration as ``run_mrc`` takes them.
 
     Raises:
         InputError: Names the setting, what came and what is allowed.
     """
     rules = {**_RULES, "args": argument_rules()}
-    for group, values in groups.items():
-        check_values(group, values, rules.get(group, {}))
+    for group, rules_of_group in rules.items():
+        check_values(group, getattr(settings, group), rules_of_group)
 
 
 def check_callbacks(callbacks: Sequence[Any], args: TrainingArguments) -> None:

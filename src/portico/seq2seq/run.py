@@ -1,6 +1,6 @@
 """A whole sequence-to-sequence run: pairs of texts, training, evaluation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 from transformers.trainer_utils import EvalPrediction
 
 from portico.argument_rules import argument_rules
-from portico.configured_run import STRATEGY_KEYS, argument_keys, train_and_evaluate, training_arguments
+from portico.configured_run import (
+    STRATEGY_KEYS,
+    RunSettings,
+    argument_keys,
+    train_and_evaluate,
+    training_arguments,
+)
 from portico.errors import InputError
 from portico.seq2seq.arguments import Seq2SeqTrainingArguments
 from portico.seq2seq.pairs import TokenizedPairs, read_pairs
@@ -35,33 +41,16 @@ def valid_keys() -> dict[str, list[str]]:
     }
 
 
-def run_seq2seq(
-    *,
-    args: Mapping[str, Any],
-    model: Mapping[str, Any],
-    data: Mapping[str, Any],
-    preprocess: Mapping[str, Any],
-    postprocess: Mapping[str, Any],
-    metric: Mapping[str, Any],
-    strategy: Mapping[str, Any],
-    callbacks: Sequence[Any],
-    logger: Sequence[Any],
-    output_dir: str,
-) -> dict[str, float]:
-    """Train a model on pairs of texts, evaluate it and write everything into ``output_dir``.
+def run_seq2seq(settings: RunSettings) -> dict[str, float]:
+    """Train a model on pairs of texts, evaluate it and write everything into the folder of the run.
 
     Args:
-        args: Fields of :class:`~portico.seq2seq.arguments.Seq2SeqTrainingArguments`.
-        model: ``name_or_path`` of a pretrained encoder-decoder with its tokenizer.
-        data: ``train_file`` and ``validation_file``, both JSON lines; ``source`` and ``target``, the keys of the
-            texts in a line.
-        preprocess: ``max_source_length`` and ``max_target_length`` in tokens.
-        postprocess: Nothing.
-        metric: Nothing; with ``args.predict_with_generate`` the share of targets that were met is measured.
-        strategy: Lightning's ``strategy``, ``accelerator``, ``devices``, ``num_nodes``, ``precision``.
-        callbacks: Callbacks of Hugging Face.
-        logger: Lightning loggers.
-        output_dir: Folder of the run.
+        settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.arguments.Seq2SeqTrainingArguments`;
+            ``model`` has the ``name_or_path`` of a pretrained encoder-decoder with its tokenizer; ``data`` has
+            ``train_file`` and ``validation_file``, both JSON lines, and ``source`` and ``target``, the keys of the
+            texts in a line; ``preprocess`` has ``max_source_length`` and ``max_target_length`` in tokens;
+            ``postprocess`` and ``metric`` have nothing: with ``args.predict_with_generate`` the share of targets that
+            were met is measured.
 
     Returns:
         Metrics of training and of the final evaluation.
@@ -69,22 +58,23 @@ def run_seq2seq(
     Raises:
         InputError: If a setting or a file cannot be used; before training.
     """
-    _check_settings(args=args, model=model, data=data, preprocess=preprocess)
-    arguments = training_arguments(Seq2SeqTrainingArguments, args, strategy, output_dir)
+    _check_settings(settings)
+    arguments = training_arguments(Seq2SeqTrainingArguments, settings.args, settings.strategy, settings.output_dir)
     set_seed(arguments.seed)
+    data = settings.data
     keys = {"source": data.get("source", "source"), "target": data.get("target", "target")}
     train, validation = (read_pairs(data[name], **keys) for name in ("train_file", "validation_file"))
-    network, tokenizer = _pretrained(model["name_or_path"])
+    network, tokenizer = _pretrained(settings.model["name_or_path"])
     trainer = Seq2SeqTrainer(
         model=network,
         args=arguments,
-        train_dataset=TokenizedPairs(train, tokenizer, **preprocess),
-        eval_dataset=TokenizedPairs(validation, tokenizer, **preprocess),
+        train_dataset=TokenizedPairs(train, tokenizer, **settings.preprocess),
+        eval_dataset=TokenizedPairs(validation, tokenizer, **settings.preprocess),
         processing_class=tokenizer,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=network),
         compute_metrics=ExactMatch(tokenizer) if arguments.predict_with_generate else None,
-        callbacks=list(callbacks),
-        loggers=list(logger),
+        callbacks=list(settings.callbacks),
+        loggers=list(settings.logger),
     )
     return train_and_evaluate(trainer)
 
@@ -111,13 +101,13 @@ class ExactMatch:
         return texts
 
 
-def _check_settings(**groups: Mapping[str, Any]) -> None:
+def _check_settings(settings: RunSettings) -> None:
     for group, name in (("model", "name_or_path"), ("data", "train_file"), ("data", "validation_file")):
-        if groups[group].get(name) is None:
+        if getattr(settings, group).get(name) is None:
             raise InputError(f"`{group}.{name}` is not set; a sequence-to-sequence run has no default for it.")
     rules = {**_RULES, "args": argument_rules()}
-    for group, values in groups.items():
-        check_values(group, values, rules[group])
+    for group, rules_of_group in rules.items():
+        check_values(group, getattr(settings, group), rules_of_group)
 
 
 def _pretrained(name_or_path: str) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 import fake_runner
 from portico.cli.location import experiment_names
+from portico.configured_run import RunSettings
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -179,7 +180,7 @@ def test_defect_keeps_its_traceback_and_its_traces(train, tmp_path):
 def test_environment_is_left_alone(train, monkeypatch):
     monkeypatch.setattr(fake_runner, "FULL_ERROR_SEEN", None, raising=False)
 
-    def spy(*, args, model, data, preprocess, postprocess, metric, strategy, callbacks, logger, output_dir):
+    def spy(settings: RunSettings):
         fake_runner.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
         return {"eval_f1": 1.0}
 

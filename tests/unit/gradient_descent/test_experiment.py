@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from portico.cli import compose
 from portico.cli.runner import call_runner
 from portico.gradient_descent import ConfigurationError
-from portico.gradient_descent.experiment import run_gradient_descent, valid_keys
+from portico.gradient_descent.experiment import GradientDescentSettings, run_gradient_descent, valid_keys
 from portico.gradient_descent.topics.data import make_loaders, num_words
 from portico.gradient_descent.topics.sentences import TOPICS, make_sentences, vocabulary
 from unit.gradient_descent.plain_training import Net, NoisyPoints
@@ -33,13 +33,14 @@ def train(folder, *, allennlp_config=None, trainer=None, **changes):
     settings = compose(["data.num_train=300", "data.num_validation=100"], experiment="gradient_descent")
     groups = {name: {**settings[name], **changes.pop(name, {})} for name in GROUPS}
     own = {key: value for key, value in settings["trainer"].items() if key not in ("run", "valid_keys")}
-    options = {"callbacks": [], "logger": [], **changes}
     return run_gradient_descent(
-        trainer={**own, "cuda_device": -1, **(trainer or {})},
-        **groups,
-        **options,
-        output_dir=str(folder),
-        allennlp_config=None if allennlp_config is None else str(allennlp_config),
+        GradientDescentSettings(
+            trainer={**own, "cuda_device": -1, **(trainer or {})},
+            **groups,
+            **changes,
+            output_dir=str(folder),
+            allennlp_config=None if allennlp_config is None else str(allennlp_config),
+        )
     )
 
 

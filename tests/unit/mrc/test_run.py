@@ -5,6 +5,7 @@ import pytest
 from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 
 from portico import InputError
+from portico.configured_run import RunSettings
 from portico.mrc.corpus import generate, to_squad
 from portico.mrc.run import run_mrc, valid_keys
 
@@ -47,7 +48,7 @@ def squad_files(tmp_path_factory):
 
 
 def test_run_writes_everything_and_returns_the_metrics(tmp_path, capsys):
-    metrics = run_mrc(**settings(tmp_path))
+    metrics = run_mrc(RunSettings(**settings(tmp_path)))
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert written >= {
         "all_results.json",
@@ -70,9 +71,9 @@ def test_run_writes_everything_and_returns_the_metrics(tmp_path, capsys):
 
 
 def test_run_on_files_continues_from_the_model_of_another(tmp_path, squad_files):
-    run_mrc(**settings(tmp_path / "first"))
+    run_mrc(RunSettings(**settings(tmp_path / "first")))
     model = str(tmp_path / "first" / "run")
-    metrics = run_mrc(**settings(tmp_path / "second", data=squad_files, model={"name_or_path": model}))
+    metrics = run_mrc(RunSettings(**settings(tmp_path / "second", data=squad_files, model={"name_or_path": model})))
     assert metrics["eval_total"] == 16
     saved = BertForQuestionAnswering.from_pretrained(tmp_path / "second" / "run")
     assert saved.config.hidden_size == 32
@@ -85,8 +86,8 @@ def test_unusable_records_are_left_out_when_asked(tmp_path, squad_files, caplog)
     broken.write_text(json.dumps(records), encoding="utf-8")
     data = {**squad_files, "train_file": str(broken)}
     with pytest.raises(InputError, match=r"`question` is empty.*`data.skip_invalid=true`"):
-        run_mrc(**settings(tmp_path / "strict", data=data))
-    run_mrc(**settings(tmp_path / "lenient", data={**data, "skip_invalid": True}))
+        run_mrc(RunSettings(**settings(tmp_path / "strict", data=data)))
+    run_mrc(RunSettings(**settings(tmp_path / "lenient", data={**data, "skip_invalid": True})))
     assert "left out 1 unusable record" in caplog.text
 
 
@@ -98,16 +99,16 @@ def test_answerable_data_is_scored_by_squad_1(tmp_path):
     for name, part in (("train_file", train), ("validation_file", dev)):
         files[name] = str(tmp_path / f"{name}.json")
         (tmp_path / f"{name}.json").write_text(json.dumps(to_squad(part)), encoding="utf-8")
-    metrics = run_mrc(**settings(tmp_path, data=files))
+    metrics = run_mrc(RunSettings(**settings(tmp_path, data=files)))
     assert {"eval_exact_match", "eval_f1"} <= set(metrics)
     assert "eval_NoAns_f1" not in metrics
 
 
 def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
     arguments = {"save_strategy": "steps", "save_steps": 1}
-    run_mrc(**settings(tmp_path, args=arguments))
+    run_mrc(RunSettings(**settings(tmp_path, args=arguments)))
     again = settings(tmp_path, args={**arguments, "max_steps": 4, "resume_from_checkpoint": True})
-    metrics = run_mrc(**again)
+    metrics = run_mrc(RunSettings(**again))
     state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
     assert state["global_step"] == 4
     assert metrics["epoch"] > 0.5
@@ -161,7 +162,7 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
 )
 def test_bad_settings_are_refused_before_training(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        run_mrc(**settings(tmp_path, **changes))
+        run_mrc(RunSettings(**settings(tmp_path, **changes)))
 
 
 def test_valid_keys_name_every_group_with_fixed_keys():
