@@ -34,6 +34,9 @@ class ORTTrainingArguments(TrainingArguments):
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
         onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
             ``"ERROR"`` or ``"FATAL"``.
+        onnx_cache_dir: Folder in which prepared graphs are kept, so that a second start of the same run builds none,
+            or ``"off"``; by default that of the environment variable ``PORTICO_ORT_CACHE_DIR``, or else
+            ``~/.cache/portico/onnxruntime``.
         evaluate_in_ort: Evaluate and predict in ONNX Runtime too; otherwise in torch.
         strict: Refuse a model of which a part would run in torch.
     """
@@ -46,6 +49,7 @@ class ORTTrainingArguments(TrainingArguments):
     onnx_log_level: str = field(
         default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(_LOG_LEVELS)}
     )
+    onnx_cache_dir: str | None = field(default=None, metadata={"help": "Folder of prepared graphs, or 'off'."})
     evaluate_in_ort: bool = field(default=True, metadata={"help": "Evaluate in ONNX Runtime too."})
     strict: bool = field(default=False, metadata={"help": "Refuse a model of which a part would run in torch."})
 
@@ -75,7 +79,7 @@ class ORTTrainingArguments(TrainingArguments):
     @property
     def session_settings(self) -> SessionSettings:
         """How ONNX Runtime runs the graphs."""
-        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()))
+        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()), cache_dir=self.onnx_cache_dir)
 
 
 def uses_fused_adamw(args: Any) -> bool:

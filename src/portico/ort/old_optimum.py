@@ -7,7 +7,7 @@ from typing import Any
 from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from portico.old_spellings.warning import warn_of_old_spelling
-from portico.trainer import Trainer
+from portico.ort.run_settings import TellsStrategy
 
 # What each argument of the constructor told, and why nobody has to be told any more.
 _WITHOUT_EFFECT = {
@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-class OldOptimumArguments(Trainer):
+class OldOptimumArguments(TellsStrategy):
     """Takes ``feature``, ``task``, ``onnx_model_path`` and ``inference_with_ort``.
 
     The first three have no effect any more. ``inference_with_ort`` is ``args.evaluate_in_ort`` for one call.
@@ -54,7 +54,9 @@ class OldOptimumArguments(Trainer):
         warn_of_old_spelling("`inference_with_ort` is expressed by `ORTTrainingArguments(evaluate_in_ort=...)` now.")
         before = self.args.evaluate_in_ort
         self.args.evaluate_in_ort = in_ort
+        self._tell_strategy()
         try:
             yield
         finally:
             self.args.evaluate_in_ort = before
+            self._tell_strategy()

@@ -57,8 +57,9 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         model.train(was_training)
     _drop_assertions(exported)
     _check(exported)
-    translated = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
-    proto = translated.model
+    proto = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
+    # About calls from torch; users of the file have nothing to do with it.
+    del proto.metadata_props[:]
     _name_inputs(proto, list(inputs))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,6 @@ from portico.ort.old_optimum import OldOptimumArguments
 from portico.ort.packages import require
 from portico.ort.report import Report
 from portico.ort.saving import example_inputs, save_onnx
-from portico.ort.strategy import RunsInORT
-from portico.state import TrainingRun
 from portico.trainer import Trainer
 
 
@@ -127,16 +125,6 @@ class ORTMethods(OldOptimumArguments):
         loader = self.get_eval_dataloader(dataset)
         batch = self._prepare_inputs(next(iter(loader)))
         return example_inputs(self.model, batch, self.label_names)
-
-    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        super()._use_lightning_trainer(run)
-        strategy = self.lightning_trainer.strategy
-        if isinstance(strategy, RunsInORT):
-            strategy.configure(
-                strict=self.args.strict,
-                evaluate_in_ort=self.args.evaluate_in_ort,
-                settings=self.args.session_settings,
-            )
 
 
 class ORTTrainer(ORTMethods, Trainer):
