@@ -88,17 +88,21 @@ class StepMethods(DataMethods):
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs)
-        if self.compute_loss_func is not None:
-            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
-        elif labels is not None:
-            loss = self._smoothed_loss(model, outputs, labels, num_items_in_batch)
-        else:
-            loss = _loss_of(outputs, inputs)
+        loss, outputs = self._forward_with_loss(model, inputs, labels, num_items_in_batch)
         scales = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scales and num_items_in_batch is not None:
             loss *= self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def _forward_with_loss(
+        self, model: nn.Module, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any
+    ) -> tuple[Any, Any]:
+        outputs = model(**inputs)
+        if self.compute_loss_func is not None:
+            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
+        if labels is not None:
+            return self._smoothed_loss(model, outputs, labels, num_items_in_batch), outputs
+        return _loss_of(outputs, inputs), outputs
 
     def _smoothed_loss(self, model: nn.Module, outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
         name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__

@@ -7,7 +7,7 @@ from typing import Any
 from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from portico.old_spellings.warning import warn_of_old_spelling
-from portico.ort.run_settings import TellsStrategy
+from portico.ort.module_with_loss import LossInGraph
 
 # What each argument of the constructor told, and why nobody has to be told any more.
 _WITHOUT_EFFECT = {
@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-class OldOptimumArguments(TellsStrategy):
+class OldOptimumArguments(LossInGraph):
     """Takes ``feature``, ``task``, ``onnx_model_path`` and ``inference_with_ort``.
 
     The first three have no effect any more. ``inference_with_ort`` is ``args.evaluate_in_ort`` for one call.

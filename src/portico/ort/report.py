@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
+from portico.ort.runtime.profile import operator_seconds
+
 
 @dataclass
 class GraphRecord:
@@ -69,10 +71,13 @@ class Report:
     Attributes:
         graphs: Graphs in the order in which they were built.
         fallbacks: Operators that run in torch, by name.
+        profiled: Sessions whose time is measured; asked for the first time, they say it and measure no more.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
+    profiled: list[Any] = field(default_factory=list)
+    _operator_seconds: Counter[str] = field(default_factory=Counter)
     _breaks_before: Counter[str] = field(default_factory=lambda: Counter(counters["graph_break"]))
 
     @property
@@ -85,6 +90,13 @@ class Report:
         """Sessions that the cache did not have."""
         return sum(graph.num_built for graph in self.graphs)
 
+    @property
+    def operator_seconds(self) -> dict[str, float]:
+        """Seconds in each kind of operator of ONNX Runtime, longest first; empty without a profile."""
+        while self.profiled:
+            self._operator_seconds += operator_seconds(self.profiled.pop())
+        return dict(self._operator_seconds.most_common())
+
     def fallback(self, operator: str) -> Fallback:
         """Return the record of an operator that runs in torch."""
         return self.fallbacks.setdefault(operator, Fallback())
@@ -96,6 +108,7 @@ class Report:
             "num_built": self.num_built,
             "fallbacks": {name: asdict(fallback) for name, fallback in self.fallbacks.items()},
             "graph_breaks": self.graph_breaks,
+            "operator_seconds": self.operator_seconds,
             "peak_memory_bytes": peak_memory(),
         }
 
@@ -113,6 +126,8 @@ class Report:
             for name, fallback in sorted(self.fallbacks.items())
         ]
         lines += [f"Graph break, {count} times: {cause}" for cause, count in self.graph_breaks.items()]
+        total = sum(self.operator_seconds.values())
+        lines += [f"{seconds / total:6.1%} in {name}" for name, seconds in list(self.operator_seconds.items())[:8]]
         return "\n".join([*lines, f"Peak memory: {peak_memory() / 2**20:.0f} MiB"])
 
 

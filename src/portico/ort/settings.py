@@ -12,9 +12,11 @@ class SessionSettings:
         entries: Further session configuration entries of ONNX Runtime.
         cache_dir: Folder in which prepared graphs are kept, or ``"off"``; by default that of the environment variable
             ``PORTICO_ORT_CACHE_DIR``, or else ``~/.cache/portico/onnxruntime``.
+        profile: Measure the time in each kind of operator, for the report.
     """
 
     num_threads: int | None = None
     log_level: int = 3
     entries: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str | None = None
+    profile: bool = False

@@ -19,6 +19,7 @@ from portico.ort.compiler.translation import translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime.cache import SessionCache
 from portico.ort.runtime.program import Program
+from portico.ort.runtime.providers import device_of
 from portico.ort.settings import SessionSettings
 
 
@@ -68,14 +69,17 @@ class _Builder:
         start = time.perf_counter()
         whole = partitioned(module)
         record = GraphRecord(kind)
+        device = device_of(example_inputs)
         for name, part in list(whole.named_children()):
             if name.startswith("fused_"):
                 assert isinstance(part, fx.GraphModule)
                 key = fingerprint(part, self._settings)
-                session, is_built = self._cache.session(key, partial(translate, part))
-                program = Program(session)
+                session, is_built = self._cache.session(key, partial(translate, part), device)
+                program = Program(session, device)
                 setattr(whole, name, _Called(program))
                 record.note_session(program.num_nodes, is_built)
+                if self._settings.profile:
+                    self._report.profiled.append(session)
         run_in_torch(whole, strict=self._strict, report=self._report)
         whole.recompile()
         record.build_seconds = time.perf_counter() - start

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import torch
 
 from portico.errors import InputError
 from portico.ort.runtime.session import load_session, make_session, optimize
@@ -36,38 +37,42 @@ class SessionCache:
         self._settings = settings
         self._folder = cache_folder(settings.cache_dir)
 
-    def session(self, key: str, build: Callable[[], onnx.ModelProto]) -> tuple[Any, bool]:
+    def session(self, key: str, build: Callable[[], onnx.ModelProto], device: torch.device) -> tuple[Any, bool]:
         """Return a session, and whether it had to be built.
 
         Args:
             key: Equal for equal models only.
             build: Makes the model, if it is not there.
+            device: Where the tensors are.
+
+        Raises:
+            InputError: If ONNX Runtime cannot run the model there.
         """
         if self._folder is None:
-            return make_session(build(), self._settings), True
-        path = self._folder / f"{key}.onnx"
-        session = self._loaded(path)
+            return make_session(build(), self._settings, device), True
+        path = self._folder / f"{device.type}-{key}.onnx"
+        session = self._loaded(path, device)
         if session is not None:
             return session, False
         model = build()
-        self._write(model, path)
-        return self._loaded(path) or make_session(model, self._settings), True
+        self._write(model, path, device)
+        return self._loaded(path, device) or make_session(model, self._settings, device), True
 
-    def _loaded(self, path: Path) -> Any:
+    def _loaded(self, path: Path, device: torch.device) -> Any:
         if not path.is_file():
             return None
         try:
-            return load_session(path, self._settings)
+            return load_session(path, self._settings, device)
         except Exception as error:  # ONNX Runtime has an exception of its own for each kind of damage.
             reason = " ".join(str(error).split())
             logger.warning("%s in the cache of ONNX Runtime's graphs is broken and is built again: %s", path, reason)
             return None
 
-    def _write(self, model: onnx.ModelProto, path: Path) -> None:
+    def _write(self, model: onnx.ModelProto, path: Path, device: torch.device) -> None:
         try:
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
                 new = Path(folder) / path.name
-                optimize(model, new, self._settings)
+                optimize(model, new, self._settings, device)
                 new.replace(path)
         except OSError as error:
             # The folder could be written when the run began. A full disk is no reason to stop it now.

@@ -6,6 +6,7 @@ import torch
 
 from portico.ort.compiler.translation import Ends
 from portico.ort.runtime.binding import Binding
+from portico.ort.runtime.providers import CPU
 
 
 class Program:
@@ -13,16 +14,17 @@ class Program:
 
     Args:
         session: An ``onnxruntime.InferenceSession`` of a translated model.
+        device: Where the tensors are.
 
     Attributes:
         num_nodes: Nodes of the model before ONNX Runtime fused them.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, device: torch.device = CPU) -> None:
         ends = Ends.of(session.get_modelmeta().custom_metadata_map)
         self.num_nodes = ends.num_nodes
         self._orders = ends.input_orders
-        self._binding = Binding(session)
+        self._binding = Binding(session, device)
 
     def __call__(self, *args: Any) -> Any:
         """Run on tensors and sizes, in the order of the graph's inputs."""
