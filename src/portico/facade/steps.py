@@ -101,13 +101,13 @@ class StepMethods(DataMethods):
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
         if labels is not None:
-            return self._smoothed_loss(model, outputs, labels, num_items_in_batch), outputs
+            options = self._smoothing_options(model)
+            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **options), outputs
         return _loss_of(outputs, inputs), outputs
 
-    def _smoothed_loss(self, model: nn.Module, outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
+    def _smoothing_options(self, model: nn.Module) -> dict[str, bool]:
         name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
-        causal = {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
-        return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **causal)
+        return {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Return the contexts that the loss is computed in."""

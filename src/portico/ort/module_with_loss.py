@@ -1,6 +1,7 @@
 """The loss as a part of the graph, where it is not the model that computes it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -10,7 +11,7 @@ from portico.ort.compiling import compile as compile_in_ort
 from portico.ort.compiling import compiled_call
 from portico.ort.run_settings import TellsStrategy
 
-LossFunction = Callable[[nn.Module, Any, Any, Any], Any]
+LossFunction = Callable[..., Any]
 
 
 class ModuleWithLoss(nn.Module):
@@ -18,7 +19,7 @@ class ModuleWithLoss(nn.Module):
 
     Args:
         model: The model.
-        loss_function: Called with the model, its outputs, the labels, and what the loss is a mean of.
+        loss_function: Called with the outputs of the model, the labels, and ``num_items_in_batch``.
     """
 
     def __init__(self, model: nn.Module, loss_function: LossFunction) -> None:
@@ -29,7 +30,7 @@ class ModuleWithLoss(nn.Module):
     def forward(self, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any) -> tuple[Any, Any]:
         """Return the loss and the outputs of the model."""
         outputs = self.model(**inputs)
-        return self.loss_function(self.model, outputs, labels, num_items_in_batch), outputs
+        return self.loss_function(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
 
 
 class LossInGraph(TellsStrategy):
@@ -57,7 +58,6 @@ class LossInGraph(TellsStrategy):
         return loss, outputs
 
     def _loss_of_outputs(self) -> LossFunction:
-        function = self.compute_loss_func
-        if function is None:
-            return self._smoothed_loss
-        return lambda model, outputs, labels, num_items: function(outputs, labels, num_items_in_batch=num_items)
+        if self.compute_loss_func is not None:
+            return self.compute_loss_func
+        return partial(self.label_smoother, **self._smoothing_options(self.model))

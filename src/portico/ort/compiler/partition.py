@@ -22,6 +22,7 @@ FREE_VIEWS = {
     torch.ops.aten.detach.default,
     torch.ops.aten.view.default,
     torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.reshape.default,
     torch.ops.aten.squeeze.dim,
     torch.ops.aten.squeeze.dims,
     torch.ops.aten.unsqueeze.default,
@@ -45,7 +46,12 @@ def partitioned(module: fx.GraphModule) -> fx.GraphModule:
     """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on."""
     _view_outputs_outside(module.graph)
     partitioner = CapabilityBasedPartitioner(module, Lowered(), allows_single_node_partition=True)
-    return partitioner.partition_and_fuse()
+    whole = partitioner.partition_and_fuse()
+    for node in whole.graph.nodes:
+        # What comes out of ONNX Runtime is contiguous, where torch may have counted on other strides.
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
+    return whole
 
 
 def _view_outputs_outside(graph: fx.Graph) -> None:
