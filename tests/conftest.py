@@ -1,4 +1,5 @@
 import logging
+import os
 
 import pytest
 import torch
@@ -6,6 +7,8 @@ from transformers.utils import logging as transformers_logging
 
 # The models of the tests are so small that a second thread only makes them wait.
 torch.set_num_threads(1)
+# Each test builds the graphs that it is about.
+os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
 # What a run says goes to the logger of transformers, which by itself keeps it from pytest.
 transformers_logging.enable_propagation()
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from portico.old_spellings.parser import HfArgumentParser as HfArgumentParser
     from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
     from portico.ort.arguments import ORTTrainingArguments as ORTTrainingArguments
+    from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
+    from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
     from portico.ort.strategy import ORTStrategy as ORTStrategy
     from portico.ort.trainer import ORTTrainer as ORTTrainer
     from portico.seq2seq.arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
@@ -58,6 +60,8 @@ _HOMES = {
     "Seq2SeqTrainer": "portico.seq2seq.trainer",
     "Seq2SeqTrainingArguments": "portico.seq2seq.arguments",
     "ORTAccelerator": "portico.ort.accelerator",
+    "ORTSeq2SeqTrainer": "portico.ort.seq2seq",
+    "ORTSeq2SeqTrainingArguments": "portico.ort.seq2seq",
     "ORTStrategy": "portico.ort.strategy",
     "ORTTrainer": "portico.ort.trainer",
     "ORTTrainingArguments": "portico.ort.arguments",

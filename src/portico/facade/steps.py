@@ -88,22 +88,26 @@ class StepMethods(DataMethods):
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs)
-        if self.compute_loss_func is not None:
-            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
-        elif labels is not None:
-            loss = self._smoothed_loss(model, outputs, labels, num_items_in_batch)
-        else:
-            loss = _loss_of(outputs, inputs)
+        loss, outputs = self._forward_with_loss(model, inputs, labels, num_items_in_batch)
         scales = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
         if self.args.average_tokens_across_devices and scales and num_items_in_batch is not None:
             loss *= self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
-    def _smoothed_loss(self, model: nn.Module, outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
+    def _forward_with_loss(
+        self, model: nn.Module, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any
+    ) -> tuple[Any, Any]:
+        outputs = model(**inputs)
+        if self.compute_loss_func is not None:
+            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
+        if labels is not None:
+            options = self._smoothing_options(model)
+            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **options), outputs
+        return _loss_of(outputs, inputs), outputs
+
+    def _smoothing_options(self, model: nn.Module) -> dict[str, bool]:
         name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
-        causal = {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
-        return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch, **causal)
+        return {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         """Return the contexts that the loss is computed in."""

@@ -27,13 +27,17 @@ class ORTTrainingArguments(TrainingArguments):
         accelerator: ``"ort"`` by default.
         strategy: ``"ort"`` by default; ``"ort_ddp"`` with several devices.
         optim: As of transformers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
-        use_module_with_loss: The loss is a part of the graph, as it is wherever the model computes it; refused
-            together with ``label_smoothing_factor``, which is computed in torch.
+        use_module_with_loss: The loss is a part of the graph even where it is that of ``compute_loss_func`` or of
+            ``label_smoothing_factor``; one that the model computes always is.
         save_onnx: Write the trained model as an ONNX file into ``output_dir``, after training and beside a model that
             is saved there.
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
         onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
             ``"ERROR"`` or ``"FATAL"``.
+        onnx_cache_dir: Folder in which prepared graphs are kept, so that a second start of the same run builds none,
+            or ``"off"``; by default that of the environment variable ``PORTICO_ORT_CACHE_DIR``, or else
+            ``~/.cache/portico/onnxruntime``.
+        onnx_profile: Measure the time in each kind of operator; the report shows it.
         evaluate_in_ort: Evaluate and predict in ONNX Runtime too; otherwise in torch.
         strict: Refuse a model of which a part would run in torch.
     """
@@ -46,6 +50,8 @@ class ORTTrainingArguments(TrainingArguments):
     onnx_log_level: str = field(
         default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(_LOG_LEVELS)}
     )
+    onnx_cache_dir: str | None = field(default=None, metadata={"help": "Folder of prepared graphs, or 'off'."})
+    onnx_profile: bool = field(default=False, metadata={"help": "Measure the time in each kind of operator."})
     evaluate_in_ort: bool = field(default=True, metadata={"help": "Evaluate in ONNX Runtime too."})
     strict: bool = field(default=False, metadata={"help": "Refuse a model of which a part would run in torch."})
 
@@ -53,7 +59,7 @@ class ORTTrainingArguments(TrainingArguments):
         """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
 
         Raises:
-            InputError: If ``onnx_log_level`` is no level, or ``use_module_with_loss`` cannot be had.
+            InputError: If ``onnx_log_level`` is no level.
         """
         fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if fused:
@@ -61,12 +67,6 @@ class ORTTrainingArguments(TrainingArguments):
         super().__post_init__()
         if fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
-        if self.use_module_with_loss and self.label_smoothing_factor:
-            raise InputError(
-                f"`use_module_with_loss=True` wants the loss in the graph, but the one that "
-                f"`label_smoothing_factor={self.label_smoothing_factor}` asks for is computed in torch; leave one of "
-                "them out."
-            )
         if str(self.onnx_log_level).upper() not in _LOG_LEVELS:
             raise InputError(
                 f"`onnx_log_level={self.onnx_log_level!r}` is no level; set it to one of {', '.join(_LOG_LEVELS)}."
@@ -75,7 +75,7 @@ class ORTTrainingArguments(TrainingArguments):
     @property
     def session_settings(self) -> SessionSettings:
         """How ONNX Runtime runs the graphs."""
-        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()))
+        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()), cache_dir=self.onnx_cache_dir)
 
 
 def uses_fused_adamw(args: Any) -> bool:

@@ -19,11 +19,16 @@ from portico.ort.settings import SessionSettings
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# Torch's own limit of 8 is reached by a generation: it has graphs for the first token, the second and the others, each
+# for one row and for several. What is beyond the limit would silently run in torch.
+_MOST_GRAPHS = 64
 # The last two are what transformers adds to every logger.
 _LOG_METHODS = ("debug", "info", "warning", "warning_advice", "warning_once")
 
 
-def compile(model: Model, *, settings: SessionSettings | None = None, strict: bool = False) -> Model:
+def compile(
+    model: Model, *, settings: SessionSettings | None = None, strict: bool = False, report: Report | None = None
+) -> Model:
     """Make ``model`` run forward, and its backward, in ONNX Runtime; in place, weights and names stay.
 
     The graphs are built at the first call in training and at the first without gradients, for tensors of any size.
@@ -33,6 +38,7 @@ def compile(model: Model, *, settings: SessionSettings | None = None, strict: bo
         model: Any module.
         settings: How ONNX Runtime runs.
         strict: Refuse a model of which a part would run in torch.
+        report: Where to take note of what is built; by default a new one.
 
     Returns:
         ``model`` itself.
@@ -45,7 +51,7 @@ def compile(model: Model, *, settings: SessionSettings | None = None, strict: bo
     call = model._compiled_call_impl
     if not isinstance(call, CompiledCall) or call.options != options:
         # This name of torch's makes calls of the module go elsewhere, and is not copied or pickled with it.
-        model._compiled_call_impl = call = CompiledCall(model, *options)
+        model._compiled_call_impl = call = CompiledCall(model, *options, report or Report())
     call.is_on = True
     return model
 
@@ -83,20 +89,20 @@ class CompiledCall:
         model: The module.
         settings: How ONNX Runtime runs.
         strict: Refuse a model of which a part would run in torch.
+        report: Where to take note of what is built.
 
     Attributes:
         is_on: Whether calls run in ONNX Runtime, or in torch for the time being.
-        report: What was built.
     """
 
-    def __init__(self, model: nn.Module, settings: SessionSettings, strict: bool) -> None:
+    def __init__(self, model: nn.Module, settings: SessionSettings, strict: bool, report: Report) -> None:
         from portico.ort.compiler.backend import make_backend
 
         self.options = (settings, strict)
         self.is_on = True
-        self.report = Report()
+        self.report = report
         self._in_torch = model._call_impl
-        backend = make_backend(settings, strict=strict, report=self.report)
+        backend = make_backend(settings, strict=strict, report=report)
         self._compiled = torch.compile(_own_function(model), backend=backend, dynamic=True, fullgraph=strict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +132,11 @@ def _tracing_options() -> Iterator[None]:
     # a cut through the graph. Sizes that are equal by chance, as those of a batch and of a layer, keep symbols of
     # their own: one of them is fixed by the weights.
     ignored = {getattr(logging.Logger, name) for name in _LOG_METHODS if hasattr(logging.Logger, name)}
-    options = {"specialize_float": True, "ignore_logger_methods": ignored}
+    options = {
+        "specialize_float": True,
+        "ignore_logger_methods": ignored,
+        "recompile_limit": _MOST_GRAPHS,
+    }
     no_duck_shapes = fx_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
     with torch._dynamo.config.patch(options), no_duck_shapes:
         yield

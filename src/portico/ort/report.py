@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
+from portico.ort.runtime.profile import operator_seconds
+
 
 @dataclass
 class GraphRecord:
@@ -22,13 +24,21 @@ class GraphRecord:
         kind: ``"forward"``, ``"backward"`` or ``"inference"``.
         num_onnx_nodes: Nodes handed to ONNX Runtime, before it fuses them.
         num_sessions: Parts that the graph was cut into by operators which run in torch.
-        build_seconds: Time to translate the graph and to prepare its sessions.
+        num_built: Those of them that the cache did not have.
+        build_seconds: Time to translate the graph and to prepare its sessions, or to find them in the cache.
     """
 
     kind: str
-    num_onnx_nodes: int
-    num_sessions: int
-    build_seconds: float
+    num_onnx_nodes: int = 0
+    num_sessions: int = 0
+    num_built: int = 0
+    build_seconds: float = 0.0
+
+    def note_session(self, num_onnx_nodes: int, is_built: bool) -> None:
+        """Take note of a part of the graph, and whether it was built or found in the cache."""
+        self.num_onnx_nodes += num_onnx_nodes
+        self.num_sessions += 1
+        self.num_built += is_built
 
 
 @dataclass
@@ -61,16 +71,31 @@ class Report:
     Attributes:
         graphs: Graphs in the order in which they were built.
         fallbacks: Operators that run in torch, by name.
+        profiled: Sessions whose time is measured; asked for the first time, they say it and measure no more.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
+    profiled: list[Any] = field(default_factory=list)
+    _operator_seconds: Counter[str] = field(default_factory=Counter)
     _breaks_before: Counter[str] = field(default_factory=lambda: Counter(counters["graph_break"]))
 
     @property
     def graph_breaks(self) -> dict[str, int]:
         """Causes for which torch cut a model into several graphs, and how often each did."""
         return dict(Counter(counters["graph_break"]) - self._breaks_before)
+
+    @property
+    def num_built(self) -> int:
+        """Sessions that the cache did not have."""
+        return sum(graph.num_built for graph in self.graphs)
+
+    @property
+    def operator_seconds(self) -> dict[str, float]:
+        """Seconds in each kind of operator of ONNX Runtime, longest first; empty without a profile."""
+        while self.profiled:
+            self._operator_seconds += operator_seconds(self.profiled.pop())
+        return dict(self._operator_seconds.most_common())
 
     def fallback(self, operator: str) -> Fallback:
         """Return the record of an operator that runs in torch."""
@@ -80,8 +105,10 @@ class Report:
         """Return everything as plain values, peak memory of the process in bytes among them."""
         return {
             "graphs": [asdict(graph) for graph in self.graphs],
+            "num_built": self.num_built,
             "fallbacks": {name: asdict(fallback) for name, fallback in self.fallbacks.items()},
             "graph_breaks": self.graph_breaks,
+            "operator_seconds": self.operator_seconds,
             "peak_memory_bytes": peak_memory(),
         }
 
@@ -89,12 +116,18 @@ class Report:
         nodes = sum(graph.num_onnx_nodes for graph in self.graphs)
         seconds = sum(graph.build_seconds for graph in self.graphs)
         kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(graph.kind for graph in self.graphs).items())
-        lines = [f"In ONNX Runtime: {nodes} nodes of {len(self.graphs)} graphs ({kinds}), built in {seconds:.1f} s"]
+        sessions = sum(graph.num_sessions for graph in self.graphs)
+        lines = [
+            f"In ONNX Runtime: {nodes} nodes of {len(self.graphs)} graphs ({kinds}); {self.num_built} of {sessions} "
+            f"sessions built, the others from the cache, in {seconds:.1f} s"
+        ]
         lines += [
             f"In torch: {name}, {fallback.num_nodes} nodes, {fallback.num_calls} calls, {fallback.seconds:.3f} s"
             for name, fallback in sorted(self.fallbacks.items())
         ]
         lines += [f"Graph break, {count} times: {cause}" for cause, count in self.graph_breaks.items()]
+        total = sum(self.operator_seconds.values())
+        lines += [f"{seconds / total:6.1%} in {name}" for name, seconds in list(self.operator_seconds.items())[:8]]
         return "\n".join([*lines, f"Peak memory: {peak_memory() / 2**20:.0f} MiB"])
 
 

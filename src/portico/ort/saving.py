@@ -1,7 +1,7 @@
 """A trained model as an ONNX file."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ _ASSERTIONS = {
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 }
-_AXIS_NAMES = ("batch_size", "sequence_length")
 
 
 def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
@@ -58,14 +57,36 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         model.train(was_training)
     _drop_assertions(exported)
     _check(exported)
-    translated = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
-    proto = translated.model
+    proto = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
+    # About calls from torch; users of the file have nothing to do with it.
+    del proto.metadata_props[:]
     _name_inputs(proto, list(inputs))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
     onnx.save_model(proto, path, save_as_external_data=too_large, location=f"{path.name}.data" if too_large else None)
     return path
+
+
+def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the inputs that a saved model takes, made of a batch of training: without labels.
+
+    Args:
+        model: The model.
+        batch: A batch; its tensors have at least one row.
+        label_names: Names of the labels in it. A decoder that would make its input of them gets that input instead.
+    """
+    inputs = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    labels = inputs.get("labels")
+    if labels is not None and "decoder_input_ids" not in inputs and _makes_decoder_inputs(model):
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
+    # A size of 1 would be taken for a constant.
+    return {name: torch.cat([value, value]) for name, value in inputs.items() if name not in label_names}
+
+
+def _makes_decoder_inputs(model: Any) -> bool:
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    return is_encoder_decoder and hasattr(model, "prepare_decoder_input_ids_from_labels")
 
 
 class _TensorsOnly(nn.Module):
@@ -133,7 +154,9 @@ def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> None:
     new_names = {value.name: name for value, name in zip(proto.graph.input, names, strict=True)}
     for value in proto.graph.input:
         value.name = new_names[value.name]
-        for dim, axis_name in zip(value.type.tensor_type.shape.dim, _AXIS_NAMES, strict=False):
+        prefix = "decoder_" if value.name.startswith("decoder_") else ""
+        axis_names = ("batch_size", f"{prefix}sequence_length")
+        for dim, axis_name in zip(value.type.tensor_type.shape.dim, axis_names, strict=False):
             if dim.dim_param:
                 dim.dim_param = axis_name
     for node in proto.graph.node:

@@ -141,6 +141,8 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
                 "`strategy='ort_ddp'`, or `devices=1`."
             )
         self._parallel_devices = devices
+        if devices:
+            self._root_device = devices[0]
 
 
 class ORTDDPStrategy(RunsInORT, DDPStrategy):

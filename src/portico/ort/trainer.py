@@ -1,6 +1,5 @@
 """``ORTTrainer``: a ``Trainer`` whose model runs in ONNX Runtime."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,69 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from portico.errors import InputTypeError
 from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
 from portico.ort.compiling import compiled_call, running_in_torch
+from portico.ort.old_optimum import OldOptimumArguments
 from portico.ort.packages import require
 from portico.ort.report import Report
-from portico.ort.saving import save_onnx
-from portico.ort.strategy import RunsInORT
-from portico.state import TrainingRun
+from portico.ort.saving import example_inputs, save_onnx
 from portico.trainer import Trainer
 
 
-class ORTMethods(Trainer):
+class ORTMethods(OldOptimumArguments):
     """Everything a trainer does differently in ONNX Runtime; mixed in before the trainer.
 
     ``class ORTMRCTrainer(ORTMethods, MRCTrainer)`` trains readers in ONNX Runtime.
+
+    Args: those of the trainer mixed into, in the order in which ``optimum`` had them.
+
+    Attributes:
+        arguments_class: What ``args`` has to be; one of it is made where there is none.
+
+    Raises:
+        InputError: If ONNX Runtime is not installed, or ``args`` know nothing of it.
     """
 
     args: ORTTrainingArguments
+    arguments_class: type[ORTTrainingArguments] = ORTTrainingArguments
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: Any = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_metrics: Callable[..., Any] | None = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        require()
+        args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
+        if not isinstance(args, self.arguments_class):
+            raise InputTypeError(
+                f"`args` is a {type(args).__name__}; give `portico.{self.arguments_class.__name__}`, or train with "
+                "`portico.Trainer` and `strategy='ort'`."
+            )
+        parts: dict[str, Any] = {
+            "model": model,
+            "args": args,
+            "data_collator": data_collator,
+            "train_dataset": train_dataset,
+            "eval_dataset": eval_dataset,
+            "processing_class": processing_class,
+            "model_init": model_init,
+            "compute_metrics": compute_metrics,
+            "callbacks": callbacks,
+            "optimizers": optimizers,
+            "preprocess_logits_for_metrics": preprocess_logits_for_metrics,
+        }
+        super().__init__(**parts, **options)
 
     @property
     def ort_report(self) -> Report | None:
@@ -79,63 +124,8 @@ class ORTMethods(Trainer):
         dataset = self.train_dataset if self.train_dataset is not None else self.eval_dataset
         loader = self.get_eval_dataloader(dataset)
         batch = self._prepare_inputs(next(iter(loader)))
-        inputs = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-        # A size of 1 would be taken for a constant.
-        return {name: torch.cat([value, value]) for name, value in inputs.items() if name not in self.label_names}
-
-    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
-        super()._use_lightning_trainer(run)
-        strategy = self.lightning_trainer.strategy
-        if isinstance(strategy, RunsInORT):
-            strategy.configure(
-                strict=self.args.strict,
-                evaluate_in_ort=self.args.evaluate_in_ort,
-                settings=self.args.session_settings,
-            )
+        return example_inputs(self.model, batch, self.label_names)
 
 
-class ORTTrainer(ORTMethods):
-    """A ``Trainer`` whose model runs forward, and its backward, in ONNX Runtime.
-
-    Args: those of :class:`portico.Trainer`, in the order in which ``optimum`` had them, with ``tokenizer`` as older
-    spelling of ``processing_class``.
-
-    Raises:
-        InputError: If ONNX Runtime is not installed.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        args: Any = None,
-        data_collator: Callable[[list[Any]], Any] | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        model_init: Callable[..., nn.Module] | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
-        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
-        *,
-        tokenizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        require()
-        if tokenizer is not None:
-            warnings.warn("`tokenizer` is now called `processing_class`.", FutureWarning, stacklevel=2)
-            processing_class = tokenizer
-        super().__init__(
-            model,
-            ORTTrainingArguments(output_dir="tmp_trainer") if args is None else args,
-            data_collator,
-            train_dataset,
-            eval_dataset,
-            processing_class,
-            model_init,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-            **kwargs,
-        )
+class ORTTrainer(ORTMethods, Trainer):
+    """A ``Trainer`` whose model runs forward, and its backward, in ONNX Runtime; see :class:`ORTMethods`."""

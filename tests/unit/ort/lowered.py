@@ -8,6 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import translate
 from portico.ort.runtime.program import Program
+from portico.ort.runtime.session import make_session
 from portico.ort.settings import SessionSettings
 
 
@@ -22,7 +23,7 @@ def in_onnxruntime(function: Any, *inputs: torch.Tensor, symbolic: bool = True) 
         if node.op == "call_function" and hasattr(node.target, "_schema") and node.target not in LOWERINGS
     }
     assert not missing, f"no lowering for {missing}"
-    program = Program(translate(module), SessionSettings(num_threads=1))
+    program = Program(make_session(translate(module), SessionSettings(num_threads=1)))
     result = program(*inputs, *(inputs[index].shape[axis] for index, axis in module.meta["sizes_of"]))
     return result if isinstance(result, tuple) else (result,)
 

@@ -20,7 +20,7 @@ class Recording:
 
 def make_binding(function, *inputs):
     module = make_fx(function, tracing_mode="fake")(*inputs)
-    binding = Binding(make_session(translate(module).model, SessionSettings(num_threads=1)))
+    binding = Binding(make_session(translate(module), SessionSettings(num_threads=1)))
     binding._session = Recording(binding._session)
     return binding
 

@@ -117,6 +117,18 @@ def test_the_report_is_saved_as_json(tmp_path):
     assert report.as_dict()["peak_memory_bytes"] > 2**20
 
 
+def test_a_profile_says_where_the_time_goes(tmp_path):
+    net = portico.ort.compile(make_net(), settings=portico.ort.SessionSettings(profile=True))
+    net(torch.randn(3, 4)).sum().backward()
+    report = compiled_call(net).report
+    seconds = report.operator_seconds
+    assert {"Gemm", "FusedGemm"} & set(seconds), seconds
+    assert list(seconds.values()) == sorted(seconds.values(), reverse=True)
+    net(torch.randn(3, 4))
+    assert report.as_dict()["operator_seconds"] == seconds, "a profile that was read has ended"
+    assert "% in ReduceSum" in str(report)
+
+
 def test_torch_knows_the_backend_by_name():
     importlib.import_module("portico.ort.compiler.backend")
     net, x = make_net(), torch.randn(3, 4)

@@ -138,16 +138,77 @@ def test_an_unknown_log_level_lists_the_known_ones(tmp_path):
         ORTTrainingArguments(output_dir=str(tmp_path), onnx_log_level="LOUD")
 
 
-def test_a_smoothed_loss_is_not_in_the_graph(tmp_path):
-    ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True)
-    with pytest.raises(InputError, match=r"`label_smoothing_factor=0.1` asks for is computed in torch; leave one"):
-        ORTTrainingArguments(output_dir=str(tmp_path), use_module_with_loss=True, label_smoothing_factor=0.1)
+def squared_logits(outputs, labels, num_items_in_batch=None):
+    return outputs["logits"].square().sum() / num_items_in_batch + labels.sum() * 0
+
+
+class Scorer(torch.nn.Module):
+    """Leaves the loss to others."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 2))
+
+    def forward(self, x, labels=None):
+        return {"logits": self.layers(x)}
+
+
+class Classes(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return {"x": torch.randn(3, generator=torch.Generator().manual_seed(index)), "labels": index % 2}
+
+
+@pytest.mark.parametrize("loss", [{"compute_loss_func": squared_logits}, {"label_smoothing_factor": 0.1}])
+def test_a_loss_of_the_users_is_in_the_graph_if_it_is_asked_for(loss, tmp_path):
+    parts = {name: value for name, value in loss.items() if callable(value)}
+    changes = {name: value for name, value in loss.items() if not callable(value)}
+    trainers = []
+    for trainer_class, arguments_class, options in (
+        (portico.Trainer, portico.TrainingArguments, {}),
+        (ORTTrainer, ORTTrainingArguments, {"use_module_with_loss": True, "strict": True}),
+    ):
+        args = toy_arguments(
+            tmp_path, arguments_class, num_train_epochs=1, eval_strategy="epoch", **changes, **options
+        )
+        data = {"train_dataset": Classes(), "eval_dataset": Classes()}
+        trainers.append(trainer_class(Scorer(), args, **data, **parts))
+        trainers[-1].train()
+    assert numbers(trainers[1]) == pytest.approx(numbers(trainers[0]), **EQUAL_TO_PLAIN)
+    # One whole graph for each kind: the model has none of its own.
+    assert [graph.kind for graph in trainers[1].ort_report.graphs] == ["forward", "backward", "inference"]
+    assert trainers[1]._module_with_loss is not None
 
 
 def test_the_older_name_of_the_processor_is_taken(tmp_path):
-    with pytest.warns(FutureWarning, match="`tokenizer` is now called `processing_class`"):
+    with pytest.warns(FutureWarning, match="`tokenizer` is called `processing_class` now"):
         trainer = ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), tokenizer=str)
     assert trainer.processing_class is str
+
+
+@pytest.mark.parametrize("name", ["feature", "task", "onnx_model_path"])
+def test_arguments_of_older_versions_that_told_what_to_export_are_taken(name, tmp_path):
+    with pytest.warns(FutureWarning, match=f"`{name}` has no effect any more: ") as warned:
+        ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), **{name: "anything"})
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(("in_ort", "kinds"), [(True, ["inference"]), (False, [])])
+def test_one_evaluation_may_be_said_to_run_elsewhere(in_ort, kinds, tmp_path):
+    trainer = reader(tmp_path, evaluate_in_ort=not in_ort)
+    with pytest.warns(FutureWarning, match=r"expressed by `ORTTrainingArguments\(evaluate_in_ort=...\)` now"):
+        trainer.evaluate(inference_with_ort=in_ort)
+    assert [graph.kind for graph in trainer.ort_report.graphs] == kinds
+    assert trainer.args.evaluate_in_ort is not in_ort
+
+
+def test_arguments_that_know_nothing_of_onnxruntime_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"`args` is a TrainingArguments; give `portico.ORTTrainingArguments`, or"):
+        ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path))
 
 
 def test_a_model_that_cannot_be_lowered_is_not_saved(tmp_path):

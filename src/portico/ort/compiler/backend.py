@@ -13,10 +13,13 @@ from torch._dynamo.backends.common import aot_autograd
 
 from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.fallbacks import run_in_torch
+from portico.ort.compiler.fingerprint import fingerprint
 from portico.ort.compiler.partition import partitioned
 from portico.ort.compiler.translation import translate
 from portico.ort.report import GraphRecord, Report
+from portico.ort.runtime.cache import SessionCache
 from portico.ort.runtime.program import Program
+from portico.ort.runtime.providers import device_of
 from portico.ort.settings import SessionSettings
 
 
@@ -60,20 +63,27 @@ class _Builder:
         self._settings = settings
         self._strict = strict
         self._report = report
+        self._cache = SessionCache(settings)
 
     def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         start = time.perf_counter()
         whole = partitioned(module)
-        num_nodes = []
+        record = GraphRecord(kind)
+        device = device_of(example_inputs)
         for name, part in list(whole.named_children()):
             if name.startswith("fused_"):
                 assert isinstance(part, fx.GraphModule)
-                translated = translate(part)
-                num_nodes.append(len(translated.model.graph.node))
-                setattr(whole, name, _Called(Program(translated, self._settings)))
+                key = fingerprint(part, self._settings)
+                session, is_built = self._cache.session(key, partial(translate, part), device)
+                program = Program(session, device)
+                setattr(whole, name, _Called(program))
+                record.note_session(program.num_nodes, is_built)
+                if self._settings.profile:
+                    self._report.profiled.append(session)
         run_in_torch(whole, strict=self._strict, report=self._report)
         whole.recompile()
-        self._report.graphs.append(GraphRecord(kind, sum(num_nodes), len(num_nodes), time.perf_counter() - start))
+        record.build_seconds = time.perf_counter() - start
+        self._report.graphs.append(record)
         return make_boxed_func(whole.forward)
 
 

@@ -20,6 +20,12 @@ FREE_VIEWS = {
     torch.ops.aten.expand.default,
     torch.ops.aten.alias.default,
     torch.ops.aten.detach.default,
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze.dims,
+    torch.ops.aten.unsqueeze.default,
 }
 
 
@@ -38,8 +44,38 @@ class Lowered(OperatorSupportBase):
 
 def partitioned(module: fx.GraphModule) -> fx.GraphModule:
     """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on."""
+    _view_outputs_outside(module.graph)
     partitioner = CapabilityBasedPartitioner(module, Lowered(), allows_single_node_partition=True)
-    return partitioner.partition_and_fuse()
+    whole = partitioner.partition_and_fuse()
+    for node in whole.graph.nodes:
+        # What comes out of ONNX Runtime is contiguous, where torch may have counted on other strides.
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
+    return whole
+
+
+def _view_outputs_outside(graph: fx.Graph) -> None:
+    """Let a view that is returned be made of its base outside, even if it is used inside too: there it is a copy."""
+    output = graph.output_node()
+    for node in output.all_input_nodes:
+        if node.target in FREE_VIEWS:
+            with graph.inserting_before(output):
+                output.replace_input_with(node, _copied_view(graph, node))
+            _erase_unused(graph, node)
+
+
+def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    if node.target not in FREE_VIEWS:
+        return node
+    base = _copied_view(graph, node.all_input_nodes[0])
+    return graph.node_copy(node, lambda argument: base if argument is node.all_input_nodes[0] else argument)
+
+
+def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+    while node.target in FREE_VIEWS and not node.users:
+        base = node.all_input_nodes[0]
+        graph.erase_node(node)
+        node = base
 
 
 def _has_types(node: fx.Node) -> bool:

@@ -1,5 +1,6 @@
 """From an FX graph of ATen operators to an ONNX model."""
 
+import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +15,7 @@ from portico.ort.compiler.graph import Graph
 from portico.ort.compiler.lowerings import LOWERINGS, Context
 from portico.ort.compiler.value import Value
 
-
-@dataclass(frozen=True)
-class Translated:
-    """An ONNX model with what a caller has to know about its ends.
-
-    Args:
-        model: The model.
-        input_orders: For each input the order of dimensions in which it lies in memory without gaps, where that is
-            not the order it has; ``None`` otherwise.
-        output_dtypes: Torch dtypes of the outputs.
-    """
-
-    model: onnx.ModelProto
-    input_orders: list[tuple[int, ...] | None]
-    output_dtypes: list[torch.dtype]
+_ENDS = "portico"
 
 
 def translate(
@@ -36,8 +23,10 @@ def translate(
     *,
     weights: Mapping[str, tuple[str, torch.Tensor]] | None = None,
     output_names: Sequence[str] = (),
-) -> Translated:
+) -> onnx.ModelProto:
     """Translate a module all of whose operators have a lowering.
+
+    What a caller has to know about it is in its metadata, for :meth:`Ends.of`: files keep it.
 
     Args:
         module: Graph of ATen operators.
@@ -47,6 +36,26 @@ def translate(
     # A compiler runs where tensors are fake; the constants of the model are real.
     with unset_fake_temporarily():
         return _Translation(module, weights or {}, output_names).run()
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What a caller has to know about a translated model.
+
+    Args:
+        input_orders: For each input the order of dimensions in which it lies in memory without gaps, where that is
+            not the order it has; ``None`` otherwise.
+        num_nodes: Nodes of the model before ONNX Runtime fuses them.
+    """
+
+    input_orders: list[tuple[int, ...] | None]
+    num_nodes: int
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str]) -> "Ends":
+        """Return what :func:`translate` wrote into the metadata of a model."""
+        orders, num_nodes = json.loads(metadata[_ENDS])
+        return cls([None if order is None else tuple(order) for order in orders], num_nodes)
 
 
 class _Translation:
@@ -59,12 +68,13 @@ class _Translation:
         self.graph = Graph()
         self.values: dict[fx.Node, Any] = {}
         self.input_orders: list[tuple[int, ...] | None] = []
-        self.output_dtypes: list[torch.dtype] = []
 
-    def run(self) -> Translated:
+    def run(self) -> onnx.ModelProto:
         for node in self.module.graph.nodes:
             getattr(self, node.op)(node)
-        return Translated(self.graph.model(), self.input_orders, self.output_dtypes)
+        model = self.graph.model()
+        onnx.helper.set_model_props(model, {_ENDS: json.dumps([self.input_orders, len(model.graph.node)])})
+        return model
 
     def placeholder(self, node: fx.Node) -> None:
         if node.name in self.weights:
@@ -108,7 +118,6 @@ class _Translation:
         names: Sequence[str | None] = self.output_names or [None] * len(results)
         for result, name in zip(results, names, strict=True):
             fake = result.meta["val"]
-            self.output_dtypes.append(fake.dtype)
             self.graph.output(self.values[result], fake.dtype, fake.dim(), name)
 
 

@@ -6,15 +6,18 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
+from portico.ort.runtime.providers import CPU
+
 
 class Binding:
     """Runs a session on torch tensors.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
+        device: Where the tensors are; on a CUDA device too nothing is copied.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, device: torch.device = CPU) -> None:
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -23,8 +26,9 @@ class Binding:
         self._input_names = [value.name for value in session.get_inputs()]
         self._output_names = [value.name for value in session.get_outputs()]
         self._options = onnxruntime.RunOptions()
-        cpu = state.OrtDevice(state.OrtDevice.cpu(), state.OrtDevice.default_memory(), 0)
-        self._devices = [cpu] * len(self._output_names)
+        kind = state.OrtDevice.cuda() if device.type == "cuda" else state.OrtDevice.cpu()
+        place = state.OrtDevice(kind, state.OrtDevice.default_memory(), device.index or 0)
+        self._devices = [place] * len(self._output_names)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run on contiguous tensors and return new ones; boolean ones come back as boolean."""

@@ -1,26 +1,30 @@
-"""A translated graph, ready to be called with torch tensors."""
+"""A session, ready to be called with torch tensors."""
 
 from typing import Any
 
 import torch
 
-from portico.ort.compiler.translation import Translated
+from portico.ort.compiler.translation import Ends
 from portico.ort.runtime.binding import Binding
-from portico.ort.runtime.session import make_session
-from portico.ort.settings import SessionSettings
+from portico.ort.runtime.providers import CPU
 
 
 class Program:
     """Calls an ONNX Runtime session as the FX module that it came from was called.
 
     Args:
-        translated: The model and its ends.
-        settings: How ONNX Runtime runs it.
+        session: An ``onnxruntime.InferenceSession`` of a translated model.
+        device: Where the tensors are.
+
+    Attributes:
+        num_nodes: Nodes of the model before ONNX Runtime fused them.
     """
 
-    def __init__(self, translated: Translated, settings: SessionSettings) -> None:
-        self._orders = translated.input_orders
-        self._binding = Binding(make_session(translated.model, settings))
+    def __init__(self, session: Any, device: torch.device = CPU) -> None:
+        ends = Ends.of(session.get_modelmeta().custom_metadata_map)
+        self.num_nodes = ends.num_nodes
+        self._orders = ends.input_orders
+        self._binding = Binding(session, device)
 
     def __call__(self, *args: Any) -> Any:
         """Run on tensors and sizes, in the order of the graph's inputs."""

@@ -1,15 +1,65 @@
 """Sessions of ONNX Runtime."""
 
+import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import onnx
 import torch
+from onnx import TensorProto
 
+from portico.errors import InputError
+from portico.ort.runtime.providers import CPU, providers_for
 from portico.ort.settings import SessionSettings
 
+_ERROR = 3
+_FLOATS = {
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.DOUBLE: "float64",
+}
 
-def make_session(model: onnx.ModelProto, settings: SessionSettings) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that runs ``model`` on the CPU."""
+
+def make_session(model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU) -> Any:
+    """Return an ``onnxruntime.InferenceSession`` that runs ``model``, after fusing what it can.
+
+    Raises:
+        InputError: If ONNX Runtime has no kernel for a type that the model computes in.
+    """
+    return _prepared(model, _running_options(settings), device)
+
+
+def optimize(model: onnx.ModelProto, path: Path, settings: SessionSettings, device: torch.device = CPU) -> None:
+    """Write what ONNX Runtime makes of ``model`` on this machine as an ONNX file.
+
+    Raises:
+        InputError: As :func:`make_session`.
+    """
+    options = _options(settings)
+    options.optimized_model_filepath = str(path)
+    # It warns that the file may be of use on machines like this one only: the cache's keys name the machine.
+    options.log_severity_level = max(settings.log_level, _ERROR)
+    _prepared(model, options, device)
+
+
+def load_session(path: Path, settings: SessionSettings, device: torch.device = CPU) -> Any:
+    """Return a session that runs a file of :func:`optimize` as it is."""
+    import onnxruntime
+
+    options = _running_options(settings)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(str(path), options, providers=providers_for(device))
+
+
+def _running_options(settings: SessionSettings) -> Any:
+    options = _options(settings)
+    options.enable_profiling = settings.profile
+    options.profile_file_prefix = str(Path(tempfile.gettempdir()) / "portico_onnxruntime")
+    return options
+
+
+def _options(settings: SessionSettings) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -21,4 +71,26 @@ def make_session(model: onnx.ModelProto, settings: SessionSettings) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     for name, value in settings.entries.items():
         options.add_session_config_entry(name, value)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return options
+
+
+def _prepared(model: onnx.ModelProto, options: Any, device: torch.device) -> Any:
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers_for(device))
+    except NoKernel as error:
+        raise InputError(_about_missing_kernel(str(error), model, device)) from error
+
+
+def _about_missing_kernel(reason: str, model: onnx.ModelProto, device: torch.device) -> str:
+    operator = re.search(r"implementation for (\w+)", reason)
+    given = {value.type.tensor_type.elem_type for value in model.graph.input}
+    given |= {attribute.i for node in model.graph.node if node.op_type == "Cast" for attribute in node.attribute}
+    types = " and ".join(name for number, name in _FLOATS.items() if number in given) or "a type of this model"
+    return (
+        f"ONNX Runtime has no kernel for {operator[1] if operator else reason} in {types} on {device.type}; let the "
+        "model compute in float32 (leave `bf16` and `precision` out, and the model uncast), or set `strategy='auto'` "
+        "to run it in torch."
+    )

@@ -9,6 +9,7 @@ from portico.ort.compiler.lowerings import (
     indexing,
     matrices,
     normalization,
+    pooling,
     reductions,
     shapes,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "indexing",
     "matrices",
     "normalization",
+    "pooling",
     "reductions",
     "shapes",
 ]

@@ -124,7 +124,7 @@ def _scaled(context: Context, value: Value, factor: Any) -> Value:
     return context.graph.op("Mul", value, context.graph.scalar(factor, context.out.dtype))
 
 
-@lowers(aten.div.Tensor, aten.div.Scalar)
+@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(context: Context, x: Any, y: Any) -> Value:
     return context.graph.op("Div", *promoted(context, context.out.dtype, x, y))
 
@@ -249,6 +249,11 @@ def addcmul(context: Context, x: Value, first: Value, second: Value, *, value: A
 @lowers(aten._to_copy.default)
 def to_copy(context: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
     return context.graph.cast(x, dtype or context.out.dtype)
+
+
+@lowers(torch.ops.prims.convert_element_type.default)
+def convert_element_type(context: Context, x: Value, dtype: torch.dtype) -> Value:
+    return context.graph.cast(x, dtype)
 
 
 @lowers(

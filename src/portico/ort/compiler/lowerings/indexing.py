@@ -21,14 +21,24 @@ def embedding(context: Context, weight: Value, indices: Value, *_: Any, **__: An
 def embedding_dense_backward(
     context: Context, grad: Value, indices: Value, num_weights: Any, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
-    assert not scale_grad_by_freq, "the partitioner leaves this case to ATen"
     graph = context.graph
     rows = graph.op("Unsqueeze", indices, graph.axes(-1))
+    if scale_grad_by_freq:
+        grad = graph.op("Div", grad, _frequencies(context, indices, rows, num_weights))
     if padding_idx >= 0:
         padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
         grad = graph.op("Where", padded, graph.constant(0, context.out.dtype), grad)
     zeros = filled(context, [num_weights, context.out.shape[1]], 0)
     return graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), grad, reduction="add")
+
+
+def _frequencies(context: Context, indices: Value, rows: Value, num_weights: Any) -> Value:
+    """Return how often each index occurs among the indices, ``[..., 1]``."""
+    graph = context.graph
+    ones = graph.op("Expand", graph.constant(1, context.out.dtype), graph.op("Shape", indices))
+    zeros = filled(context, [num_weights], 0)
+    counts = graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), ones, reduction="add")
+    return graph.op("Unsqueeze", graph.op("Gather", counts, indices, axis=0), graph.axes(-1))
 
 
 @lowers(aten.gather.default)

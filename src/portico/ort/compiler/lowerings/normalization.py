@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from portico.ort.compiler.dtypes import onnx_type
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers
 from portico.ort.compiler.value import Value
@@ -15,6 +16,17 @@ aten = torch.ops.aten
 @lowers(aten._softmax.default)
 def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
     return context.graph.op("Softmax", context.graph.cast(x, context.out.dtype), axis=dim)
+
+
+@lowers(aten._safe_softmax.default)
+def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    graph, dtype = context.graph, context.out.dtype
+    x, nothing = graph.cast(x, dtype), graph.constant(float("-inf"), dtype)
+    # A row of nothing but -inf has no probabilities: torch says zero.
+    is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
+    floor = graph.op("Where", is_alive, nothing, graph.constant(0, dtype))
+    probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
+    return graph.op("Mul", probabilities, graph.op("Cast", is_alive, to=onnx_type(dtype)))
 
 
 @lowers(aten._log_softmax.default)
@@ -121,7 +133,7 @@ def native_batch_norm_functional(
     dtype = running_var.dtype or torch.float32
     size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
     channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
-    count = graph.op("Cast", graph.op("Div", size, channels), to=_float_type(dtype))
+    count = graph.op("Cast", graph.op("Div", size, channels), to=onnx_type(dtype))
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
     return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
 
@@ -199,9 +211,3 @@ def _along_channels(graph: Any, value: Any, rank: int) -> Value:
 def _moved(graph: Any, old: Value, new: Value, momentum: float) -> Value:
     kept = graph.op("Mul", old, graph.constant(1 - momentum, old.dtype))
     return graph.op("Add", kept, graph.op("Mul", new, graph.constant(momentum, old.dtype)))
-
-
-def _float_type(dtype: torch.dtype) -> int:
-    from portico.ort.compiler.dtypes import onnx_type
-
-    return onnx_type(dtype)

@@ -1,0 +1,56 @@
+"""``ORTSeq2SeqTrainer``: evaluation by tokens that are generated in ONNX Runtime."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from portico.ort.arguments import ORTTrainingArguments
+from portico.ort.compiling import compile as compile_in_ort
+from portico.ort.compiling import compiled_call, restore
+from portico.ort.trainer import ORTMethods
+from portico.seq2seq.arguments import Seq2SeqTrainingArguments
+from portico.seq2seq.trainer import Seq2SeqTrainer
+
+
+@dataclass
+class ORTSeq2SeqTrainingArguments(ORTTrainingArguments, Seq2SeqTrainingArguments):
+    """:class:`~portico.ort.arguments.ORTTrainingArguments` with the settings of generation.
+
+    ``predict_with_generate``, ``generation_max_length``, ``generation_num_beams`` and ``generation_config`` are
+    Hugging Face's.
+    """
+
+
+class ORTSeq2SeqTrainer(ORTMethods, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` in ONNX Runtime; see :class:`~portico.ort.trainer.ORTMethods` for the arguments.
+
+    The search runs in torch, every step of the model in ONNX Runtime, with the cache of keys and values that the
+    model would have in torch.
+    """
+
+    arguments_class = ORTSeq2SeqTrainingArguments
+
+    @override
+    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
+        with _encoder_in_ort(self.model):
+            return super()._generate(inputs, gen_kwargs)
+
+
+@contextmanager
+def _encoder_in_ort(model: Any) -> Iterator[None]:
+    """Let the encoder, which ``generate`` calls by itself, run where the model runs."""
+    call = compiled_call(model)
+    if call is None or not call.is_on or not model.config.is_encoder_decoder:
+        yield
+        return
+    encoder, (settings, strict) = model.get_encoder(), call.options
+    compile_in_ort(encoder, settings=settings, strict=strict, report=call.report)
+    try:
+        yield
+    finally:
+        # Within the whole model it is a part of the model's graph.
+        restore(encoder)

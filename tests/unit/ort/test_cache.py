@@ -1,0 +1,144 @@
+import json
+import logging
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+import portico.ort
+from portico import InputError, ORTTrainingArguments
+from portico.ort import SessionSettings
+from portico.ort.compiling import compiled_call
+from portico.ort.runtime.cache import cache_folder
+
+SCRIPT = """
+import json, sys
+import torch
+import portico.ort
+from portico.ort.compiling import compiled_call
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.GELU())
+net.append(torch.nn.Linear(8, int(sys.argv[1])))
+portico.ort.compile(net)
+losses = []
+for rows in (3, 5):
+    loss = net(torch.randn(rows, 4)).square().sum()
+    loss.backward()
+    losses.append(loss.item())
+report = compiled_call(net).report.as_dict()
+print(json.dumps([losses, sum(graph["num_sessions"] for graph in report["graphs"]), report["num_built"]]))
+"""
+
+
+def in_fresh_process(folder, width=2):
+    """Train in a process of its own; return the losses, and how many sessions there are and were built."""
+    environment = {**os.environ, "PORTICO_ORT_CACHE_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning:portico", "-c", SCRIPT, str(width)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compiled(folder, **options):
+    torch.manual_seed(0)
+    return portico.ort.compile(nn.Linear(4, 2), settings=SessionSettings(cache_dir=str(folder), **options))
+
+
+def num_built(net):
+    net(torch.ones(3, 4)).sum().backward()
+    return compiled_call(net).report.as_dict()["num_built"]
+
+
+def test_a_second_start_of_the_same_run_builds_nothing(tmp_path):
+    first = in_fresh_process(tmp_path)
+    second = in_fresh_process(tmp_path)
+    assert first[1] == first[2] > 0
+    assert second == [first[0], first[1], 0]
+
+
+@pytest.mark.slow
+def test_two_processes_may_start_at_once(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: in_fresh_process(tmp_path), range(2)))
+    assert found[0][0] == found[1][0]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".onnx"}, "nothing half written is left"
+    assert in_fresh_process(tmp_path)[2] == 0
+    assert in_fresh_process(tmp_path, width=3)[2] > 0, "another graph"
+
+
+def test_another_graph_or_option_is_built(tmp_path):
+    assert num_built(compiled(tmp_path)) == 2
+    assert num_built(compiled(tmp_path)) == 0
+    assert num_built(compiled(tmp_path, log_level=2, num_threads=2)) == 0, "these change nothing in a graph"
+    assert num_built(compiled(tmp_path, entries={"session.set_denormal_as_zero": "1"})) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", "half"])
+def test_a_broken_file_is_announced_and_built_again(content, tmp_path, caplog):
+    num_built(compiled(tmp_path))
+    for path in tmp_path.iterdir():
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2] if content == "half" else content)
+    with caplog.at_level(logging.WARNING, "portico"):
+        assert num_built(compiled(tmp_path)) == 2
+    assert "in the cache of ONNX Runtime's graphs is broken and is built again" in caplog.text
+    assert num_built(compiled(tmp_path)) == 0
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    wrong = tmp_path / "file" / "folder"
+    with pytest.raises(InputError, match=r"`onnx_cache_dir='.*folder'` cannot be written \(Not a directory\); give"):
+        compiled(wrong)
+    monkeypatch.setenv("PORTICO_ORT_CACHE_DIR", str(wrong))
+    with pytest.raises(InputError, match=r"`PORTICO_ORT_CACHE_DIR='.*folder'` cannot be written"):
+        portico.ort.compile(nn.Linear(4, 2))
+
+
+def test_a_read_only_folder_is_refused(tmp_path, monkeypatch):
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(InputError, match=r"cannot be written \(Permission denied\); give a folder that can, or"):
+        cache_folder(tmp_path)
+
+
+def test_nobody_has_to_have_a_home(tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("PORTICO_ORT_CACHE_DIR")
+    assert cache_folder(None) is None
+    assert "cannot be written, so ONNX Runtime's graphs are built anew at each start" in caplog.text
+
+
+def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    net = compiled(tmp_path)
+
+    def refuse(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("portico.ort.runtime.cache.optimize", refuse)
+    assert num_built(net) == 2
+    assert "cannot be written ([Errno 28] No space left on device); the run goes on" in caplog.text
+
+
+def test_where_the_cache_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PORTICO_ORT_CACHE_DIR")
+    assert cache_folder(None) == tmp_path / "home" / "portico" / "onnxruntime"
+    monkeypatch.setenv("PORTICO_ORT_CACHE_DIR", str(tmp_path / "environment"))
+    assert cache_folder(None) == tmp_path / "environment"
+    assert cache_folder(tmp_path / "chosen") == tmp_path / "chosen"
+    assert cache_folder("off") is None
+    args = ORTTrainingArguments(output_dir=str(tmp_path), onnx_cache_dir="somewhere")
+    assert args.session_settings.cache_dir == "somewhere"
