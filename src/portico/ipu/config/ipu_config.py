@@ -69,7 +69,7 @@ class IPUConfig:
         auto_loss_scaling: Let the loss scaling follow the gradients.
         executable_cache_dir: Where programs are kept; ``""`` and ``"disabled"`` for nowhere.
         explicit_ir_inference: A compiler option.
-        execute_encoder_on_cpu_for_generation: Not supported.
+        execute_encoder_on_cpu_for_generation: Run the encoder on the host when tokens are generated.
         inference_*: The same for inference; layers, IPUs and ``matmul_proportion`` follow training by default.
 
     Attributes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from portico.ipu.emulator.device.half import half_arithmetic
 from portico.ipu.emulator.device.memory import DeviceMemory
 from portico.ipu.emulator.device.randomness import DeviceRandomness
 from portico.ipu.emulator.errors import Error
@@ -57,7 +58,7 @@ def compile_model(
         refuse_data_dependence(module, micro_batch)
     execution = options.execution_strategy
     trace = ProgramTrace(PipelinePosition(execution.stages), memory.parameters)
-    with torch.random.fork_rng(devices=[]), memory.swapped_in():
+    with torch.random.fork_rng(devices=[]), memory.swapped_in(), half_arithmetic(memory.parameters):
         memory.enter_replica(0)
         randomness.enter(0, 0)
         with memory.buffers_on_trial(), torch.set_grad_enabled(training):

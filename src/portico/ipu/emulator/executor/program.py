@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from portico.ipu.emulator.device.gradients import GradientAccumulator
+from portico.ipu.emulator.device.half import half_arithmetic
 from portico.ipu.emulator.device.loss_scaling import AutomaticLossScaling
 from portico.ipu.emulator.device.memory import DeviceMemory
 from portico.ipu.emulator.device.optimizer import DeviceOptimizer
@@ -103,6 +104,7 @@ class Program:
             self._randomness.call(),
             self._structure.restored(),
             self._memory.swapped_in(),
+            half_arithmetic(self._memory.parameters),
             active_faults(),
         ):
             yield
