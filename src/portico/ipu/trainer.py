@@ -131,9 +131,9 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         """Refuse: a model is compiled once for a trainer.
 
         Raises:
-            NotImplementedError: Always.
+            InputError: Always.
         """
-        raise NotImplementedError(
+        raise InputError(
             "Hyperparameter search is not supported on IPUs; start a run for each setting, for example with a sweep "
             "on the command line."
         )

@@ -19,6 +19,7 @@ from portico.ipu.emulator.executor.layout import BatchLayout, MicroBatch, map_st
 from portico.ipu.emulator.executor.outputs import OutputCollector
 from portico.ipu.emulator.faults import active_faults
 from portico.ipu.emulator.options.options import Options
+from portico.ipu.emulator.running import running
 from portico.ipu.emulator.tracing.position import PipelinePosition
 from portico.ipu.emulator.tracing.trace import ProgramTrace
 
@@ -101,6 +102,7 @@ class Program:
     @contextmanager
     def _running(self) -> Iterator[None]:
         with (
+            running(),
             self._randomness.call(),
             self._structure.restored(),
             self._memory.swapped_in(),
