@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from transformers.trainer_pt_utils import LabelSmoother
 
 from portico.errors import InputError
 from portico.ipu import backend
@@ -48,6 +49,23 @@ class DeviceProgram(nn.Module):
                 "loss is part of the program, and computing it in `compute_loss` would train nothing."
             )
         return outputs
+
+
+def program_loss(
+    label_smoother: LabelSmoother | None, compute_loss_func: Any, *, shifts_labels: bool
+) -> LossFunction | None:
+    """Return the loss that is computed inside the program, of the outputs and the labels; ``None`` for the model's.
+
+    Args:
+        label_smoother: Smooths the labels.
+        compute_loss_func: The user's; it wins.
+        shifts_labels: Whether the loss is that of the next token.
+    """
+    if compute_loss_func is not None:
+        return lambda outputs, labels: compute_loss_func(outputs, labels, num_items_in_batch=None)
+    if label_smoother is not None:
+        return lambda outputs, labels: label_smoother(outputs, labels, shift_labels=shifts_labels)
+    return None
 
 
 def _by_name(outputs: Any) -> dict[str, Any]:

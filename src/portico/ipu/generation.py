@@ -19,7 +19,11 @@ from portico.ipu.executors import ProgramPool
 from portico.ipu.padding import cut_back, filled_up, num_rows
 
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
-_KEPT_INPUTS = ("attention_mask", "position_ids", "encoder_outputs")
+Encode = Callable[[dict[str, Any]], dict[str, Any]]
+# What a decoder gets for every token; of a model with an encoder, under names that begin with `decoder_`.
+_PER_TOKEN = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+# What only matters to caches, which programs do not have.
+_OF_CACHES = ("cache_position",)
 
 
 class ProgramCalls:
@@ -30,13 +34,17 @@ class ProgramCalls:
         programs: Where the programs are kept, and which is attached.
         options: Of the programs.
         prepare: Brings inputs into the programs' precision.
+        place: Lets the model lie where inference has it; called before a program is compiled.
     """
 
-    def __init__(self, module: nn.Module, programs: ProgramPool, options: Any, prepare: Prepare) -> None:
+    def __init__(
+        self, module: nn.Module, programs: ProgramPool, options: Any, *, prepare: Prepare, place: Callable[[], None]
+    ) -> None:
         self._module = module
         self._programs = programs
         self._options = options
         self._prepare = prepare
+        self._place = place
         self._by_shape: dict[Any, Any] = {}
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -47,8 +55,31 @@ class ProgramCalls:
         batch = self._prepare(filled_up(inputs, size))
         shape = tuple((name, _shape(value)) for name, value in batch.items())
         if shape not in self._by_shape:
+            self._place()
             self._by_shape[shape] = self._programs.make_inference(DeviceProgram(self._module), self._options)
         return cut_back(dict(self._programs.ready(self._by_shape[shape])(**batch)), rows, size)
+
+
+class HostCalls:
+    """Runs a module on the host, for inference.
+
+    Args:
+        module: The module.
+        prepare: Brings inputs into the module's precision.
+    """
+
+    def __init__(self, module: nn.Module, prepare: Prepare) -> None:
+        self._module = module
+        self._prepare = prepare
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs of the module by name."""
+        was_training = self._module.training
+        self._module.eval()
+        try:
+            return dict(self._module(**self._prepare(inputs)))
+        finally:
+            self._module.train(was_training)
 
 
 class DeviceGenerator:
@@ -59,14 +90,27 @@ class DeviceGenerator:
         programs: Where the programs are kept.
         options: Of inference programs.
         prepare: Brings inputs into the programs' precision.
+        place: Lets the model lie where inference has it.
+        encodes_on_host: Whether the encoder, if there is one, runs on the host instead of in a program.
     """
 
-    def __init__(self, model: Any, programs: ProgramPool, options: Any, prepare: Prepare) -> None:
+    def __init__(
+        self,
+        model: Any,
+        programs: ProgramPool,
+        options: Any,
+        *,
+        prepare: Prepare,
+        place: Callable[[], None],
+        encodes_on_host: bool = False,
+    ) -> None:
         self._model = model
-        self._decoder = ProgramCalls(model, programs, options, prepare)
-        self._encoder: ProgramCalls | None = None
-        if model.config.is_encoder_decoder:
-            self._encoder = ProgramCalls(model.get_encoder(), programs, options, prepare)
+        self._decoder = ProgramCalls(model, programs, options, prepare=prepare, place=place)
+        self._encoder: Encode | None = None
+        if model.config.is_encoder_decoder and encodes_on_host:
+            self._encoder = HostCalls(model.get_encoder(), prepare)
+        elif model.config.is_encoder_decoder:
+            self._encoder = ProgramCalls(model.get_encoder(), programs, options, prepare=prepare, place=place)
         self._longest = 0
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
@@ -104,16 +148,17 @@ class DeviceGenerator:
         return BaseModelOutput(last_hidden_state=self._encoder(given)["last_hidden_state"])
 
     def _step(self, *args: Any, **inputs: Any) -> Seq2SeqLMOutput:
-        name = "decoder_input_ids" if self._encoder is not None else "input_ids"
-        tokens = inputs[name]
-        length = tokens.shape[1]
-        given = {key: inputs[key] for key in _KEPT_INPUTS if inputs.get(key) is not None}
-        if "encoder_outputs" in given:
-            given["encoder_outputs"] = (given["encoder_outputs"][0],)
-        else:
-            given = {key: self._lengthened(value) for key, value in given.items()}
-        logits = self._decoder({**given, name: self._lengthened(tokens)})["logits"]
-        return Seq2SeqLMOutput(logits=logits[:, :length].float())
+        prefix = "decoder_" if self._encoder is not None else ""
+        per_token = [f"{prefix}{name}" for name in _PER_TOKEN]
+        length = inputs[per_token[0]].shape[1]
+        given: dict[str, Any] = {
+            name: self._lengthened(value) if name in per_token else value
+            for name, value in inputs.items()
+            if isinstance(value, Tensor) and name not in _OF_CACHES
+        }
+        if self._encoder is not None:
+            given["encoder_outputs"] = (inputs["encoder_outputs"][0],)
+        return Seq2SeqLMOutput(logits=self._decoder(given)["logits"][:, :length].float())
 
     def _lengthened(self, tokens: Tensor) -> Tensor:
         return pad(tokens, (0, self._longest - tokens.shape[1]))

@@ -14,7 +14,7 @@ from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.trainer import Trainer
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
-from portico.ipu.facade.optimization import rebind_schedule
+from portico.ipu.facade.conversion import rebind_schedule
 from portico.ipu.precision import PRECISIONS
 from portico.ipu.trainer import IPUTrainer
 

@@ -8,7 +8,6 @@ import torch
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import RunningStage
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -18,10 +17,10 @@ from portico.ipu import backend
 from portico.ipu.config import IPUConfig
 from portico.ipu.data import ipu_loader
 from portico.ipu.executors import ProgramPool
+from portico.ipu.module_checks import check_module, check_optimizers
 from portico.ipu.precision import IPUPrecision
+from portico.ipu.strategy_options import StrategyOptions
 from portico.ipu.traced_step import TracedStep, mean_loss, step_arguments
-
-_TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 class IPUStrategy(SingleDeviceStrategy):
@@ -60,15 +59,11 @@ class IPUStrategy(SingleDeviceStrategy):
     ) -> None:
         super().__init__("cpu", accelerator, checkpoint_io, precision_plugin)
         self.ipu_config = ipu_config
-        self._given_options = (training_opts, inference_opts)
-        self._options: dict[bool, Any] = {}
+        self._options = StrategyOptions(ipu_config, training_opts, inference_opts)
         self.parallel_devices: list[torch.device] | None = None
         self._programs = ProgramPool()
         # By the name of a step, and of `ipu_model` by whether it trains.
         self._made: dict[str | bool, Any] = {}
-        self._accumulation = 1
-
-    # Options
 
     @property
     def training_opts(self) -> Any:
@@ -81,20 +76,8 @@ class IPUStrategy(SingleDeviceStrategy):
         return self._stage_options(training=False)
 
     def _stage_options(self, *, training: bool) -> Any:
-        if training not in self._options:
-            given = self._given_options[0 if training else 1]
-            self._options[training] = self._new_options(training) if given is None else given
-        return self._options[training]
-
-    def _new_options(self, training: bool) -> Any:
-        if self.ipu_config is not None:
-            options = self.ipu_config.to_options(for_inference=not training)
-        else:
-            options = backend.Options().autoRoundNumIPUs(True)
-            options.replicationFactor(len(self.parallel_devices or [self.root_device]))
-        if training and self._accumulation > 1:
-            options.Training.gradientAccumulation(self._accumulation)
-        return options
+        self._options.num_replicas = len(self.parallel_devices or [self.root_device])
+        return self._options.of(training=training)
 
     @override
     @property
@@ -112,35 +95,18 @@ class IPUStrategy(SingleDeviceStrategy):
     def setup(self, trainer: pl.Trainer) -> None:
         """Check what the run asks for, and take gradient accumulation over from Lightning."""
         assert self.lightning_module is not None
-        _check_module(self.lightning_module)
+        check_module(self.lightning_module)
         if trainer.gradient_clip_val:
             raise InputError(
                 f"`gradient_clip_val={trainer.gradient_clip_val}` clips on the host, which never sees the gradients "
                 "of a program; give the optimizer `max_grad_norm` (of `poptorch.optim`) instead."
             )
-        self._take_accumulation(trainer)
+        if trainer.accumulate_grad_batches != 1:
+            self._options.take_accumulation(trainer.accumulate_grad_batches)
+            # The program accumulates; Lightning would divide the loss, and step on every n-th batch only.
+            trainer.accumulate_grad_batches = 1
         super().setup(trainer)
-        if self.optimizers and isinstance(self.optimizers[0], torch.optim.LBFGS):
-            raise InputError(
-                "LBFGS calls the model several times a step, which a program cannot; use another optimizer."
-            )
-
-    def _take_accumulation(self, trainer: pl.Trainer) -> None:
-        number = trainer.accumulate_grad_batches
-        if number == 1:
-            return
-        options = self._given_options[0]
-        given = self.ipu_config.gradient_accumulation_steps if self.ipu_config is not None else 1
-        if options is not None:
-            given = options.Training.gradient_accumulation
-        if given not in (1, number) or (options is not None and given != number):
-            raise InputError(
-                f"`accumulate_grad_batches={number}` and the options of the program, which accumulate {given}, "
-                "contradict each other; set one of them."
-            )
-        self._accumulation = number
-        # The program accumulates; Lightning would divide the loss, and step on every n-th batch only.
-        trainer.accumulate_grad_batches = 1
+        check_optimizers(self.optimizers)
 
     @override
     def teardown(self) -> None:
@@ -148,9 +114,9 @@ class IPUStrategy(SingleDeviceStrategy):
         self._programs.destroy()
         self._made.clear()
         module = self.lightning_module
-        if self._accumulation > 1 and module is not None and module._trainer is not None:
-            module.trainer.accumulate_grad_batches = self._accumulation
-            self._accumulation = 1
+        if self._options.accumulation > 1 and module is not None and module._trainer is not None:
+            module.trainer.accumulate_grad_batches = self._options.accumulation
+            self._options.accumulation = 1
         super().teardown()
 
     @override
@@ -250,23 +216,3 @@ class IPUStrategy(SingleDeviceStrategy):
         module = self.lightning_module
         assert module is not None
         return module.trainer.state.stage
-
-
-def _check_module(module: pl.LightningModule) -> None:
-    if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
-        raise InputError(
-            f"`strategy='ipu'` came to a {type(module.facade).__name__}, which does not know programs; use "
-            "`IPUTrainer`, `IPUSeq2SeqTrainer` or `IPUGradientDescentTrainer`, or mix "
-            "`portico.ipu.trainer.IPUMethods` into your trainer."
-        )
-    if not module.automatic_optimization:
-        raise InputError(
-            "The module optimizes manually, but a program makes the weight updates itself; set "
-            "`automatic_optimization=True`."
-        )
-    for name in _TRANSFER_HOOKS:
-        if is_overridden(name, module):
-            raise InputError(
-                f"Overriding `{name}` is not supported with IPUs: a program takes its batch from the host; change the "
-                "batch in the data set or in `collate_fn`."
-            )

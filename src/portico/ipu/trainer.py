@@ -14,11 +14,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from portico.errors import InputError
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
+from portico.ipu.device_program import program_loss
 from portico.ipu.executors import ProgramPool
 from portico.ipu.facade.loading import LoadingMethods
 from portico.ipu.facade.optimization import OptimizerMethods
-from portico.ipu.facade.programs import program_loss
 from portico.ipu.facade.saving import IPUSavingMethods
+from portico.ipu.pipelining.serialization import serialize
 from portico.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -78,10 +79,12 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         self.placement = None
         self.placement_report = None
         self.loss_function = None
-        self._pending_device_rng = None
+        self._pending_device_rng = self._is_placed_for_training = None
         self.original_model = model
         trained = self._model_to_train(model)
         trained = trained if args.fp32 else trained.half()
+        # Before there is an optimizer, which then holds the pieces that are trained.
+        serialize(trained, self.ipu_config.train())
         if tokenizer is not None:
             kwargs.setdefault("processing_class", tokenizer)
         parts: dict[str, Any] = {
@@ -128,9 +131,9 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         """Refuse: a model is compiled once for a trainer.
 
         Raises:
-            NotImplementedError: Always.
+            InputError: Always.
         """
-        raise NotImplementedError(
+        raise InputError(
             "Hyperparameter search is not supported on IPUs; start a run for each setting, for example with a sweep "
             "on the command line."
         )

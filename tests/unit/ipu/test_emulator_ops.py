@@ -50,9 +50,3 @@ def test_conditions_choose_a_body():
     for condition, expected in ((True, 1), (False, 2)):
         chosen = poptorch.cond(torch.tensor(condition), lambda: torch.tensor(1), [], lambda: torch.tensor(2), [])
         assert chosen[0] == expected
-
-
-@pytest.mark.parametrize("name", ["custom_op", "ctc_beam_search_decoder", "CPU"])
-def test_what_is_not_emulated_says_so(name):
-    with pytest.raises(NotImplementedError, match=f"poptorch.{name} is not emulated"):
-        getattr(poptorch, name)()

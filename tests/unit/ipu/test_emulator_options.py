@@ -72,11 +72,6 @@ def test_number_formats_are_checked(call, message):
         call(poptorch.Options().Precision)
 
 
-def test_phases_are_not_emulated():
-    with pytest.raises(NotImplementedError, match=r"SerialPhasedExecution is not emulated; use poptorch.Pipelined"):
-        poptorch.SerialPhasedExecution()
-
-
 class TestFreezing:
     @pytest.mark.parametrize(
         "freeze",

@@ -91,3 +91,32 @@ def test_runs_encoder_and_decoder_where_the_layers_lie(tmp_path):
     ipus = trainer.placement.ipu_of_parameter
     assert {ipu for name, ipu in ipus.items() if name.startswith("encoder.block")} == {0}
     assert {ipu for name, ipu in ipus.items() if name.startswith("decoder.block")} == {1}
+
+
+@pytest.mark.parametrize("fp32", [True, False])
+def test_can_leave_the_encoder_on_the_host(tmp_path, fp32):
+    config = IPUConfig(layers_per_ipu=[2, 2], execute_encoder_on_cpu_for_generation=True)
+    trainer = ipu_trainer(tmp_path, config, t5(), fp32=fp32)
+    calls = []
+    trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    inputs = {"input_ids": TOKENS, "attention_mask": MASK}
+    # The model that gives the order of the layers is run once.
+    found = trainer.generate(inputs, max_length=7)
+    before = len(calls)
+    assert torch.equal(trainer.generate(inputs, max_length=7), found)
+    assert len(calls) == before + 1
+    expected = trainer.model.eval().generate(input_ids=TOKENS, attention_mask=MASK, max_length=7)
+    assert torch.equal(found, expected)
+
+
+def test_looks_away_from_masked_tokens_of_the_decoder(tmp_path):
+    model = t5().eval()
+    inputs = {
+        "input_ids": TOKENS,
+        "decoder_input_ids": torch.tensor([[0, 7, 8]] * 3),
+        "decoder_attention_mask": torch.tensor([[1, 0, 1], [1, 1, 1], [1, 0, 1]]),
+    }
+    expected = model.generate(**inputs, max_new_tokens=4)
+    without = model.generate(**{**inputs, "decoder_attention_mask": None}, max_new_tokens=4)
+    assert not torch.equal(expected, without)
+    assert torch.equal(expected, ipu_trainer(tmp_path, None, model).generate(inputs, max_new_tokens=4))

@@ -200,10 +200,6 @@ class TestOptions:
     def test_cache_programs_where_told(self, folder, kept):
         assert ("cachePath" in IPUConfig(executable_cache_dir=folder).to_options().toDict()) is kept
 
-    def test_refuse_an_encoder_on_the_cpu(self):
-        with pytest.raises(NotImplementedError, match="`execute_encoder_on_cpu_for_generation=True` is not supported"):
-            IPUConfig(execute_encoder_on_cpu_for_generation=True).to_options()
-
 
 class TestFiles:
     def test_come_back_as_they_were(self, tmp_path):

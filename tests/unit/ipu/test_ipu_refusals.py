@@ -6,6 +6,7 @@ import torch
 import portico
 from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
 from portico.errors import InputError
+from portico.ipu import emulator as poptorch
 
 
 def with_optimizer(output_dir, name, **options):
@@ -65,3 +66,9 @@ class Stream(torch.utils.data.IterableDataset):
 def test_a_stream_trains_on_full_batches(tmp_path, changes):
     trainer = ipu_trainer(tmp_path, parts={"train_dataset": Stream()}, max_steps=5, **changes)
     assert trainer.train().global_step == 5
+
+
+def test_an_optimizer_of_another_model(tmp_path):
+    other = poptorch.optim.SGD(classifier().parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"not of the `model` that the trainer was given; make it of `model.param"):
+        ipu_trainer(tmp_path, parts={"optimizers": (other, None)})

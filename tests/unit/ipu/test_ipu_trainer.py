@@ -345,7 +345,7 @@ class TestRefusals:
         trainer = ipu_trainer(tmp_path)
         with pytest.raises(ValueError, match=r"Hyperparameter tuning is not supported by the IPUTrainer\."):
             trainer.train(trial={"learning_rate": 1})
-        with pytest.raises(NotImplementedError, match="Hyperparameter search is not supported on IPUs"):
+        with pytest.raises(ValueError, match="Hyperparameter search is not supported on IPUs"):
             trainer.hyperparameter_search()
 
     def test_arguments_of_another_kind(self, tmp_path):

@@ -57,11 +57,6 @@ def test_are_undone_without_a_trace():
     assert not hasattr(model.get_output_embeddings(), "num_pieces")
 
 
-def test_over_several_ipus_are_refused():
-    with pytest.raises(NotImplementedError, match="set `embedding_serialization_factor` to cut it into parts on one"):
-        serialize(BertForMaskedLM(bert_config()), IPUConfig(serialized_embedding_splits_per_ipu=[2]))
-
-
 def test_train_to_the_same_weights(tmp_path):
     found = []
     for factor in (1, 3):

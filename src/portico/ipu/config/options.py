@@ -29,14 +29,8 @@ def make_options(config: Any, *, for_inference: bool, compile_only: bool) -> Any
         compile_only: For a program that is compiled without IPUs, and not run.
 
     Raises:
-        NotImplementedError: If the encoder is to run on the CPU.
         RuntimeError: If the hardware is of another kind.
     """
-    if config.execute_encoder_on_cpu_for_generation:
-        raise NotImplementedError(
-            "`execute_encoder_on_cpu_for_generation=True` is not supported; leave it out, and the encoder runs on its "
-            "IPUs."
-        )
     if not compile_only and backend.ipuHardwareVersion() not in _MK2:
         raise RuntimeError("This requires an IPU Mk2 system to run.")
     mode = config.mode

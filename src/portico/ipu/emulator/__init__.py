@@ -6,8 +6,11 @@ reproduce time, memory limits, half-precision partials or stochastic rounding.
 """
 
 from portico.ipu.emulator import optim
+from portico.ipu.emulator.beam_search import ctc_beam_search_decoder
 from portico.ipu.emulator.blocks import BeginBlock, Block, BlockFunction, removeBlocks
 from portico.ipu.emulator.compile_hooks import Attribute, registerPostCompileHook, registerPreCompileHook
+from portico.ipu.emulator.custom_arguments import ICustomArgParser, registerCustomArgParser
+from portico.ipu.emulator.custom_ops import custom_op, register_custom_op
 from portico.ipu.emulator.data.accessor import AsynchronousDataAccessor
 from portico.ipu.emulator.data.dataloader import DataLoader
 from portico.ipu.emulator.enums import (
@@ -31,13 +34,11 @@ from portico.ipu.emulator.executor.executor import PoplarExecutor
 from portico.ipu.emulator.executor.factories import inferenceModel, trainingModel
 from portico.ipu.emulator.exporting import load
 from portico.ipu.emulator.faults import Faults, injected
-from portico.ipu.emulator.hardware import ipuHardwareIsAvailable, ipuHardwareVersion, isRunningOnIpu, setLogLevel
+from portico.ipu.emulator.hardware import ipuHardwareIsAvailable, ipuHardwareVersion, setLogLevel
+from portico.ipu.emulator.host_ops import CPU
 from portico.ipu.emulator.install import install, installed
 from portico.ipu.emulator.ops import (
-    CPU,
     cond,
-    ctc_beam_search_decoder,
-    custom_op,
     dynamic_slice,
     dynamic_update,
     for_loop,
@@ -60,6 +61,7 @@ from portico.ipu.emulator.options.execution import (
 )
 from portico.ipu.emulator.options.locations import TensorLocationSettings
 from portico.ipu.emulator.options.options import Options
+from portico.ipu.emulator.running import isRunningOnIpu
 from portico.ipu.emulator.settings import EmulatorSettings, configured, settings
 from portico.ipu.emulator.version import VERSION
 
@@ -82,6 +84,7 @@ __all__ = [
     "Error",
     "Faults",
     "HalfFloatCastingBehavior",
+    "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
@@ -122,8 +125,10 @@ __all__ = [
     "nop",
     "optim",
     "recomputationCheckpoint",
+    "registerCustomArgParser",
     "registerPostCompileHook",
     "registerPreCompileHook",
+    "register_custom_op",
     "removeBlocks",
     "serializedMatMul",
     "setLogLevel",

@@ -2,61 +2,49 @@
 
 from enum import Enum, IntEnum
 
+# How a loader prepares combined batches.
+DataLoaderMode = Enum("DataLoaderMode", ["Sync", "Async", "AsyncRebatched"], start=0, module=__name__)
 
-class DataLoaderMode(Enum):
-    """How a loader prepares combined batches."""
+# Which micro-batch results a call returns.
+OutputMode = IntEnum("OutputMode", ["Final", "EveryN", "All", "Sum", "Default"], start=0, module=__name__)
 
-    Sync = 0
-    Async = 1
-    AsyncRebatched = 2
+# How gradients, or the values of a loss, become one.
+ReductionType = IntEnum("ReductionType", ["Sum", "Mean", "NoReduction"], start=0, module=__name__)
 
+# When a program connects to IPUs; `Never` only compiles.
+ConnectionType = IntEnum("ConnectionType", ["Always", "OnDemand", "Never"], start=0, module=__name__)
 
-class OutputMode(IntEnum):
-    """Which micro-batch results a call returns."""
+# How IPUs wait for each other.
+SyncPattern = IntEnum("SyncPattern", ["Full", "SinglePipeline", "ReplicaAndLadder"], start=0, module=__name__)
 
-    Final = 0
-    EveryN = 1
-    All = 2
-    Sum = 3
-    Default = 4
+# How blocks become pipeline stages.
+AutoStage = IntEnum("AutoStage", ["SameAsIpu", "AutoIncrement"], start=0, module=__name__)
 
+# Whether a mean is kept while accumulating, or divided out afterwards.
+MeanReductionStrategy = IntEnum("MeanReductionStrategy", ["Running", "Post"], start=0, module=__name__)
 
-class ReductionType(IntEnum):
-    """How gradients, or the values of a loss, become one."""
+# Which tensors a phased execution keeps on the chip.
+Liveness = IntEnum(
+    "Liveness",
+    ["AlwaysLive", "OffChipAfterFwd", "OffChipAfterFwdNoOverlap", "OffChipAfterEachPhase"],
+    start=0,
+    module=__name__,
+)
 
-    Sum = 0
-    Mean = 1
-    NoReduction = 2
+# Which replicas share a weight.
+CommGroupType = IntEnum("CommGroupType", ["All", "Consecutive", "Orthogonal", "NoGrouping"], start=0, module=__name__)
 
-
-class ConnectionType(IntEnum):
-    """When a program connects to IPUs; ``Never`` only compiles."""
-
-    Always = 0
-    OnDemand = 1
-    Never = 2
-
-
-class SyncPattern(IntEnum):
-    """How IPUs wait for each other."""
-
-    Full = 0
-    SinglePipeline = 1
-    ReplicaAndLadder = 2
+# What a mix of half and single precision becomes; only the first is still supported.
+HalfFloatCastingBehavior = IntEnum(
+    "HalfFloatCastingBehavior", ["FloatDowncastToHalf", "HalfUpcastToFloat"], start=0, module=__name__
+)
 
 
-class AutoStage(IntEnum):
-    """How blocks become pipeline stages."""
+class VariableRetrievalMode(IntEnum):
+    """Which copies of a replicated weight come back to the host."""
 
-    SameAsIpu = 0
-    AutoIncrement = 1
-
-
-class MeanReductionStrategy(IntEnum):
-    """Whether a mean is kept while accumulating, or divided out afterwards."""
-
-    Running = 0
-    Post = 1
+    OnePerGroup = 0
+    AllReplicas = 2
 
 
 class MatMulSerializationMode(Enum):
@@ -76,41 +64,9 @@ class SharingStrategy(Enum):
     SharedMemory = "shared_memory"
 
 
-class Liveness(IntEnum):
-    """Which tensors a phased execution keeps on the chip."""
-
-    AlwaysLive = 0
-    OffChipAfterFwd = 1
-    OffChipAfterFwdNoOverlap = 2
-    OffChipAfterEachPhase = 3
-
-
 class OverlapMode(Enum):
     """Whether input and output overlap with computing."""
 
     NoOverlap = "no_overlap"
     OverlapAccumulationLoop = "overlap_accumulation_loop"
     OverlapDeviceIterationLoop = "overlap_device_iteration_loop"
-
-
-class CommGroupType(IntEnum):
-    """Which replicas share a weight."""
-
-    All = 0
-    Consecutive = 1
-    Orthogonal = 2
-    NoGrouping = 3
-
-
-class VariableRetrievalMode(IntEnum):
-    """Which copies of a replicated weight come back to the host."""
-
-    OnePerGroup = 0
-    AllReplicas = 2
-
-
-class HalfFloatCastingBehavior(IntEnum):
-    """What a mix of half and single precision becomes; only the first is still supported."""
-
-    FloatDowncastToHalf = 0
-    HalfUpcastToFloat = 1

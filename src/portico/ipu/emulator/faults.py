@@ -55,7 +55,7 @@ class Faults:
 class _NoHostAccess(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _HOST_ACCESS and args and isinstance(args[0], Tensor):
+        if not _is_on_host and name in _HOST_ACCESS and args and isinstance(args[0], Tensor):
             raise Error(
                 f"The model calls `{name}` on a tensor, but the host cannot see values while a program runs on the "
                 "device; compute with tensors, for example with `torch.where`."
@@ -64,6 +64,18 @@ class _NoHostAccess(TorchFunctionMode):
 
 
 _current: Faults | None = None
+_is_on_host = False
+
+
+@contextmanager
+def host_access() -> Iterator[None]:
+    """Run a part of a program on the host, which may read values."""
+    global _is_on_host
+    enclosing, _is_on_host = _is_on_host, True
+    try:
+        yield
+    finally:
+        _is_on_host = enclosing
 
 
 def current_faults() -> Faults | None:

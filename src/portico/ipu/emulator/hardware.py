@@ -18,13 +18,6 @@ def ipuHardwareVersion() -> int:
     return _VERSION
 
 
-def isRunningOnIpu() -> bool:
-    """Tell whether a program is running."""
-    from portico.ipu.emulator.tracing.position import current_position
-
-    return current_position() is not None
-
-
 def setLogLevel(level: str | int) -> None:
     """Set how much the emulator says.
 

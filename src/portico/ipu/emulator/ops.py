@@ -136,16 +136,3 @@ def cond(
     body, inputs = (then_body, then_inputs) if bool(condition) else (else_body, else_inputs)
     result = body(*inputs)
     return list(result) if isinstance(result, list | tuple) else [result]
-
-
-def _not_emulated(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"poptorch.{name} is not emulated; compute it with torch's operations.")
-
-    refuse.__name__ = name
-    return refuse
-
-
-custom_op = _not_emulated("custom_op")
-ctc_beam_search_decoder = _not_emulated("ctc_beam_search_decoder")
-CPU = _not_emulated("CPU")

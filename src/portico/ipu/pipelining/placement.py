@@ -15,6 +15,7 @@ from portico.ipu.pipelining.layers import layer_ipus
 from portico.ipu.pipelining.order import execution_order
 from portico.ipu.pipelining.recomputation import recompute_from, without_recomputation
 from portico.ipu.pipelining.serialization import without_serialization
+from portico.ipu.pipelining.splitting import piece_ipus
 from portico.ipu.pipelining.stacks import layer_names
 
 
@@ -63,7 +64,7 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Pla
     Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0; what runs later is on IPU 0
     if it shares a parameter with what is there (a tied head), else where the pipeline has come to. ``layers`` (names
     of stacks) and ``modules`` (an IPU by the name of a module or of a part that holds it) in ``parallelize_kwargs``
-    decide otherwise.
+    decide otherwise. Pieces of embeddings and projections are where the configuration puts them.
 
     Args:
         model: The model, without blocks.
@@ -105,7 +106,8 @@ def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfi
     used = [name for name in order if name in layers]
     _refuse_shared_layers(model, used)
     ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), options.get("modules") or {})
+    told = {**(options.get("modules") or {}), **piece_ipus(model)}
+    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), told)
     placed = _parameters(model, steps, set(used))
     handing_out = _handing_out(model, placed)
     return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, handing_out)

@@ -3,6 +3,7 @@
 The weights stay the model's own, whole and under their names: what is saved loads like any other model.
 """
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from portico.ipu.config import IPUConfig
-
-_SPLITS = ("serialized_embedding_splits_per_ipu", "serialized_projection_splits_per_ipu")
+from portico.ipu.config.errors import IncompatibleIPUConfigError
+from portico.ipu.pipelining.lookup import rows_of_piece
+from portico.ipu.pipelining.pieces import InPieces
+from portico.ipu.pipelining.splitting import split, without_splits
 
 
 class SerializedEmbedding(nn.Embedding):
@@ -26,17 +29,10 @@ class SerializedEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
         pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
-        found: Any = 0
-        first = 0
-        for piece in pieces:
-            inside = (input >= first) & (input < first + len(piece))
-            rows = functional.embedding((input - first).clamp(0, len(piece) - 1), piece)
-            found = found + torch.where(inside.unsqueeze(-1), rows, torch.zeros_like(rows))
-            first += len(piece)
-        # The row of the padding is looked up, and gets no gradient, as in a whole table.
-        if self.padding_idx is not None:
-            padding = (input == self.padding_idx).unsqueeze(-1)
-            found = torch.where(padding, found.detach(), found)
+        firsts = accumulate(map(len, pieces), initial=0)
+        found: Any = sum(
+            rows_of_piece(input, piece, first, self.padding_idx) for piece, first in zip(pieces, firsts, strict=False)
+        )
         looked_up: Tensor = found
         return looked_up
 
@@ -59,6 +55,9 @@ class SerializedLinear(nn.Linear):
         return torch.cat([functional.linear(input, *pair) for pair in zip(weights, biases, strict=True)], dim=-1)
 
 
+_SERIALIZED: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
+
+
 def serialize(model: Any, config: IPUConfig) -> None:
     """Cut the input embedding and the output projection of a model as the configuration says.
 
@@ -67,29 +66,29 @@ def serialize(model: Any, config: IPUConfig) -> None:
         config: In the mode (training or inference) that is meant.
 
     Raises:
-        NotImplementedError: If the pieces are to lie on several IPUs.
+        IncompatibleIPUConfigError: If they cannot be cut like that.
     """
-    for name in _SPLITS:
-        if getattr(config, f"_{name}") is not None:
-            raise NotImplementedError(
-                f"`{name}` puts parts of one weight on several IPUs, which is not supported; set "
-                f"`{name.split('_')[1]}_serialization_factor` to cut it into parts on one."
+    split(model, config)
+    for kind, getter in (("embedding", "get_input_embeddings"), ("projection", "get_output_embeddings")):
+        factor = getattr(config, f"_{kind}_serialization_factor")
+        if factor is None or factor == 1 or not hasattr(model, getter):
+            continue
+        module = getattr(model, getter)()
+        if isinstance(module, InPieces):
+            raise IncompatibleIPUConfigError(
+                f"`{kind}_serialization_factor={factor}` came with pieces on several IPUs of what it is tied to; "
+                "leave it out."
             )
-    _cut(model, "get_input_embeddings", nn.Embedding, SerializedEmbedding, config._embedding_serialization_factor)
-    _cut(model, "get_output_embeddings", nn.Linear, SerializedLinear, config._projection_serialization_factor)
+        if type(module) in _SERIALIZED:
+            module.__class__ = _SERIALIZED[type(module)]
+            module.num_pieces = factor
 
 
 def without_serialization(model: nn.Module) -> None:
     """Make all embeddings and projections whole again."""
-    whole: dict[Any, Any] = {SerializedEmbedding: nn.Embedding, SerializedLinear: nn.Linear}
+    without_splits(model)
+    whole = {serialized: kind for kind, serialized in _SERIALIZED.items()}
     for module in model.modules():
         if type(module) in whole:
             module.__class__ = whole[type(module)]
             del module.num_pieces
-
-
-def _cut(model: Any, getter: str, kind: Any, serialized: Any, factor: int | None) -> None:
-    module: Any = getattr(model, getter)() if hasattr(model, getter) else None
-    if factor is not None and factor > 1 and type(module) is kind:
-        module.__class__ = serialized
-        module.num_pieces = factor

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from portico.ipu.emulator.device.half import to_half
 from portico.ipu.emulator.replica_groups import ReplicaGroups
 
 Gradients = dict[str, list[Tensor]]
@@ -52,16 +53,16 @@ class GradientAccumulator:
         return taken
 
     def _add(self, name: str, group: int, gradient: Tensor) -> None:
-        gradient = gradient.to(self._accum_type or gradient.dtype)
+        kept_in = self._accum_type or gradient.dtype
+        gradient = _rounded(gradient, kept_in)
         sums = self._sums.setdefault(name, [None] * self._groups[name].num_groups)
         count = self._counts[name, group] = self._counts.get((name, group), 0) + 1
         total = sums[group]
         if total is None:
             sums[group] = gradient
-        elif self._running:
-            sums[group] = total + (gradient - total) / count
-        else:
-            sums[group] = total + gradient
+            return
+        wide, taken = _widened(total), _widened(gradient)
+        sums[group] = _rounded(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
 
     def reduced(self, loss_scaling: float) -> Gradients:
         """Return the gradients of one update, in single precision or better, without the loss scaling.
@@ -78,5 +79,13 @@ class GradientAccumulator:
         divisor = loss_scaling
         if self._takes_mean and not self._running:
             divisor *= self._num_accumulated * self._groups[name].num_members
-        total = total.to(torch.promote_types(total.dtype, torch.float32))
+        total = _widened(total)
         return total if divisor == 1 else total / divisor
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return to_half(tensor) if dtype is torch.float16 else tensor.to(dtype)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from portico.ipu.emulator.device.half import half_arithmetic
 from portico.ipu.emulator.device.memory import DeviceMemory
 from portico.ipu.emulator.device.randomness import DeviceRandomness
 from portico.ipu.emulator.errors import Error
@@ -12,6 +13,7 @@ from portico.ipu.emulator.executor.layout import BatchLayout, map_structure
 from portico.ipu.emulator.executor.program import Arguments, LossOf, loss_path
 from portico.ipu.emulator.options.execution import PipelinedExecution
 from portico.ipu.emulator.options.options import Options
+from portico.ipu.emulator.running import running
 from portico.ipu.emulator.settings import MOST_IPUS, settings
 from portico.ipu.emulator.tracing.position import PipelinePosition
 from portico.ipu.emulator.tracing.strict import refuse_data_dependence
@@ -54,10 +56,11 @@ def compile_model(
         lambda leaf: layout.part(leaf, 0).clone() if isinstance(leaf, Tensor) else leaf, arguments
     )
     if settings.strict:
-        refuse_data_dependence(module, micro_batch)
+        with running():
+            refuse_data_dependence(module, micro_batch)
     execution = options.execution_strategy
     trace = ProgramTrace(PipelinePosition(execution.stages), memory.parameters)
-    with torch.random.fork_rng(devices=[]), memory.swapped_in():
+    with running(), torch.random.fork_rng(devices=[]), memory.swapped_in(), half_arithmetic(memory.parameters):
         memory.enter_replica(0)
         randomness.enter(0, 0)
         with memory.buffers_on_trial(), torch.set_grad_enabled(training):

@@ -8,26 +8,25 @@ from torch import Tensor, nn
 
 from portico.ipu.emulator.compile_hooks import compiling
 from portico.ipu.emulator.device.memory import DeviceMemory
-from portico.ipu.emulator.device.pool import Hold
-from portico.ipu.emulator.device.randomness import DeviceRandomness
 from portico.ipu.emulator.device.structure import CompiledStructure
-from portico.ipu.emulator.enums import ConnectionType, OutputMode
+from portico.ipu.emulator.enums import ConnectionType
 from portico.ipu.emulator.errors import Error
-from portico.ipu.emulator.executor.compilation import Compiled, compile_model
-from portico.ipu.emulator.executor.inputs import InputFormat, ModelInputs, named_tensors
+from portico.ipu.emulator.executor.compilation import compile_model
+from portico.ipu.emulator.executor.device_side import DeviceSide
+from portico.ipu.emulator.executor.inputs import InputFormat, ModelInputs
 from portico.ipu.emulator.executor.layout import BatchLayout, map_structure
 from portico.ipu.emulator.executor.optimizer_link import OptimizerLink
 from portico.ipu.emulator.executor.outputs import refuse_backward
+from portico.ipu.emulator.executor.own_options import own_options
 from portico.ipu.emulator.executor.program import Arguments, Program
-from portico.ipu.emulator.executor.shared_weights import WeightReader, claim, give_up
+from portico.ipu.emulator.executor.shared_weights import claim, give_up
 from portico.ipu.emulator.faults import current_faults
 from portico.ipu.emulator.options.options import Options
 from portico.ipu.emulator.replica_groups import offer_grouping
-from portico.ipu.emulator.settings import settings
 from portico.ipu.emulator.version import VERSION
 
 
-class PoplarExecutor:
+class PoplarExecutor(DeviceSide):
     """A model that runs on (emulated) IPUs.
 
     The first call compiles it. The device has its own copy of the weights: it gets the host's when the program is
@@ -46,23 +45,17 @@ class PoplarExecutor:
     ) -> None:
         self._model = model
         self._training = training
-        self._options = _own_options(options, training)
+        super().__init__(own_options(options, training=training))
         self._link = OptimizerLink(optimizer)
-        self._inputs = ModelInputs(model)
         self._layout = BatchLayout(
             self._options.device_iterations,
             self._options.Training.gradient_accumulation if training else 1,
             self._options.replication_factor,
             self._options.input_group_size,
         )
-        seed = self._options.random_seed
-        self._randomness = DeviceRandomness(settings.seed if seed is None else seed)
+        self._inputs = ModelInputs(model, self._layout)
         self._format: InputFormat | None = None
-        self._compiled: Compiled | None = None
-        self._memory: DeviceMemory | None = None
         self._program: Program | None = None
-        self._hold = Hold()
-        self._reader = WeightReader()
         self.num_writes = 0
         offer_grouping(model)
         if training:
@@ -105,10 +98,6 @@ class PoplarExecutor:
         if self._options.connection_type is ConnectionType.Always:
             self.attachToDevice()
 
-    def isCompiled(self) -> bool:
-        """Tell whether the model was compiled."""
-        return self._compiled is not None
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a combined batch; an executor that trains updates the weights once for each device iteration.
 
@@ -120,7 +109,8 @@ class PoplarExecutor:
         if self._compiled is None:
             self._compile(bound)
         else:
-            self._check(bound)
+            assert self._format is not None
+            self._format.check(self._inputs.names(*bound))
         if self._options.connection_type is ConnectionType.Never:
             raise AssertionError(
                 "Trying to run a model on an offline device (ConnectionType.Never); use ConnectionType.Always or "
@@ -128,10 +118,10 @@ class PoplarExecutor:
             )
         if not self._hold.is_held:
             self.attachToDevice()
-        return self._run(bound)
+        with self.measured():
+            return self._run(bound)
 
     def _compile(self, bound: Arguments) -> None:
-        self._check_layout(bound)
         options = self._options
         memory = DeviceMemory(
             self._model, num_replicas=options.replication_factor, broadcasts_buffers=options.broadcast_buffers
@@ -186,16 +176,6 @@ class PoplarExecutor:
         }
         torch.save(content, filename)
 
-    def _check(self, bound: Arguments) -> None:
-        self._check_layout(bound)
-        assert self._format is not None
-        self._format.check(self._inputs.names(*bound))
-
-    def _check_layout(self, bound: Arguments) -> None:
-        for argument, value in self._inputs.names(*bound).items():
-            for name, tensor in named_tensors(argument, value):
-                self._layout.check(name, tensor)
-
     def _run(self, bound: Arguments) -> Any:
         assert self._program is not None
         assert self._compiled is not None
@@ -214,43 +194,12 @@ class PoplarExecutor:
         self.num_writes += 1
         return map_structure(_without_backward, outputs)
 
-    # Weights
-
-    def copyWeightsToHost(self) -> None:
-        """Overwrite the model's weights with the device's.
-
-        Raises:
-            Error: If the model was not compiled.
-        """
-        self._compiled_memory().download()
-
-    def copyWeightsToHostIfNeeded(self) -> bool:
-        """Tell that nothing is needed: the host has the device's weights after every training call."""
-        return False
-
-    def copyWeightsToDevice(self) -> None:
-        """Overwrite the device's weights with the model's.
-
-        Raises:
-            Error: If the model was not compiled.
-        """
-        self._compiled_memory().upload()
-
-    def copyNamedBuffersToDevice(self) -> None:
-        """Overwrite the buffers that ``Options.updatableNamedBuffers`` names."""
-        self._compiled_memory().upload_buffers(self._options.updatable_named_buffers)
-
-    def _compiled_memory(self) -> DeviceMemory:
-        if self._memory is None:
-            raise Error("The model is not compiled yet, so no device holds its weights; call it, or `compile()`.")
-        return self._memory
+    # The optimizer
 
     @property
-    def memory(self) -> DeviceMemory | None:
-        """What the program has on the device, once it is compiled."""
-        return self._memory
-
-    # The optimizer
+    def loss_scaling(self) -> float:
+        """Factor of the loss in the next update."""
+        return self._link.loss_scaling
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Tell the device the present hyperparameters; a change has no effect before.
@@ -262,40 +211,6 @@ class PoplarExecutor:
             raise Error("setOptimizer is for training models; an inference model has no optimizer.")
         self._link.take(optimizer)
 
-    # The device
-
-    def isAttachedToDevice(self) -> bool:
-        """Tell whether the program holds its IPUs."""
-        return self._hold.is_held
-
-    def attachToDevice(self) -> None:
-        """Take IPUs, and upload weights and optimizer state.
-
-        Raises:
-            Error: If the model is not compiled, or too few IPUs are free.
-        """
-        if self._compiled is None:
-            raise Error("The model is not compiled yet; call it, or `compile()`, before it is attached to a device.")
-        if self._options.connection_type is ConnectionType.Never:
-            raise AssertionError("Trying to attach to an offline device (ConnectionType.Never).")
-        if self._hold.is_held:
-            raise Error("Device is already attached")
-        self._hold.acquire(self._compiled.num_ipus)
-        self._compiled_memory().upload()
-        self._reader.note(self._compiled_memory())
-
-    def detachFromDevice(self) -> None:
-        """Give the IPUs back; weights and optimizer state stay on the host.
-
-        Raises:
-            Error: If the program holds none.
-        """
-        if self._compiled is None:
-            raise Error("The model is not compiled yet, so it is attached to no device.")
-        if not self._hold.is_held:
-            raise Error("Device is not attached")
-        self._hold.release()
-
     def destroy(self) -> None:
         """Give up the device, and let the model be wrapped again."""
         if self._hold.is_held:
@@ -304,49 +219,6 @@ class PoplarExecutor:
         if self._training:
             give_up(self._model, self)
         self._compiled = self._memory = self._program = self._link.device = None
-
-    @property
-    def rng_state(self) -> list[int]:
-        """Random state of the device; set it to continue its streams from there."""
-        return self._randomness.state
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        self._randomness.state = state
-
-    # What compiling found
-
-    @property
-    def compiled(self) -> Compiled:
-        """What compiling brought to light.
-
-        Raises:
-            Error: If the model was not compiled.
-        """
-        self._compiled_memory()
-        assert self._compiled is not None
-        return self._compiled
-
-    @property
-    def loss_scaling(self) -> float:
-        """Factor of the loss in the next update."""
-        return self._link.loss_scaling
-
-
-def _own_options(options: Options | None, training: bool) -> Options:
-    given = Options() if options is None else options
-    accumulation = given.Training.gradient_accumulation
-    if not training and accumulation != 1:
-        raise Error(
-            "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) "
-            f"when running a poptorch.inferenceModel(); it is {accumulation}."
-        )
-    given.freeze()
-    own = given.clone()
-    if own.output_mode is OutputMode.Default:
-        own.outputMode(OutputMode.Final if training else OutputMode.All)
-    own.freeze()
-    return own
 
 
 def _without_backward(leaf: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from portico.ipu.emulator.custom_arguments import parser_of
 from portico.ipu.emulator.errors import Error
-from portico.ipu.emulator.executor.layout import map_structure
+from portico.ipu.emulator.executor.layout import BatchLayout, map_structure
 from portico.ipu.emulator.settings import settings
 
 _WHY = (
@@ -49,25 +50,30 @@ class ModelInputs:
 
     Args:
         model: The model.
+        layout: How combined batches are cut.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, layout: BatchLayout) -> None:
         self._signature = inspect.signature(model.forward)
+        self._layout = layout
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as the device holds them, positional and by name; arguments left out stay out.
 
         Raises:
+            AssertionError: If a batch cannot be cut into micro-batches.
             Error: If they do not fit, or a tensor requires a gradient.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Error(f"The arguments do not fit the model's forward: {error}") from error
-        return (
-            tuple(map_structure(_on_device, value) for value in bound.args),
-            {name: map_structure(_on_device, value) for name, value in bound.kwargs.items()},
-        )
+        positional = tuple(map_structure(_on_device, value) for value in bound.args)
+        named = {name: map_structure(_on_device, value) for name, value in bound.kwargs.items()}
+        for argument, value in self.names(positional, named).items():
+            for path, tensor in _named_tensors(argument, value):
+                self._layout.check(path, tensor)
+        return positional, named
 
     def names(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of :meth:`bind` by name."""
@@ -83,16 +89,18 @@ class ModelInputs:
         return {**positional, **kwargs}
 
 
-def named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of an argument with the path to each."""
+def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    parser = parser_of(value)
     if isinstance(value, Tensor):
         yield name, value
+    elif parser is not None:
+        yield from _named_tensors(name, list(parser.yieldTensors(value)))
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from named_tensors(f"{name}[{key}]", item)
+            yield from _named_tensors(f"{name}[{key}]", item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from named_tensors(f"{name}[{index}]", item)
+            yield from _named_tensors(f"{name}[{index}]", item)
 
 
 def device_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -124,7 +132,10 @@ def _compare(name: str, expected: Any, got: Any) -> None:
     if type(expected) is not type(got):
         types = f"expected {type(expected)} but got {type(got)}"
         raise Error(f"Type mismatch for {name}: {types}. {_WHY}")
-    if isinstance(expected, Mapping):
+    parser = parser_of(expected)
+    if parser is not None:
+        _compare(name, list(parser.yieldTensors(expected)), list(parser.yieldTensors(got)))
+    elif isinstance(expected, Mapping):
         if expected.keys() != got.keys():
             raise Error(f"Keys mismatch for {name}: expected {list(expected)} but got {list(got)}. {_WHY}")
         for key, value in expected.items():

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from portico.ipu.emulator.custom_arguments import parser_of
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -82,7 +84,13 @@ class BatchLayout:
 
 
 def map_structure(function: Any, value: Any) -> Any:
-    """Apply ``function`` to the leaves of nested lists, tuples, named tuples and mappings, and rebuild them."""
+    """Apply ``function`` to the leaves of nested lists, tuples, named tuples and mappings, and rebuild them.
+
+    Objects of registered classes are containers too.
+    """
+    parser = parser_of(value)
+    if parser is not None:
+        return parser.reconstruct(value, iter([function(leaf) for leaf in parser.yieldTensors(value)]))
     if isinstance(value, Mapping):
         mapped = {key: map_structure(function, item) for key, item in value.items()}
         kind: Any = type(value)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from portico.ipu.emulator.device.gradients import GradientAccumulator
+from portico.ipu.emulator.device.half import half_arithmetic
 from portico.ipu.emulator.device.loss_scaling import AutomaticLossScaling
 from portico.ipu.emulator.device.memory import DeviceMemory
 from portico.ipu.emulator.device.optimizer import DeviceOptimizer
@@ -18,6 +19,7 @@ from portico.ipu.emulator.executor.layout import BatchLayout, MicroBatch, map_st
 from portico.ipu.emulator.executor.outputs import OutputCollector
 from portico.ipu.emulator.faults import active_faults
 from portico.ipu.emulator.options.options import Options
+from portico.ipu.emulator.running import running
 from portico.ipu.emulator.tracing.position import PipelinePosition
 from portico.ipu.emulator.tracing.trace import ProgramTrace
 
@@ -100,9 +102,11 @@ class Program:
     @contextmanager
     def _running(self) -> Iterator[None]:
         with (
+            running(),
             self._randomness.call(),
             self._structure.restored(),
             self._memory.swapped_in(),
+            half_arithmetic(self._memory.parameters),
             active_faults(),
         ):
             yield

@@ -1,7 +1,7 @@
 """Which programs train which weights, so that others read them anew."""
 
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -16,6 +16,9 @@ class Trains(Protocol):
     """
 
     num_writes: int
+
+    def destroy(self) -> None:
+        """Give the model up."""
 
     @property
     def memory(self) -> DeviceMemory | None:
@@ -38,6 +41,7 @@ def claim(model: nn.Module, trainer: Trains) -> None:
             "before wrapping again."
         )
     _trainers[model] = weakref.ref(trainer)
+    model.__dict__["destroy"] = _Destroy(weakref.ref(trainer))
 
 
 def give_up(model: nn.Module, trainer: Trains) -> None:
@@ -45,6 +49,26 @@ def give_up(model: nn.Module, trainer: Trains) -> None:
     holder = _trainers.get(model)
     if holder is not None and holder() is trainer:
         del _trainers[model]
+        del model.__dict__["destroy"]
+
+
+class _Destroy:
+    """``model.destroy()``; it stays behind where the model is copied or pickled.
+
+    Args:
+        trainer: The program that is destroyed.
+    """
+
+    def __init__(self, trainer: "weakref.ref[Trains] | None" = None) -> None:
+        self._trainer = trainer
+
+    def __call__(self) -> None:
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is not None:
+            trainer.destroy()
+
+    def __reduce__(self) -> Any:
+        return _Destroy, ()
 
 
 class WeightReader:

@@ -4,9 +4,7 @@ from typing import Any
 
 import torch
 
-from portico.ipu.emulator.optim.optimizer import Optimizer, given, refuse_amsgrad
-
-_NAMES = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+from portico.ipu.emulator.optim.optimizer import Optimizer, refuse_amsgrad
 
 
 class Adam(Optimizer, torch.optim.Adam):
@@ -41,17 +39,15 @@ class Adam(Optimizer, torch.optim.Adam):
         max_grad_norm: float | None = None,
     ) -> None:
         refuse_amsgrad(amsgrad)
-        passed = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        torch.optim.Adam.__init__(self, params, **passed)
-        self._take_options(
-            passed=passed,
-            names=_NAMES,
+        passed = self._take_options(
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
             loss_scaling=loss_scaling,
             accum_type=accum_type,
             max_grad_norm=max_grad_norm,
             first_order_momentum_accum_type=first_order_momentum_accum_type,
             second_order_momentum_accum_type=second_order_momentum_accum_type,
         )
+        torch.optim.Adam.__init__(self, params, **passed)
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -89,14 +85,12 @@ class AdamW(Optimizer, torch.optim.AdamW):
     ) -> None:
         refuse_amsgrad(amsgrad)
         self.bias_correction = bias_correction
-        passed = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        torch.optim.AdamW.__init__(self, params, **passed)
-        self._take_options(
-            passed=passed,
-            names=_NAMES,
+        passed = self._take_options(
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
             loss_scaling=loss_scaling,
             accum_type=accum_type,
             max_grad_norm=max_grad_norm,
             first_order_momentum_accum_type=first_order_momentum_accum_type,
             second_order_momentum_accum_type=second_order_momentum_accum_type,
         )
+        torch.optim.AdamW.__init__(self, params, **passed)

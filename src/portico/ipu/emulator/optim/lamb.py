@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from portico.ipu.emulator.optim.optimizer import Optimizer, given
+from portico.ipu.emulator.optim.optimizer import Optimizer
 from portico.ipu.emulator.optim.rules import LambRule
 
 _DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "max_weight_norm": 65500.0}
@@ -42,7 +42,13 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         first_order_momentum_accum_type: torch.dtype = torch.float32,
         second_order_momentum_accum_type: torch.dtype = torch.float32,
     ) -> None:
-        passed = given(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_weight_norm=max_weight_norm)
+        passed = self._take_options(
+            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm},
+            loss_scaling=loss_scaling,
+            accum_type=accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
         options = {**_DEFAULTS, **passed}
         for name in ("lr", "eps", "weight_decay", "max_weight_norm"):
             if options[name] < 0:
@@ -51,14 +57,6 @@ class LAMB(Optimizer, torch.optim.Optimizer):
             raise ValueError(f"Invalid betas: {options['betas']}; both have to be at least 0 and less than 1.")
         self.bias_correction = bias_correction
         super().__init__(params, {**options, "bias_correction": bias_correction})
-        self._take_options(
-            passed=passed,
-            names=_DEFAULTS,
-            loss_scaling=loss_scaling,
-            accum_type=accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -1,6 +1,6 @@
 """What the optimizers of ``poptorch`` have beside torch's: constant attributes, loss scaling, state of the device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,26 +66,29 @@ class Optimizer(Mixed):
 
     def _take_options(
         self,
+        hyperparameters: Mapping[str, Any],
         *,
-        passed: dict[str, Any],
-        names: Iterable[str],
         loss_scaling: float | None,
         accum_type: torch.dtype | None = None,
         max_grad_norm: float | None = None,
         **momentum_types: torch.dtype | None,
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Take what torch's optimizers do not have, and return the hyperparameters that were passed.
+
+        Raises:
+            ValueError: If a format is neither half nor single precision.
+        """
         for name, dtype in {"accum_type": accum_type, **momentum_types}.items():
             if dtype not in (None, *_ACCUMULATION_TYPES):
                 raise ValueError(f"`{name}={dtype}` is not supported; use torch.float16 or torch.float32.")
             setattr(self, name, dtype)
         self.loss_scaling = 1.0 if loss_scaling is None else float(loss_scaling)
         self.max_grad_norm = float("inf") if max_grad_norm is None else float(max_grad_norm)
-        given = {**passed, "loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm}
-        self.variable_attrs = VariableAttributes(
-            [name for name, value in given.items() if value is not None], [*names, "loss_scaling", "max_grad_norm"]
-        )
+        every = {**hyperparameters, "loss_scaling": loss_scaling, "max_grad_norm": max_grad_norm}
+        self.variable_attrs = VariableAttributes(_passed(every), every)
         self._device_state: Callable[[], tuple[Any, Any] | None] | None = None
         self._pending_state: tuple[Any, Any] | None = None
+        return _passed(hyperparameters)
 
     # State of the device
 
@@ -138,8 +141,7 @@ class Optimizer(Mixed):
         self._device_state = None
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not ``None``: what was passed to a constructor."""
+def _passed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -4,9 +4,7 @@ from typing import Any
 
 import torch
 
-from portico.ipu.emulator.optim.optimizer import Optimizer, given
-
-_NAMES = ("lr", "alpha", "eps", "weight_decay", "momentum", "centered")
+from portico.ipu.emulator.optim.optimizer import Optimizer
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):
@@ -43,13 +41,18 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         use_tf_variant: bool = False,
     ) -> None:
         self.use_tf_variant = use_tf_variant
-        passed = given(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered)
-        torch.optim.RMSprop.__init__(self, params, **passed)
-        self._take_options(
-            passed=passed,
-            names=_NAMES,
+        passed = self._take_options(
+            {
+                "lr": lr,
+                "alpha": alpha,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "momentum": momentum,
+                "centered": centered,
+            },
             loss_scaling=loss_scaling,
             accum_type=accum_type,
             first_order_momentum_accum_type=first_order_momentum_accum_type,
             second_order_momentum_accum_type=second_order_momentum_accum_type,
         )
+        torch.optim.RMSprop.__init__(self, params, **passed)

@@ -4,9 +4,7 @@ from typing import Any
 
 import torch
 
-from portico.ipu.emulator.optim.optimizer import Optimizer, given
-
-_NAMES = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "velocity_scaling")
+from portico.ipu.emulator.optim.optimizer import Optimizer
 
 
 class SGD(Optimizer, torch.optim.SGD):
@@ -54,13 +52,19 @@ class SGD(Optimizer, torch.optim.SGD):
             raise ValueError("`use_combined_accum=True` leaves no accumulators to choose types for; leave one out.")
         self.use_combined_accum = use_combined_accum
         self.velocity_scaling = 1.0 if velocity_scaling is None else velocity_scaling
-        passed = given(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
-        torch.optim.SGD.__init__(self, params, **passed)
-        self._take_options(
-            passed=given(**passed, velocity_scaling=velocity_scaling),
-            names=_NAMES,
+        passed = self._take_options(
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "velocity_scaling": velocity_scaling,
+            },
             loss_scaling=loss_scaling,
             accum_type=accum_type,
             max_grad_norm=max_grad_norm,
             velocity_accum_type=velocity_accum_type,
         )
+        passed.pop("velocity_scaling", None)
+        torch.optim.SGD.__init__(self, params, **passed)
