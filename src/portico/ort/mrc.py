@@ -1,7 +1,8 @@
 """The reading comprehension run in ONNX Runtime: the embedded task, with what only ``ORTTrainingArguments`` have."""
 
 from portico.configured_run import RunSettings, argument_keys
-from portico.mrc.run import ReaderTraining, run_mrc
+from portico.mrc.reader_training import ReaderTraining
+from portico.mrc.run import run_mrc
 from portico.mrc.run import valid_keys as mrc_keys
 from portico.mrc.trainer import MRCTrainer
 from portico.ort.arguments import ORTTrainingArguments
