@@ -9,6 +9,7 @@ from portico.argument_rules import argument_rules
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
+from portico.mrc.metrics.chosen import METRIC_RULES
 from portico.mrc.preprocessing import PREPROCESS_RULES
 from portico.value_rules import Rule, check_values
 
@@ -49,20 +50,7 @@ _RULES: Mapping[str, Mapping[str, Rule]] = {
         "null_score_diff_threshold": Rule((float, str)),
         "calibrate": Rule((bool,)),
     },
-    "metric": {
-        "name": Rule((str,)),
-        "version_2_with_negative": Rule((bool, type(None))),
-        "no_answer_threshold": Rule((float,)),
-        "average_precision": Rule((bool,)),
-        "passage_non_null_threshold": _POSITIVE,
-        "minimal_non_null_threshold": _POSITIVE,
-        "include_english": Rule((bool, type(None))),
-        "long_non_null_threshold": _POSITIVE,
-        "short_non_null_threshold": _POSITIVE,
-        "language": _TEXT_OR_NULL,
-        "skip_unanswered": Rule((bool,)),
-        "use_stemmer": Rule((bool,)),
-    },
+    "metric": METRIC_RULES,
 }
 
 

@@ -13,6 +13,7 @@ from portico.mrc.metrics.rouge import Rouge
 from portico.mrc.metrics.span_scores import SpanScores
 from portico.mrc.metrics.squad import SquadV2
 from portico.mrc.metrics.tydi import TydiF1
+from portico.value_rules import Rule
 
 # Each metric with the settings that it takes.
 _METRICS: Mapping[str, tuple[Callable[..., Metric], tuple[str, ...]]] = {
@@ -32,8 +33,29 @@ METRIC_KEYS = ("name", "version_2_with_negative", *sorted({key for _, keys in _M
 """The keys of the settings, of all metrics."""
 
 
+METRIC_RULES: Mapping[str, Rule] = {
+    "name": Rule((str,)),
+    "version_2_with_negative": Rule((bool, type(None))),
+    "no_answer_threshold": Rule((float,)),
+    "average_precision": Rule((bool,)),
+    "passage_non_null_threshold": Rule((int,), least=1),
+    "minimal_non_null_threshold": Rule((int,), least=1),
+    "include_english": Rule((bool, type(None))),
+    "long_non_null_threshold": Rule((int,), least=1),
+    "short_non_null_threshold": Rule((int,), least=1),
+    "language": Rule((str, type(None))),
+    "skip_unanswered": Rule((bool,)),
+    "use_stemmer": Rule((bool,)),
+}
+"""What the values of those may be that a metric does not check itself."""
+
+
 def chosen_metric(
-    settings: Mapping[str, Any], examples: Sequence[Mapping[str, Any]], *, has_unanswerable: bool
+    settings: Mapping[str, Any],
+    examples: Sequence[Mapping[str, Any]],
+    *,
+    has_unanswerable: bool,
+    has_spans: bool = True,
 ) -> Metric | SpanScores:
     """Return the ``compute_metrics`` that the settings name.
 
@@ -42,6 +64,7 @@ def chosen_metric(
             ``squad_v2`` in its place; ``None`` looks whether some question has no answer.
         examples: The examples that will be evaluated.
         has_unanswerable: Whether some question, to train or to evaluate on, has no answer.
+        has_spans: Whether answers are spans of passages; generated ones are texts alone.
 
     Raises:
         InputError: If there is no such metric, it does not take one of the settings, or it cannot score an example.
@@ -52,6 +75,11 @@ def chosen_metric(
         name = "squad_v2"
     if name not in _METRICS:
         raise InputError(f"`metric.name={name}` is no metric of answers; set it to one of {', '.join(_METRICS)}.")
+    if name in _OF_SPANS and not has_spans:
+        raise InputError(
+            f"The metric {name} scores spans of passages, but generated answers are texts; choose `metric=rouge` or "
+            "`metric=squad`."
+        )
     metric_class, keys = _METRICS[name]
     _check_options(name, options, keys)
     if name in _NEED_GOLD:

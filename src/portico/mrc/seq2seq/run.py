@@ -16,7 +16,7 @@ from portico.configured_run import (
 )
 from portico.mrc.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.fid_collator import FiDDataCollator
-from portico.mrc.post_processing import SquadMetrics
+from portico.mrc.metrics.chosen import METRIC_KEYS, METRIC_RULES, chosen_metric, has_negatives
 from portico.mrc.seq2seq.features import GenerativeFeaturizer
 from portico.mrc.seq2seq.generator import Generator, load_generator, new_generator, t5_fields
 from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing
@@ -43,7 +43,7 @@ def valid_keys() -> dict[str, list[str]]:
         "data": list(DATA_KEYS),
         "preprocess": list(_PREPROCESS_RULES),
         "postprocess": [],
-        "metric": ["version_2_with_negative"],
+        "metric": list(METRIC_KEYS),
         "strategy": list(STRATEGY_KEYS),
     }
 
@@ -56,8 +56,8 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
             ``model`` has ``name_or_path``, or fields of ``T5Config`` for a new small T5; for ``data`` see
             :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_source_length``, ``max_target_length``,
             the ``num_passages`` that fusion-in-decoder reads (``None`` for a model that reads one text) and the
-            ``vocab_size`` of a new tokenizer; ``metric`` has ``version_2_with_negative``, where ``None`` looks whether
-            a question has no answer; ``postprocess`` has nothing.
+            ``vocab_size`` of a new tokenizer; for ``metric`` see
+            :func:`~portico.mrc.metrics.chosen.chosen_metric`; ``postprocess`` has nothing.
 
     Returns:
         Metrics of training and of the final evaluation.
@@ -66,19 +66,21 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
         InputError: If a setting or a file cannot be used; before training.
     """
     started = time.time()
-    for group, rules in (("args", argument_rules()), ("preprocess", _PREPROCESS_RULES)):
+    for group, rules in (("args", argument_rules()), ("preprocess", _PREPROCESS_RULES), ("metric", METRIC_RULES)):
         check_values(group, getattr(settings, group), rules)
     arguments = training_arguments(Seq2SeqTrainingArguments, settings.args, settings.strategy, settings.output_dir)
     check_callbacks(settings.callbacks, arguments)
     set_seed(arguments.seed)
     examples = load_examples(settings.data)
+    metric = chosen_metric(
+        settings.metric, examples.validation, has_unanswerable=examples.has_unanswerable, has_spans=False
+    )
     generator = _generator(settings.model, settings.preprocess, examples)
     tokenizer = generator.tokenizer
     featurizer = GenerativeFeaturizer(
         tokenizer, **{name: value for name, value in settings.preprocess.items() if name != "vocab_size"}
     )
-    version_2 = settings.metric.get("version_2_with_negative")
-    version_2 = examples.has_unanswerable if version_2 is None else version_2
+    version_2 = has_negatives(settings.metric, has_unanswerable=examples.has_unanswerable)
     reads_passages = featurizer.num_passages is not None
     trainer = Seq2SeqMRCTrainer(
         model=generator.model,
@@ -89,7 +91,7 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
         processing_class=tokenizer,
         data_collator=(FiDDataCollator if reads_passages else DataCollatorForSeq2Seq)(tokenizer, generator.model),
         post_process_function=GeneratedAnswerProcessing(tokenizer, version_2_with_negative=version_2),
-        compute_metrics=SquadMetrics(version_2),
+        compute_metrics=metric,
         callbacks=list(settings.callbacks),
         loggers=list(settings.logger),
     )
