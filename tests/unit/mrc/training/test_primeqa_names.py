@@ -11,5 +11,5 @@ def test_every_name_of_primeqa_is_there(name):
 
 def test_the_trainer_for_generated_answers_has_both_names():
     assert primeqa.MRCSeq2SeqTrainer is Seq2SeqMRCTrainer
-    assert primeqa.EXTRACTIVE_HEAD == {"qa_head": primeqa.ExtractiveQAHead}
-    assert primeqa.EXTRACTIVE_WITH_CONFIDENCE_HEAD == {"qa_head": primeqa.ExtractiveQAWithConfidenceHead}
+    assert {"qa_head": primeqa.ExtractiveQAHead} == primeqa.EXTRACTIVE_HEAD
+    assert {"qa_head": primeqa.ExtractiveQAWithConfidenceHead} == primeqa.EXTRACTIVE_WITH_CONFIDENCE_HEAD
