@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
 from transformers.trainer_utils import PredictionOutput, has_length
 
 from portico.errors import InputError
@@ -68,6 +68,11 @@ class AnsweringMethods(Trainer):
             run: Runs the model over the features.
             plain: Return what the post-processing returns, ``{}`` without one, instead of a ``PredictionOutput``.
         """
+        if isinstance(features, ConcatDataset) and examples is not None:
+            raise InputError(
+                f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
+                "`predict` for each of them, with its examples."
+            )
         self.answered = None
         unanswered = examples is None and self.post_process_function is not None
         with self._without_metrics() if unanswered else nullcontext():

@@ -76,6 +76,13 @@ def test_one_data_set_is_evaluated_as_usual(trainer_of, data, tmp_path):
     assert trainer.evaluate(data.validation, data.examples)["eval_total"] == 14
 
 
+def test_predictions_are_of_one_data_set(trainer_of, data):
+    trainer = trainer_of()
+    with pytest.raises(InputError, match="one data set, and there are 2; call `predict` for each"):
+        trainer.predict()
+    assert len(trainer.predict(data.validation[0], data.examples[0]).predictions) == 12
+
+
 def test_a_list_of_examples_is_needed_for_each_source(trainer_of, data):
     with pytest.raises(InputError, match="2 data sets to evaluate on and 1 lists of examples"):
         trainer_of(eval_examples=data.examples[:1]).evaluate()
