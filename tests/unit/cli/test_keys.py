@@ -25,7 +25,7 @@ def test_groups_without_fixed_keys_are_free():
 
 
 def test_group_that_the_runner_does_not_take():
-    with pytest.raises(InputError, match=r"'modle' is not a setting; the nearest valid names are: model\."):
+    with pytest.raises(InputError, match=r"'modle' is not a setting; the nearest valid names are: mode, model\."):
         check_groups({"modle": {}, "name": "x", "args": {}}, ["args", "model"])
 
 
