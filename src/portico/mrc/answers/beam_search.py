@@ -3,20 +3,18 @@
 Shape suffixes: E examples, F features (windows), N ranked spans.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from portico.mrc.answers.answer_files import NBestRecord
 from portico.mrc.answers.answer_set import Answers
 from portico.mrc.answers.answer_types import answer_types
 from portico.mrc.answers.best_pairs import BestPairs
-from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.choice import Choice
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.offsets import Features, token_offsets
+from portico.mrc.answers.output_stream import OutputStream
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
 from portico.mrc.answers.ranking import null_spans, rank_spans
@@ -40,7 +38,7 @@ class BeamAnswers(Answers):
             yield example_id, records or [_EMPTY]
 
 
-class BeamPostProcessor:
+class BeamPostProcessor(OutputStream):
     """Collects what beams found during evaluation and turns it into answers.
 
     Args:
@@ -67,19 +65,8 @@ class BeamPostProcessor:
         self._offsets = token_offsets(features, self._questions.ids)
         self._version_2_with_negative = version_2_with_negative
         self._n_best_size, self._max_answer_length = n_best_size, max_answer_length
-        self._collector = SpanCollector(self._offsets, BestPairs(self._offsets, n_best_size, max_answer_length))
-
-    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
-        """Take the outputs of one batch; see `BestPairs` and `SpanCollector.update`."""
-        self._collector.update(outputs, feature_indices)
-
-    def candidates(self) -> Candidates:
-        """Return what was kept so far, for another process to `merge`."""
-        return self._collector.candidates()
-
-    def merge(self, candidates: Candidates) -> None:
-        """Take what another process kept."""
-        self._collector.merge(candidates)
+        keep = BestPairs(self._offsets, n_best_size, max_answer_length)
+        super().__init__(SpanCollector(self._offsets, keep))
 
     def compute(self) -> BeamAnswers:
         """Return the answers of all examples.

@@ -34,6 +34,8 @@ def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     texts = np.concatenate([[0], np.cumsum(has_text(ranked.spans))])
     texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
     needs_E = (ranked.counts_E <= 1) & (texts_E == 0)
+    if not needs_E.any():
+        return ranked, needs_E
     before = ranked.row_starts[:-1][needs_E]
     chars_N2, *others = ranked.spans.columns()
     spans = Spans(

@@ -3,7 +3,7 @@
 Shape suffixes: E examples, F features (windows), N ranked spans.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from portico.mrc.answers.choice import choose, with_literal_empty
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.exhaustive_search import ExhaustiveSearch
 from portico.mrc.answers.offsets import Features, token_offsets
+from portico.mrc.answers.output_stream import OutputStream
 from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
@@ -33,7 +34,7 @@ SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 """Spans between the best starts and the best ends, or the best of all spans."""
 
 
-class SpanPostProcessor:
+class SpanPostProcessor(OutputStream):
     """Collects logits during evaluation and turns them into answers.
 
     Args:
@@ -84,7 +85,7 @@ class SpanPostProcessor:
         self._calibration = calibration or AnswerCalibration()
         longest = int(self._offsets.lengths_F.max())
         keep = BestTokens(self._search(search, longest), n_best_size, longest)
-        self._collector = SpanCollector(self._offsets, keep)
+        super().__init__(SpanCollector(self._offsets, keep))
 
     @property
     def _is_own(self) -> bool:
@@ -124,18 +125,6 @@ class SpanPostProcessor:
         self.update_outputs(
             (start_logits, end_logits, *([] if type_logits is None else [type_logits])), feature_indices
         )
-
-    def update_outputs(self, outputs: Any, feature_indices: npt.ArrayLike) -> None:
-        """Take the outputs of the model for one batch, in the order in which it gives them."""
-        self._collector.update(outputs, feature_indices)
-
-    def candidates(self) -> Candidates:
-        """Return what was kept so far, for another process to `merge`."""
-        return self._collector.candidates()
-
-    def merge(self, candidates: Candidates) -> None:
-        """Take what another process kept."""
-        self._collector.merge(candidates)
 
     def compute(self) -> Answers:
         """Return the answers of all examples.

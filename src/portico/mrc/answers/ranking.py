@@ -119,14 +119,16 @@ def _legal_spans(
     if block.paired:
         legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
     feature_N, start_N, end_N = np.nonzero(legal_Fnn)
-    logits = block.starts.logit_Fn[feature_N, start_N], block.ends.logit_Fn[feature_N, end_N]
-    score_N = scorer(block, feature_N, *logits)
+    start_logit_N = block.starts.logit_Fn[feature_N, start_N]
+    end_logit_N = block.ends.logit_Fn[feature_N, end_N]
+    score_N = scorer(block, feature_N, start_logit_N, end_logit_N)
     best_N = _among_the_best(score_N, legal_Fnn, n_best_size)
     feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
     return Spans(
         np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
         np.stack([feature_N + features.start, start_N, end_N], axis=1).astype(np.int32),
-        *(logit_N[best_N] for logit_N in logits),
+        start_logit_N[best_N],
+        end_logit_N[best_N],
         score_N[best_N],
     )
 

@@ -14,6 +14,7 @@ from portico.mrc.answers.candidates import Candidates
 from portico.mrc.answers.collector import SpanCollector
 from portico.mrc.answers.feature_groups import grouped_offsets
 from portico.mrc.answers.offsets import Features
+from portico.mrc.answers.output_stream import OutputStream
 from portico.mrc.answers.passages import passage_indices
 from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
@@ -29,7 +30,7 @@ SpanRecord: TypeAlias = dict[str, Any]
 """One possible answer, by PrimeQA's keys."""
 
 
-class SpanRecords:
+class SpanRecords(OutputStream):
     """Collects logits during evaluation and ranks spans by PrimeQA's rules.
 
     Args:
@@ -63,7 +64,7 @@ class SpanRecords:
         self._passages = self._questions.passages if single_context else None
         lengths_F = self._offsets.lengths_F
         keep = BestTokens(UnpaddedSearch(n_best_size, lengths_F), n_best_size, int(lengths_F.max()))
-        self._collector = SpanCollector(self._offsets, keep)
+        super().__init__(SpanCollector(self._offsets, keep))
 
     def update(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
         """Take the outputs of the model for one batch: start, end and answer-type logits, perhaps three more.
@@ -71,15 +72,7 @@ class SpanRecords:
         Raises:
             InputError: See `SpanCollector.update`, or if there are no answer-type logits.
         """
-        self._collector.update(outputs, feature_indices)
-
-    def candidates(self) -> Candidates:
-        """Return what was kept so far, for another process to `merge`."""
-        return self._collector.candidates()
-
-    def merge(self, candidates: Candidates) -> None:
-        """Take what another process kept."""
-        self._collector.merge(candidates)
+        self.update_outputs(outputs, feature_indices)
 
     def compute(self) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
