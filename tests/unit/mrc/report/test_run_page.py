@@ -95,6 +95,12 @@ def test_the_best_threshold_is_marked():
     assert len(written.having("mark")) == 1
 
 
+@pytest.mark.parametrize(("used", "num_marks"), [(-2, 2), (99.0, 1), ("best", 1), (None, 1)])
+def test_the_threshold_in_use_is_marked_where_it_is_in_sight(used, num_marks):
+    written = shown(settings={"postprocess": {"null_score_diff_threshold": used}})
+    assert len(written.having("mark")) == num_marks
+
+
 def test_surrogates_do_not_lose_the_report(tmp_path):
     lone = result(context="Turku \ud800", golds=(("Turku", 0),), predicted_start=0, predicted_end=5)
     write_report(tmp_path / "report.html", record([lone]))

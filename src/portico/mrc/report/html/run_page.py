@@ -44,7 +44,7 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
         tiles_html(tiles(results, record.metrics, record.log_history)) + _missing(record.missing),
         [
             Section("Where it is strong and weak", _breakdown(results, groupings), "Breakdown"),
-            Section("Whether its confidence can be trusted", _confidence(results), "Confidence"),
+            Section("Whether its confidence can be trusted", _confidence(record), "Confidence"),
             Section("How it learned", _learning(record.log_history), "Learning"),
             *(Section(heading, html) for heading, html in record.sections.items()),
             Section("Questions to read", _questions(record, groupings, max_megabytes), "Questions"),
@@ -74,15 +74,15 @@ def _group_table(number: int, slicing: Slicing, results: Sequence[QuestionResult
     return group_table(slicing.title, slicing.column, groups, links)
 
 
-def _confidence(results: Sequence[QuestionResult]) -> str:
-    measured, thresholds = calibration(results), threshold_curve(results)
+def _confidence(record: RunRecord) -> str:
+    measured, thresholds = calibration(record.results), threshold_curve(record.results)
     sentences, charts = [], []
     if measured:
         charts.append(reliability_chart(measured))
         sentences.append(f"Expected calibration error: <b>{measured.error:.1%}</b>.")
     if thresholds:
         best = thresholds.best
-        charts.append(_threshold_chart(thresholds))
+        charts.append(_threshold_chart(thresholds, _used_threshold(record.settings)))
         sentences.append(
             f"The best threshold for these questions is <b>{thresholds.thresholds_T[best]:.3g}</b>, with an F1 of "
             f"<b>{thresholds.f1_T[best]:.1f}</b>; on other questions it may do worse, as it was chosen on these."
@@ -90,7 +90,12 @@ def _confidence(results: Sequence[QuestionResult]) -> str:
     return f'<p class="finding">{" ".join(sentences)}</p>{panels(*charts)}' if charts else ""
 
 
-def _threshold_chart(thresholds: ThresholdCurve) -> str:
+def _used_threshold(settings: Mapping[str, Any]) -> float | None:
+    used = (settings.get("postprocess") or {}).get("null_score_diff_threshold")
+    return float(used) if isinstance(used, int | float) else None
+
+
+def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> str:
     num_points = len(thresholds.thresholds_T)
     shown = np.unique(np.append(np.linspace(0, num_points - 1, _MAX_POINTS).astype(np.int64), thresholds.best))
 
@@ -98,12 +103,15 @@ def _threshold_chart(thresholds: ThresholdCurve) -> str:
         return tuple(zip(thresholds.thresholds_T[shown].tolist(), scores_T[shown].tolist(), strict=True))
 
     best = float(thresholds.thresholds_T[thresholds.best])
+    marks = [Mark(f"best F1, at {best:.3g}", best)]
+    if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
+        marks.append(Mark(f"used, {used:.3g}", used))
     return line_chart(
         "Another threshold for no answer",
         (Series("F1", "first", points(thresholds.f1_T)), Series("exact match", "second", points(thresholds.exact_T))),
         x_name="threshold",
         x_from_zero=False,
-        marks=(Mark(f"best F1, at {best:.3g}", best),),
+        marks=marks,
     )
 
 

@@ -60,7 +60,7 @@ def difference_table(title: str, column: str, groups: Sequence[Difference], link
         for group, link in zip(groups, links, strict=True)
     )
     heads = "".join(
-        f'<th scope="col" class="number">{name}</th>' for name in ("F1 first", "second", "change", "fixed", "broken")
+        f'<th scope="col" class="number">{name}</th>' for name in ("1st F1", "2nd F1", "change", "fixed", "broken")
     )
     return _panel(title, "differences", column, heads, rows)
 
