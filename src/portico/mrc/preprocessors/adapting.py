@@ -1,5 +1,6 @@
 """Records of a source schema to the base schema, record by record."""
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -38,3 +39,14 @@ def adapted(
     return dataset.map(
         adapt, remove_columns=gone, features=datasets.Features({**kept, **made}), desc="Adapting examples", **options
     )
+
+
+def with_identity(dataset: Any) -> Any:
+    """Return the data set with ``example_id`` and ``language``, made up (always alike) where they are missing."""
+    if "example_id" not in dataset.column_names:
+        questions = enumerate(dataset["question"])
+        made_up = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{number} {question}")) for number, question in questions]
+        dataset = dataset.add_column("example_id", made_up)
+    if "language" not in dataset.column_names:
+        dataset = dataset.add_column("language", ["UNKNOWN"] * len(dataset))
+    return dataset

@@ -1,7 +1,6 @@
 """PrimeQA's preprocessor of the base schema, on the engine of :class:`~portico.mrc.features.featurizer.Featurizer`."""
 
 import logging
-import uuid
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,12 +12,12 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.features.gold import Gold, gold_of_targets
 from portico.mrc.features.labelling import WindowLabels, label_windows
-from portico.mrc.features.pairs import Pairs, pairs_of
-from portico.mrc.features.question_text import shortened
 from portico.mrc.features.subsampling import Subsampling, subsample_types
 from portico.mrc.features.window_cutter import WindowCutter
 from portico.mrc.features.windows import Windows, WindowSize
 from portico.mrc.preprocessors.abstract import AbstractPreProcessor
+from portico.mrc.preprocessors.adapting import with_identity
+from portico.mrc.preprocessors.batch_pairs import pairs_of_batch
 from portico.mrc.preprocessors.feature_columns import token_columns
 from portico.mrc.preprocessors.schema import base_schema, check_schema
 
@@ -76,12 +75,7 @@ class BasePreProcessor(AbstractPreProcessor):
             InputError: If a column is missing or of another type.
         """
         self.validate_schema(dataset, is_train)
-        if "example_id" not in dataset.column_names:
-            questions = enumerate(dataset["question"])
-            made_up = [str(uuid.uuid5(uuid.NAMESPACE_OID, f"{number} {question}")) for number, question in questions]
-            dataset = dataset.add_column("example_id", made_up)
-        if "language" not in dataset.column_names:
-            dataset = dataset.add_column("language", ["UNKNOWN"] * len(dataset))
+        dataset = with_identity(dataset)
         self.validate_schema(dataset, is_train, pre_adaptation=False)
         return dataset
 
@@ -150,7 +144,12 @@ class BasePreProcessor(AbstractPreProcessor):
         """Return the features of a batch as an Arrow table."""
         import pyarrow as pa
 
-        pairs = self._pairs(examples)
+        pairs = pairs_of_batch(
+            examples,
+            max_q_char_len=self._max_q_char_len,
+            max_contexts=self._max_contexts,
+            single_context=self._single_context_multiple_passages,
+        )
         windows = self._cutter.cut(pairs.questions, pairs.contexts)
         owner_F = pairs.example_index_C[windows.example_index_F]
         columns = token_columns(
@@ -166,24 +165,6 @@ class BasePreProcessor(AbstractPreProcessor):
         if is_train:
             columns |= self._training_columns(windows, owner_F, context_index_F, examples)
         return pa.table(columns)
-
-    def _pairs(self, examples: Mapping[str, Any]) -> Pairs:
-        questions = shortened(examples["question"], self._max_q_char_len)
-        if not self._single_context_multiple_passages:
-            return pairs_of(questions, [list(contexts) for contexts in examples["context"]], self._max_contexts)
-        return pairs_of(questions, [self._single_context(examples, row) for row in range(len(questions))])
-
-    def _single_context(self, examples: Mapping[str, Any], row: int) -> str:
-        contexts = examples["context"][row]
-        if len(contexts) != 1:
-            raise InputError(
-                f"Example {examples['example_id'][row]!r} has {len(contexts)} contexts, but "
-                "`single_context_multiple_passages=True` takes one; set it to False, or join them."
-            )
-        if self._max_contexts is None or "passage_candidates" not in examples:
-            return str(contexts[0])
-        ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
-        return str(contexts[0][: ends[-1]] if ends else contexts[0])
 
     def _training_columns(
         self, windows: Windows, owner_F: Int64s, context_index_F: Int64s | None, examples: Mapping[str, Any]

@@ -215,3 +215,23 @@ def test_columns_are_checked():
 def test_extreme_probabilities_are_announced(value, word, caplog):
     BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, value, value)
     assert f"Training on {word} without an answer" in caplog.text
+
+
+def test_a_passage_that_only_touches_a_window_counts_as_in_it():
+    row = make_rows(single=True, seed=5)[0]
+    row["context"] = [" ".join(WORDS * 4)]
+    one = preprocessor(TOKENIZERS["bert"], **SINGLE)
+    _, features = one.process_eval(datasets.Dataset.from_list([row]))
+    second = [pair for pair in features[1]["offset_mapping"] if pair]
+    begin, end = second[0][0], second[-1][1]
+    row["target"] = {
+        "start_positions": [-1],
+        "end_positions": [-1],
+        "passage_indices": [0],
+        "yes_no_answer": ["YES"],
+    }
+    near = {(0, begin): TargetType.YES, (0, begin - 1): TargetType.NO_ANSWER}
+    near |= {(end, end + 5): TargetType.YES, (end + 1, end + 5): TargetType.NO_ANSWER}
+    for (start, stop), kind in near.items():
+        row["passage_candidates"] = {"start_positions": [start], "end_positions": [stop]}
+        assert one.process_train(datasets.Dataset.from_list([row]))[1][1]["target_type"] == kind
