@@ -18,7 +18,10 @@ FOLDER = Path(__file__).parent
 CONTROLS = {
     "exceptions": ("mistakes_of_one_kind", {}),
     "gradient_descent": ("nothing_rescaled", {}),
+    "hooks": ("overrides_unheard", {}),
+    "hub": ("nothing_uploaded", {}),
     "messages": ("nothing_said", {"test_each_process_has_its_level": "makes no run"}),
+    "odd_models": ("plain_order", {}),
     "search": ("plain_order", {}),
     "seq2seq": ("plain_order", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
 }
