@@ -108,6 +108,8 @@ def predictions_and_streamed_accuracy(trainer):
     streams = isinstance(trainer, portico.Trainer)
     trainer.compute_metrics = MulticlassAccuracy(num_classes=3, average="micro") if streams else accuracy
     metrics = trainer.evaluate()
+    # The two libraries call the metric differently.
+    trainer.state.log_history.pop()
     share = metrics["eval_MulticlassAccuracy" if streams else "eval_accuracy"]
     return {**outcome, "num_right": round(share * len(trainer.eval_dataset), 4)}
 

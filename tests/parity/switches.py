@@ -377,9 +377,9 @@ def nothing_said(patch):
 
 
 def nothing_uploaded(patch):
-    """The hub hears of nothing but the repository."""
-    patch.setattr("huggingface_hub.HfApi.upload_folder", lambda *args, **kwargs: None)
-    patch.setattr(portico.Trainer, "push_to_hub", lambda self, *args, **kwargs: None)
+    """The hub hears of nothing but the repository, and there is no card."""
+    for name in ("push_to_hub", "_push_from_checkpoint", "create_model_card"):
+        patch.setattr(portico.Trainer, name, lambda self, *args, **kwargs: None)
 
 
 def nothing_rescaled(patch):

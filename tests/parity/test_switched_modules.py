@@ -5,6 +5,7 @@ own, and every test of it must fail but those named below, each with the reason.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,17 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent
-OWN_ALONE = "looks at portico alone"
-IMPORTS = "compares what the classes declare"
 
-# Module: the switch that is off, and the tests that stay, by the beginnings of their names.
+# Module: the switch that is off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
     "exceptions": ("mistakes_of_one_kind", {}),
     "gradient_descent": ("nothing_rescaled", {}),
+    "hooks": ("overrides_unheard", {}),
+    "hub": ("nothing_uploaded", {}),
+    "messages": ("nothing_said", {"test_each_process_has_its_level": "makes no run"}),
+    "odd_models": ("plain_order", {}),
     "search": ("plain_order", {}),
+    "seq2seq": ("plain_order", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
 }
 
 
@@ -30,7 +34,7 @@ def test_a_module_fails_with_its_switch_off(module, tmp_path):
     failed = outcomes(module, switch, tmp_path / "failed.json")
     stayed = {name.partition("::")[2] for name, fails in failed.items() if not fails}
     assert {name for name in stayed if not name.startswith(tuple(kept))} == set()
-    assert [start for start in kept if not any(name.startswith(start) for name in stayed)] == [], "they fail too"
+    assert {start for start in kept if not any(name.startswith(start) for name in stayed)} == set(), "they fail too"
     assert any(failed.values())
 
 
@@ -38,6 +42,14 @@ def outcomes(module, switch, file):
     """Run the quick tests of ``module`` with ``switch`` off, and return which failed."""
     command = [sys.executable, "-m", "pytest", str(FOLDER / f"test_{module}.py"), "-p", "parity.switched"]
     options = [f"--switch={switch}", f"--failed={file}", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
-    ended = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=1800)
+    path = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [*command, *options],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
     assert file.exists(), ended.stdout[-2000:] + ended.stderr[-2000:]
     return json.loads(file.read_text(encoding="utf-8"))
