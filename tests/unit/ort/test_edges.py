@@ -22,6 +22,7 @@ REDUCTIONS = [
     lambda x: x.sum(-1),
     lambda x: x.sum(),
     lambda x: aten.amax(x, [-1], True),
+    lambda x: aten.amin(x, [0]),
     lambda x: aten._safe_softmax(x, -1),
     lambda x: (x > 0).any(),
     lambda x: (x > 0).all(0),
