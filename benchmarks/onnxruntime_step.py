@@ -2,11 +2,15 @@
 
 Run ``python benchmarks/onnxruntime_step.py``. The model is a BERT reader of MiniLM's size; a step is forward, backward
 and AdamW. Each round measures every way in turn, so that what else the machine does falls on all of them; printed are
-medians over the rounds, and the median and the range of the ratios to eager mode. Times are CPU seconds.
+medians over the rounds, and the median and the range of the ratios to eager mode. Times are CPU seconds. ``--memory``
+compares peak memory instead, each way in a process of its own; ``--profile`` adds where ONNX Runtime's time goes.
 """
 
 import argparse
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +19,17 @@ import torch
 import transformers
 
 import portico.ort
+from portico.ort.compiling import compiled_call
 
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 
 
-def reader(way: str) -> Any:
+def reader(way: str, *, profile: bool = False) -> Any:
     """Return a model that runs in the given way."""
     torch.manual_seed(0)
     model = transformers.BertForQuestionAnswering(transformers.BertConfig(**SIZES)).train()
     if way == "onnxruntime":
-        return portico.ort.compile(model)
+        return portico.ort.compile(model, settings=portico.ort.SessionSettings(profile=profile))
     return torch.compile(model) if way == "inductor" else model
 
 
@@ -65,8 +70,22 @@ def seconds(step: Callable[[], None], num_steps: int, clock: Callable[[], float]
     return (clock() - start) / num_steps
 
 
-def main() -> None:
-    """Measure and print."""
+def peak_of(way: str, step: Callable[[], None]) -> None:
+    """Print the peak memory of a few steps of this process."""
+    for _ in range(3):
+        step()
+    # Linux counts in KiB.
+    print(f"{way:12} peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:7.0f} MiB")
+
+
+def compare_memory(ways: list[str]) -> None:
+    """Run this script again for each way, with the same options."""
+    for way in ways:
+        subprocess.run([sys.executable, __file__, *sys.argv[1:], "--peak-of", way], check=True)
+
+
+def parsed() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2, help="steps a round")
@@ -75,26 +94,50 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--wall", action="store_true", help="wall time, for a machine that does nothing else")
     parser.add_argument("--evaluation", action="store_true", help="evaluate instead of train")
+    parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
+    parser.add_argument("--peak-of", choices=["eager", "inductor", "onnxruntime"], help=argparse.SUPPRESS)
+    parser.add_argument("--profile", action="store_true", help="show where ONNX Runtime's time goes")
     parser.add_argument("--ways", nargs="+", default=["eager", "inductor", "onnxruntime"])
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def made_step(options: argparse.Namespace, way: str) -> tuple[Any, Callable[[], None]]:
+    """Return a model and what is measured of it."""
+    model, inputs = reader(way, profile=options.profile), batch(options.rows, options.length)
+    if options.evaluation:
+        return model, evaluation_step(model.eval(), inputs)
+    return model, training_step(model, inputs)
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parsed()
     torch.set_num_threads(options.threads)
+    if options.peak_of:
+        peak_of(options.peak_of, made_step(options, options.peak_of)[1])
+    elif options.memory:
+        compare_memory(options.ways)
+    else:
+        compare_time(options)
+
+
+def compare_time(options: argparse.Namespace) -> None:
+    """Measure every way in turn, round by round."""
     clock = time.perf_counter if options.wall else time.process_time
-    inputs = batch(options.rows, options.length)
-    make_step = evaluation_step if options.evaluation else training_step
-    steps, times = {}, {}
-    for way in options.ways:
-        model = reader(way)
-        steps[way] = make_step(model.eval() if options.evaluation else model, inputs)
-        print(f"{way:12} first step {seconds(steps[way], 1, clock):7.1f} s")
-        seconds(steps[way], 1, clock)
+    made, times = {way: made_step(options, way) for way in options.ways}, {}
+    for way, (_, step) in made.items():
+        print(f"{way:12} first step {seconds(step, 1, clock):7.1f} s")
+        seconds(step, 1, clock)
         times[way] = []
     for _ in range(options.rounds):
-        for way, step in steps.items():
+        for way, (_, step) in made.items():
             times[way].append(seconds(step, options.steps, clock))
     for way, measured in times.items():
         ratios = [own / eager for own, eager in zip(measured, times["eager"], strict=True)]
         spread = f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to {max(ratios):.2f})"
         print(f"{way:12} {statistics.median(measured) * 1e3:7.0f} ms a step, of eager mode's {spread}")
+    if options.profile:
+        print(compiled_call(made["onnxruntime"][0]).report)
 
 
 if __name__ == "__main__":

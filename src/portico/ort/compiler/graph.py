@@ -146,17 +146,23 @@ class Graph:
 
     def model(self) -> onnx.ModelProto:
         """Return the finished model."""
-        self._drop_unused_outputs()
+        self._drop_unused()
         graph = helper.make_graph(self.nodes, "portico", self.inputs, self.outputs, self.initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
-    def _drop_unused_outputs(self) -> None:
-        """Leave out what nobody reads, behind the outputs that are read: ONNX Runtime fuses nodes of one output."""
-        used = {name for node in self.nodes for name in node.input} | {value.name for value in self.outputs}
-        for node in self.nodes:
-            while len(node.output) > 1 and node.output[-1] not in used:
+    def _drop_unused(self) -> None:
+        """Leave out what nobody reads: nodes, and outputs behind those that are read; ONNX Runtime computes them."""
+        used = {value.name for value in self.outputs}
+        kept = []
+        for node in reversed(self.nodes):
+            if used.isdisjoint(node.output):
+                continue
+            while node.output[-1] not in used:
                 node.output.pop()
+            used.update(node.input)
+            kept.append(node)
+        self.nodes = kept[::-1]
 
     def weight(self, name: str, tensor: torch.Tensor) -> Value:
         """Return a tensor that is stored in the model under ``name``."""

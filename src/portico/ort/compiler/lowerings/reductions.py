@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from portico.ort.compiler.dtypes import onnx_type
 from portico.ort.compiler.graph import Graph
 from portico.ort.compiler.lowerings.registry import Context, lowers
 from portico.ort.compiler.value import Value
@@ -33,12 +34,23 @@ def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, 
 
 @lowers(aten.amax.default)
 def amax(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduced(context.graph, "ReduceMax", x, dim, keepdim)
+    return _extreme(context, "ReduceMax", x, dim, keepdim)
 
 
 @lowers(aten.amin.default)
 def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return reduced(context.graph, "ReduceMin", x, dim, keepdim)
+    return _extreme(context, "ReduceMin", x, dim, keepdim)
+
+
+def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
+    """Return the largest or smallest element, and NaN where there is one: ONNX Runtime passes over it."""
+    graph, dtype = context.graph, context.out.dtype
+    extreme = reduced(graph, op_type, x, dim, keepdim)
+    if not dtype.is_floating_point:
+        return extreme
+    is_nan = graph.op("Cast", graph.op("IsNaN", x), to=onnx_type(torch.int32))
+    has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
+    return graph.op("Where", has_nan, graph.constant(float("nan"), dtype), extreme)
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
