@@ -35,8 +35,8 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         last: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
         if last is None:
             raise InputError(
-                f"`resume_from_checkpoint=True`, but {output_dir} holds no `checkpoint-N` folder; set it to the "
-                "folder of a checkpoint, or leave it out to start anew."
+                f"No valid checkpoint found in output directory ({output_dir}): it holds no `checkpoint-N` folder. "
+                "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start anew."
             )
         return last
     if not isinstance(resume_from_checkpoint, str | PathLike):
@@ -46,8 +46,9 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         )
     if not Path(resume_from_checkpoint).is_dir():
         raise InputError(
-            f"`resume_from_checkpoint={resume_from_checkpoint}` is no folder; set it to a `checkpoint-N` folder of an "
-            "earlier run, or to `True` for the last one in `output_dir`."
+            f"Can't find a valid checkpoint at {resume_from_checkpoint}: `resume_from_checkpoint="
+            f"{resume_from_checkpoint}` is no folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
+            "`True` for the last one in `output_dir`."
         )
     return str(resume_from_checkpoint)
 

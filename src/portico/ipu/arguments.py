@@ -4,21 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from portico.arguments import TrainingArguments
-from portico.errors import InputError
-
-N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
-LOADER_MODES = ("sync", "async", "async_rebatched")
-# What these ask for is decided by the program.
-_REFUSED = {
-    "bf16": "leave it out; IPUs compute in half precision, or with `fp32=True` in single precision",
-    "fp16": "leave it out; half precision is the default, and `fp32=True` turns it off",
-    "torch_compile": "leave it out; the model is compiled for IPUs anyway",
-    "ddp_backend": "set `replication_factor` of the IPUConfig, or `n_ipu`",
-    "deepspeed": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
-    "fsdp": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
-    "include_inputs_for_metrics": "leave it out, and look the inputs up in the data set",
-    "gradient_checkpointing_kwargs": "leave it out; `gradient_checkpointing` recomputes from every layer's output on",
-}
+from portico.ipu.argument_checks import LOADER_MODES, N_IPU_CHOICES, check_arguments
 
 
 @dataclass
@@ -74,8 +60,8 @@ class IPUTrainingArguments(TrainingArguments):
         Raises:
             InputError: If a value cannot be used on IPUs.
         """
+        check_arguments(self)
         self.accelerator, self.strategy, self.precision = "ipu", "ipu", "32-true"
-        self._refuse_unsupported()
         overrides = [self.ipu_config_overrides] if self.ipu_config_overrides else []
         if self.gradient_accumulation_steps is not None:
             overrides.append(f"gradient_accumulation_steps={self.gradient_accumulation_steps}")
@@ -89,27 +75,6 @@ class IPUTrainingArguments(TrainingArguments):
         self.gradient_checkpointing = self.activation_checkpointing = None
         self.max_grad_norm = self.max_grad_norm or 0.0
         super().__post_init__()
-
-    def _refuse_unsupported(self) -> None:
-        if "adamw" not in str(getattr(self.optim, "value", self.optim)):
-            raise InputError(
-                f"`optim={str(getattr(self.optim, 'value', self.optim))!r}` is not made for IPUs; leave it out for "
-                "AdamW, set `lamb=True` for LAMB, or give `optimizers` to the trainer."
-            )
-        if self.uses_lamb and self.max_grad_norm:
-            raise InputError(
-                f"`max_grad_norm={self.max_grad_norm}` came with LAMB, which scales its steps by norms and does not "
-                "clip; leave one of them out."
-            )
-        for name, instead in _REFUSED.items():
-            if getattr(self, name, None):
-                raise InputError(f"`{name}={getattr(self, name)!r}` is not supported on IPUs; {instead}.")
-        if self.n_ipu is not None and self.n_ipu not in N_IPU_CHOICES:
-            raise InputError(f"`n_ipu={self.n_ipu}` is no size of a partition; use one of {list(N_IPU_CHOICES)}.")
-        if self.dataloader_mode not in LOADER_MODES:
-            raise InputError(
-                f"`dataloader_mode={self.dataloader_mode!r}` is unknown; use one of {', '.join(LOADER_MODES)}."
-            )
 
     @property
     def train_batch_size(self) -> int:

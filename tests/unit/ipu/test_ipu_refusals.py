@@ -7,6 +7,7 @@ import portico
 from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
 from portico.errors import InputError
 from portico.ipu import emulator as poptorch
+from portico.ipu.config import IPUConfig
 
 
 def with_optimizer(output_dir, name, **options):
@@ -39,6 +40,19 @@ def test_optimizers_of_torch_are_taken(tmp_path, name):
     ("changes", "message"),
     [
         ({"optim": "adafactor"}, "`optim='adafactor'` is not made for IPUs; leave it out for AdamW, set `lamb=True`"),
+        (
+            {"per_device_train_batch_size": 0},
+            "`per_device_train_batch_size=0` cannot be used; set it to an int",
+        ),
+        ({"per_device_eval_batch_size": "4"}, "`per_device_eval_batch_size='4'` cannot be used"),
+        ({"max_grad_norm": -1.0}, "`max_grad_norm=-1.0` cannot be used; set it to a number of 0 or more, or null"),
+        ({"loss_scaling": 0.0}, "`loss_scaling=0.0` is no factor; use a number above 0"),
+        ({"loss_scaling": "high"}, "`loss_scaling='high'` is no factor"),
+        ({"accelerator": "cpu"}, "`accelerator='cpu'` does not choose IPUs; leave it out, or use another trainer"),
+        ({"strategy": "ddp"}, "`strategy='ddp'` does not choose IPUs"),
+        ({"precision": "bf16-mixed"}, "`precision='bf16-mixed'` does not choose IPUs; .*`fp32` chooses"),
+        ({"devices": 4}, "`devices=4` does not choose IPUs; leave it out; `n_ipu`"),
+        ({"num_nodes": 2}, "`num_nodes=2` does not choose IPUs; .* has one host"),
         ({"lamb": True, "max_grad_norm": 1.0}, "`max_grad_norm=1.0` came with LAMB, .* leave one of them out"),
     ],
 )
@@ -72,3 +86,26 @@ def test_an_optimizer_of_another_model(tmp_path):
     other = poptorch.optim.SGD(classifier().parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"not of the `model` that the trainer was given; make it of `model.param"):
         ipu_trainer(tmp_path, parts={"optimizers": (other, None)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"modules": {"bert.nothing": 1}},
+            "places the module 'bert.nothing', which BertForSequence",
+        ),
+        ({"modules": {"classifier": 7}}, "puts classifier on IPU 7; a replica has the IPUs 0 to 1"),
+        ({"module": {"classifier": 0}}, "`parallelize_kwargs` has module, and places a model by layers and modules"),
+    ],
+)
+def test_placements_of_nothing(tmp_path, options, message):
+    config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, parallelize_kwargs=options)
+    with pytest.raises(ValueError, match=message):
+        ipu_trainer(tmp_path, config).train()
+
+
+def test_options_of_other_libraries_are_announced(tmp_path, caplog):
+    config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, parallelize_kwargs={"use_cache": True})
+    ipu_trainer(tmp_path, config, max_steps=1).train()
+    assert "`parallelize_kwargs` has use_cache, which has no effect here" in caplog.text

@@ -13,7 +13,7 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.mrc import run_mrc_ipu, valid_keys
 from portico.ipu.pipelining.picture import pipeline_picture
 from portico.ipu.pipelining.placement import plan_placement
-from portico.ipu.pipelining.report import PlacementReport, batch_arithmetic
+from portico.ipu.pipelining.report import IPUMemory, PlacementReport, batch_arithmetic
 
 LARGE = {"vocab_size": 60_000, "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16}
 TEXT = {"input_ids": torch.arange(1, 9).reshape(1, 8)}
@@ -116,3 +116,20 @@ def test_the_reading_task_runs_on_a_pipeline(tmp_path):
     assert json.loads((tmp_path / "ipu_config.json").read_text())["layers_per_ipu"] == [0, 1, 1, 1]
     assert {"fp32", "loss_scaling", "n_ipu"} <= set(valid_keys()["args"])
     assert "layers_per_ipu" in valid_keys()["strategy"]
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (["bert.encoder.layer.0"], "bert.encoder.layer.0"),
+        (["bert.embeddings.word_embeddings", "bert.embeddings.LayerNorm"], "to LayerNorm"),
+        (["bert.encoder.layer.11.output"], "layer.11.output"),
+        (["a" * 30], "a" * 30),
+    ],
+)
+def test_labels_of_the_picture_are_whole_parts_that_fit(names, label):
+    report = PlacementReport([(0, names)], 1, [IPUMemory(0, 1, 1, 1, 1)], [])
+    drawn = pipeline_picture(report)
+    assert f">{label}</text>" in drawn
+    # Twenty letters fit into a box; what is longer is squeezed.
+    assert ('textLength="134"' in drawn) is (len(label) > 20)

@@ -5,6 +5,9 @@ from html import escape
 from portico.ipu.pipelining.report import PlacementReport
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 150, 52, 26
+_TEXT_WIDTH = _BOX_WIDTH - 16
+# Wider texts are squeezed, as fonts differ.
+_MOST_CHARACTERS = 20
 
 
 def pipeline_picture(report: PlacementReport) -> str:
@@ -46,14 +49,28 @@ def _row(ipu: int, share: float, width: int) -> str:
 
 def _box(column: int, ipu: int, names: list[str]) -> str:
     left, top = _left(column), _top(ipu)
-    tail = names[0] if len(names) == 1 else f"to {names[-1]}"
+    label = label_of(names)
+    squeezed = f' textLength="{_TEXT_WIDTH}" lengthAdjust="spacingAndGlyphs"' if len(label) > _MOST_CHARACTERS else ""
     return (
         f'<rect x="{left}" y="{top}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" fill="none" '
         'stroke="currentColor"/>'
         f"<title>{escape(', '.join(names))}</title>"
         f'<text x="{left + 8}" y="{top + 22}" fill="currentColor">stage {column}</text>'
-        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7">{escape(tail[-22:])}</text>'
+        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{squeezed}>{escape(label)}</text>'
     )
+
+
+def label_of(names: list[str]) -> str:
+    """Return what a stage is called in its box: the end of its last name, as many whole parts of it as fit.
+
+    Args:
+        names: What runs in the stage.
+    """
+    before = "" if len(names) == 1 else "to "
+    parts = names[-1].split(".")
+    while len(parts) > 1 and len(before + ".".join(parts)) > _MOST_CHARACTERS:
+        del parts[0]
+    return before + ".".join(parts)
 
 
 def _arrow(column: int, source: int, target: int) -> str:

@@ -12,6 +12,7 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.config.errors import IncompatibleIPUConfigError
 from portico.ipu.pipelining.handed_out import hand_out_copies, without_copies
 from portico.ipu.pipelining.layers import layer_ipus
+from portico.ipu.pipelining.options import check_options
 from portico.ipu.pipelining.order import execution_order
 from portico.ipu.pipelining.recomputation import recompute_from, without_recomputation
 from portico.ipu.pipelining.serialization import without_serialization
@@ -101,6 +102,7 @@ def unplaced(model: nn.Module) -> None:
 def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
     """Return where :func:`place` would put everything, and leave the model as it is."""
     options = config._parallelize_kwargs or {}
+    check_options(options, model, config._ipus_per_replica)
     layers = layer_names(model, options.get("layers"))
     order = execution_order(model, layers, sample)
     used = [name for name in order if name in layers]
