@@ -16,8 +16,8 @@ from transformers import AutoTokenizer, BertConfig, BertForQuestionAnswering, Da
 
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
+from portico.mrc.models.tokenizer import train_wordpiece_tokenizer
 from portico.mrc.packing import enable_packing
-from portico.mrc.tokenizer import train_wordpiece_tokenizer
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:

@@ -15,7 +15,7 @@ from portico.cli.location import config_dir, experiment_names
 
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
-REAL_RUNNER = importlib.util.find_spec("portico.mrc.run") is not None
+REAL_RUNNER = importlib.util.find_spec("portico.mrc.experiment.run") is not None
 
 
 def override(file: Path) -> str:

@@ -14,11 +14,11 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.config.attributes import ATTRIBUTES
 from portico.ipu.pipelining.picture import pipeline_picture
 from portico.ipu.trainer import IPUMethods
-from portico.mrc.head_needs import head_collator
+from portico.mrc.experiment.head_needs import head_collator
+from portico.mrc.experiment.reader_training import ReaderTraining
+from portico.mrc.experiment.run import run_mrc
+from portico.mrc.experiment.run import valid_keys as mrc_keys
 from portico.mrc.models.loading import head_of
-from portico.mrc.reader_training import ReaderTraining
-from portico.mrc.run import run_mrc
-from portico.mrc.run import valid_keys as mrc_keys
 from portico.mrc.trainer import MRCTrainer
 
 
@@ -37,7 +37,7 @@ def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
     """Train a reader on IPUs, evaluate its answers and write everything into the folder of the run.
 
     Args:
-        settings: As :func:`~portico.mrc.run.run_mrc` takes them, but for two groups: ``args`` are fields of
+        settings: As :func:`~portico.mrc.experiment.run.run_mrc` takes them, but for two groups: ``args`` are fields of
             :class:`~portico.ipu.arguments.IPUTrainingArguments`, ``strategy`` has the attributes of
             :class:`~portico.ipu.config.IPUConfig`. All features are padded to ``preprocess.max_seq_length``, as a
             program takes one shape.

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from portico.mrc.answers import (
         postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
     )
-    from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
-    from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
+    from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
+    from portico.mrc.collators.head_inputs import BeamSearchCollator as BeamSearchCollator
+    from portico.mrc.collators.head_inputs import TargetTypeCollator as TargetTypeCollator
     from portico.mrc.distillation.losses import Distillation as Distillation
     from portico.mrc.distillation.mixin import DistillationMixin as DistillationMixin
-    from portico.mrc.eval_prediction import EvalPredictionWithProcessing as EvalPredictionWithProcessing
     from portico.mrc.features.feature_set import FeatureSet as FeatureSet
     from portico.mrc.features.featurizer import Featurizer as Featurizer
-    from portico.mrc.fid_collator import FiDDataCollator as FiDDataCollator
     from portico.mrc.metrics import Mlqa as Mlqa
     from portico.mrc.metrics import Mrqa as Mrqa
     from portico.mrc.metrics import NqF1 as NqF1
@@ -46,8 +45,11 @@ if TYPE_CHECKING:
     from portico.mrc.multi_source.mskd_trainer import MSKD_MRCTrainer as MSKD_MRCTrainer
     from portico.mrc.multi_source.sampler import IndividualDomainBatchSampler as IndividualDomainBatchSampler
     from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer as MultiSourceMRCTrainer
-    from portico.mrc.post_processing import SpanPostProcessing as SpanPostProcessing
-    from portico.mrc.post_processing import SquadMetrics as SquadMetrics
+    from portico.mrc.post_processing.eval_prediction import (
+        EvalPredictionWithProcessing as EvalPredictionWithProcessing,
+    )
+    from portico.mrc.post_processing.span_post_processing import SpanPostProcessing as SpanPostProcessing
+    from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
     from portico.mrc.reader import Answer as Answer
     from portico.mrc.reader import Reader as Reader
     from portico.mrc.readers import read_examples as read_examples
@@ -63,13 +65,13 @@ _HOMES = {
     "Answers": "portico.mrc.answers",
     "BEAM_SEARCH_HEAD": "portico.mrc.models.heads",
     "BeamPostProcessor": "portico.mrc.answers",
-    "BeamSearchCollator": "portico.mrc.collators",
+    "BeamSearchCollator": "portico.mrc.collators.head_inputs",
     "BeamSearchQAHead": "portico.mrc.models.heads.beam_search",
     "Distillation": "portico.mrc.distillation.losses",
     "DistillationMixin": "portico.mrc.distillation.mixin",
     "EXTRACTIVE_HEAD": "portico.mrc.models.heads",
     "EXTRACTIVE_WITH_CONFIDENCE_HEAD": "portico.mrc.models.heads",
-    "EvalPredictionWithProcessing": "portico.mrc.eval_prediction",
+    "EvalPredictionWithProcessing": "portico.mrc.post_processing.eval_prediction",
     "ExtractiveQAHead": "portico.mrc.models.heads.extractive",
     "ExtractiveQAModelOutput": "portico.mrc.models.heads.outputs",
     "ExtractiveQAWithConfidenceHead": "portico.mrc.models.heads.confidence",
@@ -77,7 +79,7 @@ _HOMES = {
     "FID_HEAD": "portico.mrc.models.fusion_in_decoder",
     "FeatureSet": "portico.mrc.features.feature_set",
     "Featurizer": "portico.mrc.features.featurizer",
-    "FiDDataCollator": "portico.mrc.fid_collator",
+    "FiDDataCollator": "portico.mrc.collators.fusion_in_decoder",
     "FiDModelForDownstreamTasks": "portico.mrc.models.fusion_in_decoder",
     "GeneratedAnswerProcessing": "portico.mrc.seq2seq.post_processing",
     "GenerativeFeaturizer": "portico.mrc.seq2seq.features",
@@ -93,12 +95,12 @@ _HOMES = {
     "Reader": "portico.mrc.reader",
     "Rouge": "portico.mrc.metrics",
     "Seq2SeqMRCTrainer": "portico.mrc.seq2seq.trainer",
-    "SpanPostProcessing": "portico.mrc.post_processing",
+    "SpanPostProcessing": "portico.mrc.post_processing.span_post_processing",
     "SpanPostProcessor": "portico.mrc.answers",
-    "SquadMetrics": "portico.mrc.post_processing",
+    "SquadMetrics": "portico.mrc.post_processing.span_post_processing",
     "SquadV1": "portico.mrc.metrics",
     "SquadV2": "portico.mrc.metrics",
-    "TargetTypeCollator": "portico.mrc.collators",
+    "TargetTypeCollator": "portico.mrc.collators.head_inputs",
     "TydiF1": "portico.mrc.metrics",
     "postprocess_qa_predictions": "portico.mrc.answers",
     "postprocess_qa_predictions_with_beam_search": "portico.mrc.answers",

@@ -1,9 +1,9 @@
 """The reading comprehension run in ONNX Runtime: the embedded task, with what only ``ORTTrainingArguments`` have."""
 
 from portico.configured_run import RunSettings, argument_keys
-from portico.mrc.reader_training import ReaderTraining
-from portico.mrc.run import run_mrc
-from portico.mrc.run import valid_keys as mrc_keys
+from portico.mrc.experiment.reader_training import ReaderTraining
+from portico.mrc.experiment.run import run_mrc
+from portico.mrc.experiment.run import valid_keys as mrc_keys
 from portico.mrc.trainer import MRCTrainer
 from portico.ort.arguments import ORTTrainingArguments
 from portico.ort.trainer import ORTMethods
@@ -22,7 +22,7 @@ def run_mrc_ort(settings: RunSettings) -> dict[str, float]:
     """Train a reader in ONNX Runtime, evaluate its answers and write everything into the folder of the run.
 
     Args:
-        settings: As :func:`~portico.mrc.run.run_mrc` takes them, with fields of
+        settings: As :func:`~portico.mrc.experiment.run.run_mrc` takes them, with fields of
             :class:`~portico.ort.arguments.ORTTrainingArguments` as ``args``.
 
     Returns:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.data import Examples, load_examples
+from portico.mrc.experiment.data import Examples, load_examples
 from portico.mrc.features.featurizer import Featurizer
 
 
@@ -12,8 +12,8 @@ def load_sources(data: Mapping[str, Any]) -> list[Examples]:
     """Return the examples of each source.
 
     Args:
-        data: As :func:`~portico.mrc.data.load_examples` takes it, for one source. With ``sources``, a list of such
-            mappings, there are several, and each says what differs from the rest of ``data``.
+        data: As :func:`~portico.mrc.experiment.data.load_examples` takes it, for one source. With ``sources``, a
+            list of such mappings, there are several, and each says what differs from the rest of ``data``.
 
     Raises:
         InputError: If the sources are no such list, or one of them cannot be used.

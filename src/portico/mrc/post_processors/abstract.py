@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from portico.mrc.columns import Examples
-from portico.mrc.eval_prediction import EvalPredictionWithProcessing
+from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing
 
 
 class AbstractPostProcessor(ABC):

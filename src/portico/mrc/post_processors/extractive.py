@@ -11,7 +11,7 @@ from portico.errors import InputError
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.columns import Examples
-from portico.mrc.eval_prediction import EvalPredictionWithProcessing
+from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing
 from portico.mrc.post_processors.abstract import AbstractPostProcessor
 from portico.mrc.post_processors.confidence import ConfidenceScorer
 from portico.mrc.target_type import TargetType

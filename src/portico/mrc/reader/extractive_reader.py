@@ -8,8 +8,8 @@ from portico.errors import InputError
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.pretrained import Reader as LoadedReader
-from portico.mrc.pretrained import load_reader
+from portico.mrc.models.pretrained import Reader as LoadedReader
+from portico.mrc.models.pretrained import load_reader
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.windows import Contexts, question_windows
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.answer_tuning import calibration_of, with_best_null_threshold
 from portico.mrc.answers import AnswerCalibration, Answers
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.post_processing import SpanPostProcessing
-from portico.mrc.pretrained import Reader as LoadedReader
-from portico.mrc.pretrained import load_reader
+from portico.mrc.models.pretrained import Reader as LoadedReader
+from portico.mrc.models.pretrained import load_reader
+from portico.mrc.post_processing.answer_tuning import calibration_of, with_best_null_threshold
+from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.pipeline_form import pipeline_outputs, questions_and_contexts

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.data import load_examples
+from portico.mrc.experiment.data import load_examples
 from portico.mrc.question_results import Answered, question_result
 from portico.mrc.report.record import RunRecord
 from portico.mrc.report.results import Span

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 
 from portico.errors import InputError
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
-from portico.mrc.tokenizer import train_wordpiece_tokenizer
+from portico.mrc.models.tokenizer import train_wordpiece_tokenizer
 
 SMALL_T5 = {
     "d_model": 128,

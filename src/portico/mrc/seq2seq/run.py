@@ -14,15 +14,15 @@ from portico.configured_run import (
     train_and_evaluate,
     training_arguments,
 )
-from portico.mrc.data import DATA_KEYS, Examples, load_examples
-from portico.mrc.fid_collator import FiDDataCollator
+from portico.mrc.collators.fusion_in_decoder import FiDDataCollator
+from portico.mrc.experiment.data import DATA_KEYS, Examples, load_examples
+from portico.mrc.experiment.settings import check_callbacks, check_unshaped
+from portico.mrc.experiment.summary import print_summary
 from portico.mrc.metrics.chosen import METRIC_KEYS, METRIC_RULES, chosen_metric, has_negatives
 from portico.mrc.seq2seq.features import GenerativeFeaturizer
 from portico.mrc.seq2seq.generator import Generator, load_generator, new_generator, t5_fields
 from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing
 from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer
-from portico.mrc.settings import check_callbacks, check_unshaped
-from portico.mrc.summary import print_summary
 from portico.seq2seq.arguments import Seq2SeqTrainingArguments
 from portico.value_rules import Rule, check_values
 
@@ -54,9 +54,9 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
     Args:
         settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.arguments.Seq2SeqTrainingArguments`;
             ``model`` has ``name_or_path``, or fields of ``T5Config`` for a new small T5; for ``data`` see
-            :func:`~portico.mrc.data.load_examples`; ``preprocess`` has ``max_source_length``, ``max_target_length``,
-            the ``num_passages`` that fusion-in-decoder reads (``None`` for a model that reads one text) and the
-            ``vocab_size`` of a new tokenizer; for ``metric`` see
+            :func:`~portico.mrc.experiment.data.load_examples`; ``preprocess`` has ``max_source_length``,
+            ``max_target_length``, the ``num_passages`` that fusion-in-decoder reads (``None`` for a model of one text)
+            and the ``vocab_size`` of a new tokenizer; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`; ``postprocess`` has nothing.
 
     Returns:

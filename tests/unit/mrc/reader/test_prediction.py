@@ -7,7 +7,7 @@ from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration
 from portico.mrc.corpus import to_squad
-from portico.mrc.prediction import run_prediction, valid_keys
+from portico.mrc.experiment.prediction import run_prediction, valid_keys
 from portico.mrc.reader.question_file import AskedQuestion, read_questions
 
 GROUPS = {

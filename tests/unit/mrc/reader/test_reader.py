@@ -7,7 +7,7 @@ import torch
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
-from portico.mrc.pretrained import load_reader
+from portico.mrc.models.pretrained import load_reader
 from portico.mrc.primeqa import ExtractiveReader
 
 WINDOWS = {"max_seq_length": 64, "doc_stride": 16}

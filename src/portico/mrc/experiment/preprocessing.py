@@ -9,8 +9,8 @@ from transformers import DataCollatorWithPadding
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.subsampling import Subsampling
+from portico.mrc.models.pretrained import Reader
 from portico.mrc.packing import enable_packing
-from portico.mrc.pretrained import Reader
 from portico.value_rules import Rule
 
 _OF_FEATURIZER = (

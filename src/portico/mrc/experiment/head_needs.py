@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
-from portico.mrc.collators import BeamSearchCollator, Collator, TargetTypeCollator
+from portico.mrc.collators.head_inputs import BeamSearchCollator, Collator, TargetTypeCollator
 
 
 def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
@@ -30,7 +30,7 @@ def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, 
 
     Args:
         head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
-        options: Options of :class:`~portico.mrc.post_processing.SpanPostProcessing`.
+        options: Options of :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`.
     """
     # Beams are no logits: where no other rules were chosen, they are read by those of their own.
     reads_beams = head == "beam_search" and options.get("mode", "portico") == "portico"

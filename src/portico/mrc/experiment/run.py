@@ -17,20 +17,20 @@ from portico.configured_run import (
     training_arguments,
 )
 from portico.errors import InputError
-from portico.mrc.data import DATA_KEYS, Examples
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
-from portico.mrc.head_needs import head_collator, head_post_processing
+from portico.mrc.experiment.data import DATA_KEYS, Examples
+from portico.mrc.experiment.head_needs import head_collator, head_post_processing
+from portico.mrc.experiment.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
+from portico.mrc.experiment.reader_training import ReaderTraining
+from portico.mrc.experiment.settings import check_callbacks, check_settings, check_unshaped
+from portico.mrc.experiment.summary import print_summary
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
+from portico.mrc.models.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
-from portico.mrc.post_processing import SpanPostProcessing
-from portico.mrc.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
-from portico.mrc.pretrained import Reader, bert_fields, load_reader, new_reader
+from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.question_results import question_results
-from portico.mrc.reader_training import ReaderTraining
 from portico.mrc.report import RunRecord, record_run, write_report
-from portico.mrc.settings import check_callbacks, check_settings, check_unshaped
-from portico.mrc.summary import print_summary
 from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
@@ -69,9 +69,9 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
             :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
             :func:`~portico.mrc.multi_source.data.load_sources`; for ``preprocess`` see
-            :func:`~portico.mrc.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
+            :func:`~portico.mrc.experiment.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
             ``postprocess`` has fields of
-            :class:`~portico.mrc.post_processing.SpanPostProcessing`; for ``metric`` see
+            :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 

@@ -9,8 +9,8 @@ from portico.argument_rules import argument_rules
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
+from portico.mrc.experiment.preprocessing import PREPROCESS_RULES
 from portico.mrc.metrics.chosen import METRIC_RULES
-from portico.mrc.preprocessing import PREPROCESS_RULES
 from portico.value_rules import Rule, check_values
 
 _INTEGER = Rule((int,))

@@ -13,9 +13,9 @@ from portico import MRCTrainer, TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.mrc import Featurizer
-from portico.mrc.model import build_small_bert, small_bert_config
-from portico.mrc.preprocessing import make_collator, make_featurizer
-from portico.mrc.run import run_mrc
+from portico.mrc.experiment.preprocessing import make_collator, make_featurizer
+from portico.mrc.experiment.run import run_mrc
+from portico.mrc.models.small_bert import build_small_bert, small_bert_config
 
 TOKENIZER = TOKENIZERS["bert"]
 

@@ -1,10 +1,12 @@
+"""A small BERT to start from nothing."""
+
 from difflib import get_close_matches
 from typing import Any
 
 from transformers import BertConfig, PreTrainedTokenizerBase
 
 from portico.errors import InputError
-from portico.mrc.head_roles import give_heads_roles
+from portico.mrc.models.head_roles import give_heads_roles
 from portico.mrc.models.loading import PLAIN_HEAD, new_model
 
 SMALL_BERT = {
@@ -40,7 +42,7 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
 
 
 def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
-    """Build an untrained reader whose attention heads start with the roles of `portico.mrc.head_roles`.
+    """Build an untrained reader whose attention heads start with the roles of `portico.mrc.models.head_roles`.
 
     Args:
         config: Its shape, as from `small_bert_config`.

@@ -1,6 +1,6 @@
 import pytest
 
-from portico.mrc.summary import print_summary
+from portico.mrc.experiment.summary import print_summary
 
 
 def printed(capsys, **metrics):

@@ -10,9 +10,9 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, BertConfig
 
 from portico.errors import InputError
-from portico.mrc.model import build_small_bert, small_bert_config
 from portico.mrc.models.loading import PLAIN_HEAD, check_head, load_model
-from portico.mrc.tokenizer import train_wordpiece_tokenizer
+from portico.mrc.models.small_bert import build_small_bert, small_bert_config
+from portico.mrc.models.tokenizer import train_wordpiece_tokenizer
 
 logger = logging.getLogger(__name__)
 

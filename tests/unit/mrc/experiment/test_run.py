@@ -7,7 +7,7 @@ from transformers import BertForQuestionAnswering, EarlyStoppingCallback
 from portico import InputError
 from portico.configured_run import RunSettings
 from portico.mrc.corpus import generate, to_squad
-from portico.mrc.run import run_mrc, valid_keys
+from portico.mrc.experiment.run import run_mrc, valid_keys
 
 SETTINGS = {
     "args": {

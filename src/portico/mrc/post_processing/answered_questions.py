@@ -9,8 +9,8 @@ import numpy as np
 from transformers.trainer_utils import EvalPrediction
 
 from portico.errors import InputError
-from portico.mrc.answer_tuning import calibration_of
 from portico.mrc.answers import Answers
+from portico.mrc.post_processing.answer_tuning import calibration_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
-from portico.mrc.answer_tuning import with_best_null_threshold
-from portico.mrc.answered_questions import AnsweredQuestions
 from portico.mrc.answers import AnswerCalibration, BeamPostProcessor, SpanPostProcessor
 from portico.mrc.answers.post_processor import SpanSearch
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.metrics import squad_metrics
+from portico.mrc.post_processing.answer_tuning import with_best_null_threshold
+from portico.mrc.post_processing.answered_questions import AnsweredQuestions
 
 Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
 """Whose rules answers follow: our own, those of the QA example of transformers, PrimeQA's, those of a beam."""

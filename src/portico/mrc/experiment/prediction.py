@@ -11,16 +11,16 @@ from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings, training_arguments
 from portico.errors import InputError
 from portico.mrc.answers import AnswerCalibration
+from portico.mrc.experiment.run import valid_keys as keys_of_training
+from portico.mrc.experiment.settings import check_settings
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.post_processing import SpanPostProcessing
-from portico.mrc.pretrained import load_reader
+from portico.mrc.models.pretrained import load_reader
+from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.question_file import AskedQuestion, read_questions
 from portico.mrc.reader.settings import check_window
 from portico.mrc.reader.windows import question_windows
-from portico.mrc.run import valid_keys as keys_of_training
-from portico.mrc.settings import check_settings
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def run_prediction(settings: RunSettings) -> dict[str, float]:
     """Answer the questions of a file and write the answers into the folder of the run.
 
     Args:
-        settings: As :func:`~portico.mrc.run.run_mrc` takes them; ``model.name_or_path`` is the reader and
+        settings: As :func:`~portico.mrc.experiment.run.run_mrc` takes them; ``model.name_or_path`` is the reader and
             ``data.predict_file`` has the questions (see
             :func:`~portico.mrc.reader.question_file.read_questions`). Whether "no answer" can be predicted and from
             where on is what the reader's calibration says, if there is one, unless the settings say so.

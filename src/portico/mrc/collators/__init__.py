@@ -1,0 +1,1 @@
+"""Batches of features, with what a head reads beside them."""

@@ -1,0 +1,1 @@
+"""What ``python train.py +experiment=mrc`` runs: settings, examples, features, training, report."""
