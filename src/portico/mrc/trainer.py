@@ -11,7 +11,8 @@ class MRCTrainer(AnsweringMethods):
 
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
     ``post_process_function``, writes them into ``args.output_dir`` and gives them to ``compute_metrics``. With a
-    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, the logits of the whole set are never held.
+    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, the logits of the whole set are
+    never held.
 
     Args:
         *args: As in :class:`~portico.trainer.Trainer`.
