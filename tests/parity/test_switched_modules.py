@@ -16,7 +16,19 @@ FOLDER = Path(__file__).parent
 
 # Module: the switch that is off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
+    "events": ("plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
     "exceptions": ("mistakes_of_one_kind", {}),
+    "fields": (
+        "plain_order",
+        {
+            "test_the_model_casts_no_more": "looks at portico alone",
+            "test_memory_that_never_suffices_is_said": "looks at portico alone",
+            "test_memory_that_an_evaluation_lacks": "looks at portico alone",
+            "test_a_model_is_compiled_once": "looks at portico alone",
+            "test_same_numbers_with_batches_of_equal_cost": "their sampler draws its own order",
+            "test_same_numbers_after_a_resume_among_batches_of_equal_cost": "their sampler draws its own order",
+        },
+    ),
     "gradient_descent": ("nothing_rescaled", {}),
     "hooks": ("overrides_unheard", {}),
     "hub": ("nothing_uploaded", {}),
