@@ -7,11 +7,11 @@ from typing import Any
 from portico.errors import InputError
 from portico.mrc.experiment.data import load_examples
 from portico.mrc.question_results import Answered, question_result
+from portico.mrc.readers import read_examples
 from portico.mrc.report.record import RunRecord
 from portico.mrc.report.results import Span
 from portico.mrc.report.run_files import NBEST, NULL_ODDS, PREDICTIONS, answer_prefix, read_mapping
 from portico.mrc.report.writing import REPORT_RECORD
-from portico.mrc.squad import read_squad
 
 # Groups of the configuration that are shown, if `report.json` does not say what to show.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
@@ -73,10 +73,10 @@ def _metrics(folder: Path, prefix: str) -> dict[str, float]:
 
 def _examples(folder: Path, config: Mapping[str, Any], data: str | Path | None) -> Sequence[Example]:
     if data is not None:
-        return read_squad(data)
+        return read_examples(data)
     if not config.get("data"):
         raise InputError(
-            f"{folder}: its config.yaml does not say what the questions were, or is missing; name their SQuAD file "
+            f"{folder}: its config.yaml does not say what the questions were, or is missing; name their file "
             "with --data."
         )
     try:
