@@ -1,9 +1,6 @@
 """``IPUTrainer``: a ``Trainer`` whose model is a program on IPUs."""
 
 import copy
-import logging
-import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +15,10 @@ from portico.ipu.device_program import program_loss
 from portico.ipu.executors import ProgramPool
 from portico.ipu.facade.loading import LoadingMethods
 from portico.ipu.facade.optimization import OptimizerMethods
+from portico.ipu.facade.own_config import check_given, own_config
 from portico.ipu.facade.saving import IPUSavingMethods
 from portico.ipu.pipelining.serialization import serialize
 from portico.trainer import Trainer
-
-logger = logging.getLogger(__name__)
 
 
 class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
@@ -69,9 +65,9 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         **kwargs: Any,
     ) -> None:
         args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
-        _check_arguments(model, model_init, args, self.arguments_class)
+        check_given(model, model_init, args, self.arguments_class)
         assert model is not None
-        self.ipu_config = _own_config(ipu_config, args)
+        self.ipu_config = own_config(ipu_config, args)
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
         self.programs = ProgramPool()
@@ -153,58 +149,3 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
 
 class IPUTrainer(IPUMethods, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMethods` for the arguments."""
-
-
-def _check_arguments(model: Any, model_init: Any, args: Any, arguments_class: type) -> None:
-    if not isinstance(args, arguments_class):
-        raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
-    if model is None and model_init is not None:
-        raise RuntimeError(
-            "`model_init` is not supported by `IPUTrainer` yet: a program belongs to one model; give `model`."
-        )
-    if model is None:
-        raise RuntimeError("`IPUTrainer` requires a `model`; give one.")
-    if model_init is not None:
-        warnings.warn(
-            "`IPUTrainer` got both `model` and `model_init`; `model_init` has no effect.", FutureWarning, stacklevel=3
-        )
-
-
-def _own_config(ipu_config: IPUConfig | None, args: Any) -> IPUConfig:
-    """Return a copy of the configuration, with what the arguments say about it.
-
-    Raises:
-        TypeError: If it is no configuration.
-        InputError: If ``n_ipu`` is no multiple of the IPUs of a replica.
-    """
-    if not isinstance(ipu_config, IPUConfig | None):
-        raise TypeError(
-            f"`ipu_config` is a {type(ipu_config).__name__}; give a `portico.IPUConfig`, which stands before `args`."
-        )
-    config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
-    if args.n_ipu is not None:
-        factors = {}
-        for prefix in ("", "inference_"):
-            each = getattr(config, f"{prefix}ipus_per_replica")
-            if args.n_ipu % each:
-                raise InputError(
-                    f"`n_ipu={args.n_ipu}` is no multiple of `{prefix}ipus_per_replica={each}`, so replicas do not "
-                    "fit; change one of them."
-                )
-            factors[f"{prefix}replication_factor"] = args.n_ipu // each
-            before = getattr(config, f"{prefix}replication_factor")
-            if before not in (1, args.n_ipu // each):
-                logger.warning(
-                    "`n_ipu=%d` overwrites `%sreplication_factor=%d` by %d.",
-                    args.n_ipu,
-                    prefix,
-                    before,
-                    args.n_ipu // each,
-                )
-        config.update(**factors)
-    if args.ipu_config_overrides:
-        config.update_from_string(args.ipu_config_overrides)
-    config.seed = args.seed
-    if config.replication_factor > 1:
-        os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    return config
