@@ -151,4 +151,8 @@ class AnsweringMethods(Trainer):
         head = getattr(self.model, "task_head", None)
         if head is not None:
             assert self._signature_columns is not None
-            self._signature_columns += list(inspect.signature(head.forward).parameters)
+            taken = inspect.signature(head.forward).parameters.values()
+            of_head = [parameter.name for parameter in taken if parameter.kind is not parameter.VAR_KEYWORD]
+            columns = dict.fromkeys([*self._signature_columns, *of_head])
+            # What the model itself does not name is for the head, which takes no column of that name.
+            self._signature_columns = [name for name in columns if name != "kwargs"]

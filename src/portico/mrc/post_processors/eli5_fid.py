@@ -18,6 +18,7 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         max_answer_length: Without effect; generation has its own limits.
         single_context_multiple_passages: Without effect; passages are read together.
         tokenizer: Decodes the ids.
+        **ignored: Options of other post-processors; they have no effect.
     """
 
     def __init__(
@@ -27,8 +28,9 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         single_context_multiple_passages: bool = False,
         *,
         tokenizer: Any,
+        **ignored: Any,
     ) -> None:
-        super().__init__(k, max_answer_length, single_context_multiple_passages)
+        super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
         self._tokenizer = tokenizer
 
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
@@ -65,10 +67,6 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
         return [{"id": _id(example), "answers": _answers(example)} for example in examples]
-
-    def prepare_predictions(self, examples: Examples, processed: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the answers as they are: metrics take them so."""
-        return processed
 
 
 def _id(example: Mapping[str, Any]) -> str:
