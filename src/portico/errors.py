@@ -1,4 +1,4 @@
-"""What a user gave that cannot be used, catchable as what ``transformers`` raises at the same place."""
+"""What a user gave that cannot be used, catchable as what ``transformers`` or PrimeQA raise at the same place."""
 
 
 class InputError(ValueError):
@@ -22,6 +22,10 @@ class InputKeyError(InputError, KeyError):
 
     # `KeyError` shows its message as a quoted key.
     __str__ = ValueError.__str__
+
+
+class InputStopIteration(InputError, StopIteration):
+    """An :class:`InputError` where PrimeQA raises ``StopIteration``: scripts may catch either."""
 
 
 class MissingPackageError(InputError, ImportError):

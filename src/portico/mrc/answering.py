@@ -102,6 +102,30 @@ class AnsweringMethods(Trainer):
         function = self.post_process_function
         return function is not None and not hasattr(function, "begin") and not takes_stage(function)
 
+    def _evaluated_by_name(
+        self, features: Mapping[str, Any], examples: Any, prefix: str, evaluate: Callable[[Any, Any, str], Any]
+    ) -> dict[str, float]:
+        """Evaluate data sets one by one, each name behind the prefix of its metrics and files.
+
+        Args:
+            features: The features of each data set.
+            examples: The examples of each data set, by the same names.
+            prefix: Prefix of every metric's name.
+            evaluate: Takes features, examples and prefix of one data set.
+        """
+        self._check_examples(examples)
+        if examples is None:
+            examples = dict.fromkeys(features)
+        if not isinstance(examples, Mapping) or set(examples) != set(features):
+            raise InputError(
+                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
+                f"{_named(examples)}; give a dict of the examples of each, with the same names."
+            )
+        metrics: dict[str, float] = {}
+        for name, its_features in features.items():
+            metrics |= evaluate(its_features, examples[name], f"{prefix}_{name}")
+        return metrics
+
     def _check_examples(self, examples: Any) -> None:
         """Refuse an evaluation that has to answer, and does not know the questions."""
         if examples is None and self.post_process_function is not None:
@@ -113,8 +137,11 @@ class AnsweringMethods(Trainer):
     def _answering(
         self, examples: Examples | None, features: Any, run: Callable[[], Any], *, file_suffix: str = ""
     ) -> Any:
-        """Call ``run`` with its evaluation session answering ``examples``, where there are any."""
-        if examples is None or self.post_process_function is None:
+        """Call ``run`` with its evaluation session answering ``examples``, where there are any.
+
+        With ``prediction_loss_only`` nothing is answered, as there are no outputs to answer from.
+        """
+        if examples is None or self.post_process_function is None or self.args.prediction_loss_only:
             return run()
         if features is None:
             raise InputError("There are examples to answer but no features of them; give `eval_dataset` too.")
@@ -151,4 +178,14 @@ class AnsweringMethods(Trainer):
         head = getattr(self.model, "task_head", None)
         if head is not None:
             assert self._signature_columns is not None
-            self._signature_columns += list(inspect.signature(head.forward).parameters)
+            taken = inspect.signature(head.forward).parameters.values()
+            of_head = [parameter.name for parameter in taken if parameter.kind is not parameter.VAR_KEYWORD]
+            columns = dict.fromkeys([*self._signature_columns, *of_head])
+            # What the model itself does not name is for the head, which takes no column of that name.
+            self._signature_columns = [name for name in columns if name != "kwargs"]
+
+
+def _named(examples: Any) -> str:
+    if isinstance(examples, Mapping):
+        return f"a dict of {', '.join(map(repr, examples))}"
+    return f"a {type(examples).__name__} without names"

@@ -1,6 +1,6 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from portico.mrc.answering import AnsweringMethods, Examples
@@ -57,13 +57,25 @@ class MRCTrainer(AnsweringMethods):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: Features; by default the trainer's own.
-            eval_examples: The examples they are windows of; by default the trainer's own.
+            eval_dataset: Features; by default the trainer's own. A dict of them is evaluated one by one, with the
+                key in the names of metrics and files.
+            eval_examples: The examples they are windows of; by default the trainer's own. A dict with the same keys
+                where the features are one.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name, and of the files.
+
+        Raises:
+            InputError: If the examples are missing, or do not belong to the features.
         """
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
+        if isinstance(features, Mapping):
+            return self._evaluated_by_name(
+                features,
+                examples,
+                metric_key_prefix,
+                lambda part, its_examples, prefix: self.evaluate(part, its_examples, ignore_keys, prefix),
+            )
         self._check_examples(examples)
         return self._answering(
             examples, features, lambda: super(MRCTrainer, self).evaluate(eval_dataset, ignore_keys, metric_key_prefix)

@@ -5,7 +5,7 @@ Shape suffixes: E examples, F features (windows).
 
 import numpy as np
 
-from portico.errors import InputError
+from portico.errors import InputError, InputStopIteration
 from portico.mrc.answers.offset_columns import offset_column
 from portico.mrc.answers.offsets import Features, TokenOffsets, context_indices, token_offsets
 from portico.mrc.answers.questions import Questions
@@ -25,6 +25,7 @@ def grouped_offsets(features: Features, questions: Questions) -> TokenOffsets:
     Raises:
         InputError: If the features of an example do not follow each other, there are more or fewer groups than
             examples, or a group belongs to another example.
+        InputStopIteration: If there are fewer groups than examples.
     """
     if isinstance(features, FeatureSet | TokenOffsets):
         return token_offsets(features, questions.ids)
@@ -47,7 +48,9 @@ def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
             "Keep features in the order in which they were made, the features of one example after another."
         )
     if len(starts) != num_examples:
-        raise InputError(
+        # PrimeQA takes the features of one example after another until none are left.
+        error = InputStopIteration if len(starts) < num_examples else InputError
+        raise error(
             f"There are {num_examples} examples, but features of {len(starts)}; give the features of just these "
             "examples, at least one of each, and cut examples rather than features."
         )

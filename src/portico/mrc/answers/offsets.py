@@ -73,14 +73,20 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
         example_ids: Identifiers of the examples.
 
     Raises:
-        InputError: If an example has no features, or a feature belongs to none of the examples.
+        InputError: If an example has no features, a feature belongs to none of the examples, or the features were
+            made to train on.
     """
     if isinstance(features, TokenOffsets):
         offsets = features
     elif isinstance(features, FeatureSet):
-        assert features.char_offsets is not None, "post-processing needs evaluation features"
+        if features.char_offsets is None:
+            raise InputError(
+                "The features do not say where their tokens lie in the context, as they were made to train on; give "
+                "features from `eval_features` (with `labels=True` for a loss)."
+            )
         context_index_F = getattr(features, "context_index", None)
-        offsets = TokenOffsets(features.example_index, features.row_starts, features.char_offsets)
+        example_index_F = _example_indices(features.example_id, example_ids)
+        offsets = TokenOffsets(example_index_F, features.row_starts, features.char_offsets)
         offsets = offsets if context_index_F is None else replace(offsets, context_index_F=context_index_F)
     else:
         offsets = _offsets_of_rows(features, example_ids)
@@ -89,16 +95,21 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
 
 
 def _offsets_of_rows(features: Sequence[Mapping[str, Any]], example_ids: Sequence[str]) -> TokenOffsets:
+    example_index_F = _example_indices(column(features, "example_id"), example_ids)
+    return TokenOffsets(example_index_F, *offset_column(features), context_indices(features))
+
+
+def _example_indices(ids_F: Sequence[str], example_ids: Sequence[str]) -> Int64s:
+    """Return the example that each feature belongs to, ``int64 [F]``."""
     index = {example_id: e for e, example_id in enumerate(example_ids)}
-    examples = [index.get(example_id, -1) for example_id in column(features, "example_id")]
+    examples = [index.get(example_id, -1) for example_id in ids_F]
     if -1 in examples:
         feature = examples.index(-1)
         raise InputError(
-            f"Feature {feature} has example_id {features[feature]['example_id']!r}, which none of the {len(index)} "
-            f"examples has; give the examples that the features were made of."
+            f"Feature {feature} has example_id {ids_F[feature]!r}, which none of the {len(index)} examples has; give "
+            "the examples that the features were made of."
         )
-    row_starts, chars_T2 = offset_column(features)
-    return TokenOffsets(np.array(examples, np.int64), row_starts, chars_T2, context_indices(features))
+    return np.array(examples, np.int64)
 
 
 def context_indices(features: Sequence[Mapping[str, Any]]) -> Int64s:

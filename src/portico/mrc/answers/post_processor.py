@@ -143,7 +143,7 @@ class SpanPostProcessor(OutputStream):
             nulls,
             n_best_size=self._n_best_size,
             max_answer_length=self._max_answer_length,
-            scorer=self._scorer or sum_of_logits,
+            scorer=sum_of_logits if self._scorer is None else self._scorer.of_spans,
             distinct=self._is_own,
         )
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)

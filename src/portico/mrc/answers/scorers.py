@@ -3,7 +3,7 @@
 Shape suffixes: F features, N spans.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -31,14 +31,10 @@ class SupportedSpanScorers(StrEnum):
     TARGET_TYPE_WEIGHTED_SCORE_DIFF = "target_type_weighted_score_diff"
     WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF = "weighted_sum_target_type_and_score_diff"
 
-
-_COMBINATIONS: dict[SupportedSpanScorers, Callable[[Any, Any], Any]] = {
-    SupportedSpanScorers.SCORE_DIFF_BASED: lambda difference, type_logit: difference,
-    SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF: lambda difference, type_logit: difference * type_logit,
-    SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF: (
-        lambda difference, type_logit: 0.5 * difference + 0.5 * type_logit
-    ),
-}
+    @classmethod
+    def get_supported(cls) -> list[str]:
+        """Return the names."""
+        return [scorer.value for scorer in cls]
 
 
 @dataclass(frozen=True)
@@ -47,9 +43,11 @@ class ScoreDifference:
 
     Args:
         scorer_type: How the two are combined.
+        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
     """
 
     scorer_type: SupportedSpanScorers
+    target_type_weight: float = 0.5
 
     @property
     def needs_types(self) -> bool:
@@ -68,35 +66,56 @@ class ScoreDifference:
                 "model with an extractive head that classifies the kind of answer, or `scorer_type=score_diff_based`."
             )
 
-    def __call__(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
-        """Return the scores, ``float64 [N]``."""
+    def __call__(
+        self, span_score: float, null_span_score: float, target_type_logits: Sequence[float] | None = None
+    ) -> float:
+        """Return the score of one span, as PrimeQA calls its scorers.
+
+        Args:
+            span_score: Sum of the logits of its first and last token.
+            null_span_score: Sum of the start and end logit of the first token of its feature.
+            target_type_logits: Scores of the answer types of its feature; not read where only the difference counts.
+
+        Raises:
+            InputError: If the answer type counts and there are no logits of it.
+        """
+        if self.needs_types and target_type_logits is None:
+            raise InputError(f"`scorer_type={self.scorer_type}` weighs the type of answer; give `target_type_logits`.")
+        type_logit = 0.0 if target_type_logits is None else target_type_logits[TargetType.SPAN_ANSWER]
+        score: float = self._combined(span_score - null_span_score, type_logit)
+        return score
+
+    def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
+        """Return the scores of many spans, ``float64 [N]``; a :data:`SpanScorer`."""
         null_F = features.starts.null_F.astype(np.float64) + features.ends.null_F
         type_F = np.zeros_like(null_F)
         if self.needs_types:
             type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
-        start_N, end_N = start_logit_N.astype(np.float64), end_logit_N.astype(np.float64)
-        scores: Floats = self.score(start_N, end_N, null_F[feature_N], type_F[feature_N])
+        sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
+        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N])
         return scores
 
-    def score(self, start_logit: Any, end_logit: Any, null_score: Any, type_logit: Any) -> Any:
-        """Return the score of one span, or of many as arrays.
-
-        Args:
-            start_logit: Logit of its first token.
-            end_logit: Logit of its last token.
-            null_score: Start plus end logit of the first token of its feature.
-            type_logit: Logit of ``SPAN_ANSWER`` of its feature.
-        """
-        return _COMBINATIONS[self.scorer_type]((start_logit + end_logit) - null_score, type_logit)
+    def _combined(self, difference: Any, type_logit: Any) -> Any:
+        if self.scorer_type == SupportedSpanScorers.SCORE_DIFF_BASED:
+            return difference
+        if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
+            return difference * type_logit
+        return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
 
 
-def initialize_scorer(scorer_type: str) -> ScoreDifference:
+def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
     """Return the scorer of a name of :class:`SupportedSpanScorers`.
 
+    Args:
+        scorer_type: The name.
+        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
+
     Raises:
-        InputError: Lists the names, if there is none of this one.
+        InputError: Lists the names, if there is none of this one; or if the weight is out of range.
     """
-    names = [scorer.value for scorer in SupportedSpanScorers]
+    names = SupportedSpanScorers.get_supported()
     if scorer_type not in names:
         raise InputError(f"`scorer_type={scorer_type}` is unknown; use one of {', '.join(names)}.")
-    return ScoreDifference(SupportedSpanScorers(scorer_type))
+    if not 0 <= target_type_weight <= 1:
+        raise InputError(f"`target_type_weight={target_type_weight}` is no share; use a number from 0 to 1.")
+    return ScoreDifference(SupportedSpanScorers(scorer_type), target_type_weight)

@@ -88,7 +88,7 @@ class SpanRecords(OutputStream):
             None,
             n_best_size=self._k,
             max_answer_length=self._max_answer_length,
-            scorer=self._scorer,
+            scorer=self._scorer.of_spans,
         )
         return {
             example_id: records or [_no_span(example_id)] for example_id, records in self._records(ranked, candidates)

@@ -32,20 +32,26 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
     The class of a model depends on its encoder-decoder: make models with :meth:`from_config` or
     :meth:`from_pretrained`.
 
+    Args:
+        config: Configuration of the encoder-decoder.
+        task_heads: ``FID_HEAD``, the one head there is.
+
     Raises:
         InputTypeError: If it is this class that is instantiated, and not one made for an encoder-decoder.
+        InputError: If there is any other head.
     """
 
     # The loss is a mean of its batch, as in the plain models.
     accepts_loss_kwargs = False
 
-    def __init__(self, config: PreTrainedConfig, *args: Any, **options: Any) -> None:
+    def __init__(self, config: PreTrainedConfig, task_heads: Mapping[str, Any] = FID_HEAD) -> None:
         if not self.base_model_prefix:
             raise InputTypeError(
                 f"`{type(self).__name__}` itself has no encoder and no decoder; make a model with "
                 "`from_config(config, path)` or `from_pretrained(path)`."
             )
-        super().__init__(config, *args, **options)
+        _check_heads(task_heads)
+        super().__init__(config)
 
     @classmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> "type[FiDModelForDownstreamTasks]":
@@ -65,7 +71,7 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_config(
-        cls, config: PreTrainedConfig, *args: Any, task_heads: Mapping[str, Any] | None = None, **options: Any
+        cls, config: PreTrainedConfig, *args: Any, task_heads: Mapping[str, Any] = FID_HEAD, **options: Any
     ) -> Any:
         """Return a model on the encoder-decoder of ``config``.
 
@@ -75,9 +81,10 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
             task_heads: ``FID_HEAD``, the one head there is.
             **options: Further options of ``from_pretrained``.
         """
-        _check_heads(FID_HEAD if task_heads is None else task_heads)
         model_class = cls.model_class_from_config(config)
-        return model_class.from_pretrained(*args, config=config, **options) if args else model_class(config)
+        if not args:
+            return model_class(config, task_heads)
+        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
 
     @classmethod
     def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]

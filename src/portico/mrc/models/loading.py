@@ -91,8 +91,12 @@ def saved_head(config: PreTrainedConfig) -> str:
     recorded = getattr(config, "task_heads", None)
     if recorded:
         return next((name for name, heads in HEADS.items() if recorded == _class_names(heads)), "saved")
+    saved_as = config.architectures or ()
+    # PrimeQA's own checkpoints name no heads; those of its readers have weights of the same names as ours.
+    if any(name.endswith(ModelForDownstreamTasks.__name__) for name in saved_as):
+        return "extractive"
     beams = {model_class.__name__ for model_class in _BEAM_SEARCH_MODELS.values()}
-    return "beam_search" if beams.intersection(config.architectures or ()) else PLAIN_HEAD
+    return "beam_search" if beams.intersection(saved_as) else PLAIN_HEAD
 
 
 def _class_names(heads: TaskHeads) -> dict[str, str]:

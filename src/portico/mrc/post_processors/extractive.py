@@ -1,6 +1,5 @@
 """Spans of a context as answers, ranked by PrimeQA's rules."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,6 @@ from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProces
 from portico.mrc.post_processors.abstract import AbstractPostProcessor
 from portico.mrc.post_processors.confidence import ConfidenceScorer
 from portico.mrc.target_type import TargetType
-
-logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
@@ -55,9 +52,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         confidence_model_path: str | None = None,
         **ignored: Any,
     ) -> None:
-        super().__init__(k, max_answer_length, single_context_multiple_passages)
-        if ignored:
-            logger.warning("%s has no options %s; they have no effect.", type(self).__name__, ", ".join(ignored))
+        super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
         self._n_best_size = n_best_size
         self._scorer = initialize_scorer(scorer_type)
         self._outputs = _CONFIDENCE_OUTPUTS if output_confidence_feature else _OUTPUTS

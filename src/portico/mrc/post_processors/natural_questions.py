@@ -40,7 +40,7 @@ def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict
     start, end = prediction["start_position"], prediction["end_position"]
     if start < 0:
         return {"start_position": -1, "end_position": -1, "passage_index": -1}
-    tokens = example["document"]["tokens"]
+    tokens = _by_column(example["document"]["tokens"])
     token_starts = _token_starts(tokens["token"], example)
     first_byte = tokens["start_byte"][bisect_right(token_starts, start) - 1]
     end_byte = tokens["end_byte"][bisect_right(token_starts, end - 1) - 1]
@@ -48,6 +48,13 @@ def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict
     spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
     holding = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
     return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(holding), -1)}
+
+
+def _by_column(tokens: Any) -> Mapping[str, Sequence[Any]]:
+    """Return the tokens as an object of lists, as which the hub has them, also from a list of objects."""
+    if isinstance(tokens, Mapping):
+        return tokens
+    return {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
 
 
 def _token_starts(tokens: Sequence[str], example: Mapping[str, Any]) -> list[int]:

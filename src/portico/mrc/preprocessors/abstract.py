@@ -48,13 +48,19 @@ class AbstractPreProcessor(ABC):
         self._max_seq_len = tokenizer.model_max_length if max_seq_len is None else max_seq_len
         self._negative_sampling_prob_when_has_answer = negative_sampling_prob_when_has_answer
         self._negative_sampling_prob_when_no_answer = negative_sampling_prob_when_no_answer
-        self._map_options = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
+        self._num_workers = num_workers
+        self._load_from_cache_file = load_from_cache_file
         self._max_q_char_len = max_q_char_len
         self._single_context_multiple_passages = single_context_multiple_passages
         self._max_contexts = max_contexts
         self._max_answer_len = max_answer_len
         self._subsampling_seed = subsampling_seed
         self._compat_label_bug = compat_label_bug
+
+    @property
+    def _map_options(self) -> dict[str, Any]:
+        """The options of every ``Dataset.map``."""
+        return {"num_proc": self._num_workers, "load_from_cache_file": self._load_from_cache_file}
 
     @abstractmethod
     def process_train(self, examples: Any) -> tuple[Any, Any]:

@@ -1,12 +1,12 @@
 """PrimeQA's preprocessor of the base schema, on the engine of :class:`~portico.mrc.features.featurizer.Featurizer`."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
@@ -47,10 +47,6 @@ class BasePreProcessor(AbstractPreProcessor):
             self._negative_sampling_prob_when_no_answer,
             self._subsampling_seed,
         )
-        if self._subsampling.keeps_all:
-            logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
-        elif self._subsampling.keeps_positives_only:
-            logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
 
     def process_train(self, examples: Any) -> tuple[Any, Any]:
         """Return the adapted examples and the labelled features of them, subsampled.
@@ -58,6 +54,10 @@ class BasePreProcessor(AbstractPreProcessor):
         Raises:
             InputError: If there are no examples, they lack a column, or subsampling leaves nothing.
         """
+        if self._subsampling.keeps_all:
+            logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
+        elif self._subsampling.keeps_positives_only:
+            logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: Any) -> tuple[Any, Any]:
@@ -98,15 +98,19 @@ class BasePreProcessor(AbstractPreProcessor):
     ) -> Mapping[str, Any]:
         """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
+        Where every feature is trained on, they are returned as they are.
+
         Args:
-            tokenized_examples: ``target_type`` and ``overflow_to_sample_mapping`` (the example in the batch) of each
+            tokenized_examples: ``target_type`` and ``example_idx`` (the place of the example in the batch) of each
                 feature, and more.
             examples: The batch of examples.
         """
+        if self._subsampling.keeps_all:
+            return tokenized_examples
         passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
-        owners = np.asarray(tokenized_examples["overflow_to_sample_mapping"])
+        owners = np.asarray(tokenized_examples["example_idx"])
         types = subsample_types(np.asarray(tokenized_examples["target_type"]), passages[owners] >= 0)
-        return {**tokenized_examples, "subsample_type": types}
+        return {**tokenized_examples, "subsample_type": types.tolist()}
 
     def subsample_features(self, dataset: Any) -> Any:
         """Return the features that are trained on, without ``subsample_type``.
@@ -130,8 +134,10 @@ class BasePreProcessor(AbstractPreProcessor):
         examples = self.adapt_dataset(examples, is_train)
         if not len(examples):
             raise InputError("Adapting the data set left no examples to process; give at least one usable question.")
+        # Arrow tables save making lists of them, unless a subclass makes the features of a batch itself.
+        is_own = type(self)._process_batch is BasePreProcessor._process_batch
         features = examples.map(
-            partial(self._process_batch, is_train=is_train),
+            partial(self._feature_table if is_own else self._process_batch, is_train=is_train),
             batched=True,
             with_indices=True,
             remove_columns=examples.column_names,
@@ -140,7 +146,11 @@ class BasePreProcessor(AbstractPreProcessor):
         )
         return examples, self.subsample_features(features) if is_train else features
 
-    def _process_batch(self, examples: Mapping[str, Any], indices: list[int], *, is_train: bool) -> Any:
+    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
+        """Return the features of a batch; ``indices`` are the places of its examples in the data set."""
+        return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
+
+    def _feature_table(self, examples: Mapping[str, Any], indices: Sequence[int], *, is_train: bool) -> Any:
         """Return the features of a batch as an Arrow table."""
         import pyarrow as pa
 
@@ -179,10 +189,9 @@ class BasePreProcessor(AbstractPreProcessor):
             "end_positions": labels.positions_F2[:, 1],
             "target_type": labels.target_type_F,
         }
-        if self._subsampling.keeps_all:
-            return columns
-        mapped = {**columns, "overflow_to_sample_mapping": owner_F}
-        return {**columns, "subsample_type": self.label_features_for_subsampling(mapped, examples)["subsample_type"]}
+        labelled = self.label_features_for_subsampling({**columns, "example_idx": owner_F}, examples)
+        # The place in the batch is not that in the data set.
+        return {name: column for name, column in labelled.items() if name != "example_idx"}
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)

@@ -26,7 +26,7 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: Any) -> tuple[Any, Any]:
-        """Return the examples and one feature for each question."""
+        """Return the examples and one feature for each question, labelled with its first answer if there are any."""
         return self._process(examples, is_train=False)
 
     def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
@@ -76,12 +76,18 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
         answers = [_trained_answers(output) for output in batch["output"]]
         owners = [row for row, texts in enumerate(answers) for _ in texts]
         targets = [text for texts in answers for text in texts]
-        encoded = self._tokenizer(text_target=targets, max_length=self._answer_length, truncation=True)
-        labels = [_padded(ids, self._answer_length) for ids in encoded["input_ids"]]
-        return {**self._rows(batch, indices, owners), "labels": labels}
+        return {**self._rows(batch, indices, owners), "labels": self._labels(targets)}
 
     def _eval_batch(self, batch: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[Any]]:
-        return self._rows(batch, indices, range(len(batch["input"])))
+        rows = self._rows(batch, indices, range(len(batch["input"])))
+        if "output" not in batch:
+            return rows
+        first = [next((one["answer"] for one in output or () if one["answer"]), "") for output in batch["output"]]
+        return {**rows, "labels": self._labels(first)}
+
+    def _labels(self, targets: Sequence[str]) -> list[list[int]]:
+        encoded = self._tokenizer(text_target=targets, max_length=self._answer_length, truncation=True)
+        return [_padded(ids, self._answer_length) for ids in encoded["input_ids"]]
 
     def _rows(self, batch: Mapping[str, Any], indices: Sequence[int], owners: Sequence[int]) -> dict[str, list[Any]]:
         encoded = [

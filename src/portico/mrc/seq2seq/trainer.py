@@ -1,5 +1,6 @@
 """``Seq2SeqMRCTrainer``: a ``Seq2SeqTrainer`` that evaluates by generated answers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from portico.evaluation.session import EvaluationSession
@@ -42,14 +43,25 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: Features; by default the trainer's own.
-            eval_examples: The examples they are features of; by default the trainer's own.
+            eval_dataset: Features; by default the trainer's own. A dict of them is evaluated one by one, with the
+                key in the names of metrics and files.
+            eval_examples: The examples they are features of; by default the trainer's own. A dict with the same keys
+                where the features are one.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name, and of the files.
             **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
         """
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
+        if isinstance(features, Mapping):
+            return self._evaluated_by_name(
+                features,
+                examples,
+                metric_key_prefix,
+                lambda part, its_examples, prefix: self.evaluate(
+                    part, its_examples, ignore_keys, prefix, **gen_kwargs
+                ),
+            )
         self._check_examples(examples)
         return self._answering(
             examples,

@@ -296,8 +296,29 @@ def test_rows_must_be_those_of_the_features():
         ExtractivePostProcessor(**SETTINGS).process(examples, rows, arrays)
 
 
+def test_scorers_are_called_with_one_span():
+    types = [0.0, 6.0, 0.0, 0.0, 0.0]
+    assert initialize_scorer("score_diff_based")(7.0, 5.0) == 2.0
+    assert initialize_scorer("target_type_weighted_score_diff")(7.0, 5.0, types) == 12.0
+    weighted = initialize_scorer(SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF)
+    assert weighted(span_score=7.0, null_span_score=5.0, target_type_logits=types) == 4.0
+    assert initialize_scorer(weighted.scorer_type, target_type_weight=0.25)(7.0, 5.0, types) == 3.0
+    assert "score_diff_based" in SupportedSpanScorers.get_supported()
+    with pytest.raises(InputError, match=r"weighs the type of answer; give `target_type_logits`"):
+        weighted(7.0, 5.0)
+    with pytest.raises(InputError, match=r"`target_type_weight=2` is no share; use a number from 0 to 1"):
+        initialize_scorer("score_diff_based", 2)
+
+
+def test_features_may_not_run_out():
+    examples, rows = DATA[True]
+    last = rows[-1]["example_idx"]
+    kept = [row for row in rows if row["example_idx"] != last]
+    with pytest.raises(StopIteration, match=rf"{len(examples)} examples, but features of {len(examples) - 1}"):
+        ExtractivePostProcessor(**SETTINGS).process(examples, kept, outputs(kept))
+
+
 def test_unknown_scorers_are_refused():
-    assert initialize_scorer("score_diff_based").score(3.0, 4.0, 5.0, 9.0) == 2.0
     with pytest.raises(InputError, match=r"`scorer_type=best` is unknown; use one of score_diff_based, target_type_"):
         ExtractivePostProcessor(**SETTINGS, scorer_type="best")
 

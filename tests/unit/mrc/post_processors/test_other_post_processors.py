@@ -69,6 +69,15 @@ def test_natural_questions_are_answered_in_bytes():
     }
 
 
+def test_tokens_may_be_a_list_of_objects():
+    rows = [{"token": token, "start_byte": b, "end_byte": e} for token, (b, e) in zip(TOKENS, BYTES, strict=True)]
+    evaluated = [
+        natural_answers([example], start=1, end=3)
+        for example in (natural_question(), natural_question(document={"tokens": rows}))
+    ]
+    assert evaluated[0].processed_predictions == evaluated[1].processed_predictions
+
+
 def test_a_span_outside_all_passages_has_none():
     example = natural_question(passage_candidates={"start_positions": [104], "end_positions": [119]})
     (prediction,) = natural_answers([example], start=1, end=3).processed_predictions
@@ -179,3 +188,21 @@ def test_annotations_of_yes_and_no():
     assert [TargetType.from_bool_label(label) for label in labels] == [TargetType.YES, TargetType.NO, 0]
     with pytest.raises(InputError, match=r"annotation 'maybe' is unknown; use YES, NO or NONE"):
         TargetType.from_bool_label("maybe")
+
+
+def test_all_post_processors_take_the_options_of_each(caplog):
+    made = ELI5FiDPostProcessor(k=1, n_best_size=2, max_answer_length=3, scorer_type="any", tokenizer=Words())
+    assert "ELI5FiDPostProcessor has no options n_best_size, scorer_type" in caplog.text
+    assert made._single_context_multiple_passages is False
+
+
+def test_a_post_processor_of_ones_own_needs_two_methods():
+    class Own(AbstractPostProcessor):
+        def process(self, examples, features, predictions):
+            return [len(predictions)]
+
+        def prepare_examples_as_references(self, examples):
+            return [example["id"] for example in examples]
+
+    evaluated = Own(k=1, max_answer_length=2).process_references_and_predictions([{"id": "a"}], [], [1, 2])
+    assert evaluated == ([2], ["a"], [2])

@@ -4,10 +4,11 @@ import random
 
 import datasets
 import pytest
+from transformers import BatchEncoding
 
 from mrc_texts import TOKENIZERS, WORDS
 from portico.errors import InputError
-from portico.mrc.primeqa import BasePreProcessor, TargetType
+from portico.mrc.primeqa import BasePreProcessor, SubsampleType, TargetType
 
 LENGTH, STRIDE = 48, 12
 SINGLE = {"single_context_multiple_passages": True}
@@ -212,9 +213,46 @@ def test_columns_are_checked():
 
 
 @pytest.mark.parametrize(("value", "word"), [(1.0, "all windows"), (0.0, "no window")])
-def test_extreme_probabilities_are_announced(value, word, caplog):
-    BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, value, value)
+def test_extreme_probabilities_are_announced_to_those_who_train(value, word, caplog):
+    dataset = datasets.Dataset.from_list(make_rows(single=False))
+    one = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, value, value)
+    one.process_eval(dataset)
+    assert not caplog.text
+    one.process_train(dataset)
     assert f"Training on {word} without an answer" in caplog.text
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+def test_a_batch_can_be_made_into_features_alone(is_train):
+    dataset = datasets.Dataset.from_list(make_rows(single=False))
+    one = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 1.0, 1.0)
+    batch = one._process_batch(dataset[:5], list(range(10, 15)), is_train)
+    assert isinstance(batch, BatchEncoding)
+    whole = (one.process_train if is_train else one.process_eval)(dataset)[1]
+    rows = [row for row in whole.to_list() if row["example_idx"] < 5]
+    for name in whole.column_names:
+        expected = [row[name] + 10 if name == "example_idx" else row[name] for row in rows]
+        assert batch[name] == expected, name
+
+
+def test_a_subclass_may_make_the_features_of_a_batch():
+    class Shouting(BasePreProcessor):
+        def _process_batch(self, examples, indices, is_train):
+            return {**super()._process_batch(examples, indices, is_train), "example_id": ["A"] * len(indices)}
+
+    row = {**make_rows(single=False)[0], "context": ["a mill"]}
+    features = Shouting(TOKENIZERS["bert"], STRIDE, LENGTH).process_eval(datasets.Dataset.from_list([row]))[1]
+    assert list(features["example_id"]) == ["A"]
+
+
+def test_features_are_labelled_for_subsampling_by_the_example_of_each():
+    examples = {"target": [{"passage_indices": [-1, 3]}, {"passage_indices": [0]}]}
+    features = {"example_idx": [0, 1, 1], "target_type": [TargetType.NO_ANSWER] * 2 + [TargetType.PASSAGE_ANSWER]}
+    labelled = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH).label_features_for_subsampling(features, examples)
+    expected = [SubsampleType.NEGATIVE_NO_ANSWER, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.POSITIVE]
+    assert labelled["subsample_type"] == expected
+    keeping = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 1.0, 1.0)
+    assert keeping.label_features_for_subsampling(features, examples) is features
 
 
 def test_a_passage_that_only_touches_a_window_counts_as_in_it():

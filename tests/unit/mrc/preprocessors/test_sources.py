@@ -1,5 +1,7 @@
 """The preprocessors of single data sets: what they make of a record, and that features come of it."""
 
+from types import SimpleNamespace
+
 import datasets
 import numpy as np
 import pytest
@@ -170,7 +172,8 @@ def test_fusion_in_decoder_rows():
     train, evaluation = fid([FID, unvoted, twice])
     assert list(train["example_id"]) == ["f", "g", "h", "h"]
     assert list(evaluation["example_id"]) == ["f", "g", "h"]
-    assert "labels" not in evaluation.column_names
+    shown = [[token for token in labels if token != -100] for labels in evaluation["labels"]]
+    assert shown == [TOKENIZER(record["output"][0]["answer"])["input_ids"] for record in (FID, unvoted, twice)]
     assert np.array(train["input_ids"]).shape == (4, 2, 30)
     expected = TOKENIZER(f"question: what passage: Rivers {CONTEXT}", max_length=30, truncation=True)["input_ids"]
     ids, mask = (np.array(train[0][name][0]) for name in ("input_ids", "attention_mask"))
@@ -181,8 +184,21 @@ def test_fusion_in_decoder_rows():
     assert {len(labels) for labels in train["labels"]} == {12}
 
 
+def test_fusion_in_decoder_goes_through_with_its_own_examples():
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2, max_answer_len=12)
+    examples, features = one.process_eval(datasets.Dataset.from_list([FID]))
+    ids = [TOKENIZER("old bridge")["input_ids"]]
+    post_processor = primeqa.ELI5FiDPostProcessor(k=1, max_answer_length=30, tokenizer=TOKENIZER)
+    answered = post_processor.process_references_and_predictions(examples, features, SimpleNamespace(predictions=ids))
+    text = TOKENIZER.decode(ids[0], skip_special_tokens=True)
+    assert answered.processed_predictions == answered.predictions == [{"id": "f", "prediction_text": text}]
+    assert answered.label_ids[0]["id"] == "f"
+
+
 def test_fusion_in_decoder_columns_are_checked():
     record = {key: value for key, value in FID.items() if key != "output"}
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2)
+    assert "labels" not in one.process_eval(datasets.Dataset.from_list([record]))[1].column_names
     with pytest.raises(InputError, match="have no column 'output'"):
         fid([record])
     with pytest.raises(InputError, match="no examples to process"):

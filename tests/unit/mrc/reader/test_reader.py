@@ -4,11 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig, AutoTokenizer
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
 from portico.mrc.models.pretrained import load_reader
-from portico.mrc.primeqa import ExtractiveReader
+from portico.mrc.primeqa import EXTRACTIVE_HEAD, ExtractiveReader, ModelForDownstreamTasks
 
 WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
 
@@ -208,3 +209,19 @@ def test_primeqas_reader(model_folder, questions):
         reader.predict(asked, contexts, model="other")
     with pytest.raises(InputError, match=r"`use_fast=False` gives tokenizers"):
         ExtractiveReader(str(model_folder), use_fast=False)
+
+
+def test_a_checkpoint_of_primeqa_keeps_its_head(model_folder, tmp_path):
+    made = ModelForDownstreamTasks.from_config(
+        AutoConfig.from_pretrained(model_folder), model_folder, task_heads=EXTRACTIVE_HEAD
+    )
+    made.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(model_folder).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["task_heads"]  # PrimeQA does not name them
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    reader = ExtractiveReader(str(tmp_path), max_seq_len=64, stride=16)
+    reader.load()
+    loaded = reader._loaded.model
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in made.state_dict().items())
+    assert reader.predict(["Who?"], [["Ann lives in Oslo."]])["0"][0]["span_answer_text"]

@@ -1,5 +1,6 @@
 """The calls of PrimeQA's trainer and of the one of transformers' example, on one trainer."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 from transformers import TrainerCallback
 from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
-from portico import MRCTrainer
-from portico.mrc import SpanPostProcessing, SquadMetrics
+from portico import InputError, MRCTrainer
+from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
 from portico.mrc.primeqa import EvalPredictionWithProcessing
 from unit.mrc.training.readers import featurized, make_trainer, reader, source
 
@@ -146,7 +147,8 @@ def test_columns_of_the_head_are_kept(data, tmp_path):
     trainer = make_trainer(MRCTrainer, made, tmp_path, head="extractive")
     trainer._set_signature_columns_if_needed()
     assert {"input_ids", "token_type_ids", "start_positions", "target_type"} <= set(trainer._signature_columns)
-    assert "offset_mapping" not in trainer._signature_columns
+    assert not {"offset_mapping", "kwargs", "inputs"} & set(trainer._signature_columns)
+    assert len(set(trainer._signature_columns)) == len(trainer._signature_columns)
 
 
 def test_beams_reach_the_post_processing(data, tmp_path):
@@ -173,3 +175,45 @@ def test_beams_reach_the_post_processing(data, tmp_path):
     assert trainer.evaluate()["eval_loss"] > 0
     rows = len(data.features.validation)
     assert seen == [(rows, 5), (rows, 5), (rows, 25), (rows, 25), (rows,)]
+
+
+def halves(data):
+    featurizer = Featurizer(data.reader.tokenizer, max_seq_length=96, doc_stride=24)
+    examples = {"first": data.examples.validation[:8], "rest": data.examples.validation[8:]}
+    return {name: featurizer.eval_features(part, labels=True) for name, part in examples.items()}, examples
+
+
+def test_named_data_sets_are_evaluated_one_by_one(data, tmp_path):
+    features, examples = halves(data)
+    trainer = trainer_of(data, tmp_path, eval_dataset=features, eval_examples=examples)
+    metrics = trainer.evaluate()
+    for name, part in examples.items():
+        assert metrics[f"eval_{name}_total"] == len(part)
+        alone = trainer.evaluate(features[name], part)
+        assert metrics[f"eval_{name}_f1"] == alone["eval_f1"]
+        written = json.loads((tmp_path / f"eval_{name}_predictions.json").read_text())
+        assert list(written) == [example["id"] for example in part]
+    with pytest.raises(InputError, match=r"data sets 'first', 'rest', and `eval_examples` is a list without"):
+        trainer.evaluate(eval_examples=data.examples.validation)
+    with pytest.raises(InputError, match=r"`eval_examples` is a dict of 'first'; give a dict of the examples of each"):
+        trainer.evaluate(eval_examples={"first": examples["first"]})
+
+
+def test_examples_are_those_of_the_features(data, tmp_path):
+    trainer = trainer_of(data, tmp_path)
+    expected = trainer.evaluate()["eval_f1"]
+    backwards = data.examples.validation[::-1]
+    assert trainer.evaluate(eval_examples=backwards)["eval_f1"] == expected
+    assert [one["id"] for one in trainer.answered.predictions] == [one["id"] for one in backwards]
+    with pytest.raises(InputError, match=r"has example_id .* which none of the 19 examples has"):
+        trainer.evaluate(eval_examples=data.examples.validation[:-1])
+    with pytest.raises(InputError, match=r"made to train on; give features from `eval_features`"):
+        trainer.evaluate(data.features.train, data.examples.train)
+
+
+def test_the_loss_alone_needs_no_answers(data, tmp_path):
+    trainer = trainer_of(data, tmp_path, arguments={"prediction_loss_only": True})
+    metrics = trainer.evaluate()
+    assert "eval_loss" in metrics
+    assert "eval_f1" not in metrics
+    assert trainer.answered is None

@@ -162,3 +162,10 @@ def test_the_collator_lets_the_model_make_the_inputs_of_the_decoder(generator):
 def test_the_collator_takes_features_without_labels(generator):
     unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
     assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)
+
+
+def test_the_class_of_an_encoder_decoder_takes_the_head_too():
+    made = FiDModelForDownstreamTasks.model_class_from_config(CONFIGS["T5"])(CONFIGS["T5"], task_heads=FID_HEAD)
+    assert type(made).__name__ == "T5FiDModelForDownstreamTasks"
+    with pytest.raises(InputError, match="has one head, that of its language model"):
+        type(made)(CONFIGS["T5"], EXTRACTIVE_HEAD)

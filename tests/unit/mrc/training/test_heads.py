@@ -77,7 +77,19 @@ def test_a_tuple_gives_a_tuple(hidden):
 def test_a_head_scores_starts_and_ends_alone():
     with pytest.raises(InputError, match="takes 2 labels, and got 3"):
         ExtractiveQAHead(config(num_labels=3))
-    assert ExtractiveQAHead(config(num_labels=3), num_labels_override=2).qa_outputs.out_features == 2
+
+
+def test_the_override_is_of_the_answer_types(hidden):
+    head = ExtractiveQAHead(config(), num_labels_override=3)
+    assert (head.num_labels, head.num_classification_head_labels) == (2, 3)
+    assert head(BaseModelOutput(hidden)).target_type_logits.shape == (2, 3)
+
+
+def test_a_pooled_first_token_is_left_out_of_a_tuple(hidden):
+    head = ExtractiveQAHead(config()).eval()
+    pooled = hidden[:, 0]
+    assert len(head((hidden, pooled))) == 3
+    assert head((hidden, pooled, (hidden,)))[-1][0] is hidden
 
 
 @pytest.mark.parametrize(
@@ -125,10 +137,11 @@ def test_one_pass_has_no_deviation():
 
 def test_similarity_is_the_mean_over_the_passage_of_the_nearest_question_token():
     head = ExtractiveQAWithConfidenceHead(config())
-    states = torch.zeros(1, 4, 8)
-    states[0, 0, 0], states[0, 1, 1] = 2.0, 5.0  # the question: two directions
-    states[0, 2, 1], states[0, 3, 0] = 3.0, -1.0  # the passage: the second, and against the first
-    types = torch.tensor([[0, 0, 1, 1]])
+    states = torch.zeros(1, 6, 8)
+    states[0, [0, 3], 0] = -1.0  # special tokens around the question, which would be nearer
+    states[0, 1, 0], states[0, 2, 1] = 2.0, 5.0  # the question: two directions
+    states[0, 4, 1], states[0, 5, 0] = 3.0, -1.0  # the passage: the second, and against the first
+    types = torch.tensor([[0, 0, 0, 0, 1, 1]])
     similarity = head(BaseModelOutput(states), token_type_ids=types).query_passage_similarity
     # Cosines plus one: 2 for the one token, 1 (at a right angle) for the other.
     assert similarity.tolist() == [1.5]
@@ -142,7 +155,7 @@ def test_nothing_that_tells_question_from_passage_gives_zero(hidden):
 def test_question_and_passage_by_separators():
     tokens = torch.tensor([[9, 5, 3, 3, 6, 7, 3, 0]])
     question, passage = question_and_passage(tokens, (tokens > 0).long(), torch.zeros_like(tokens), sep_token_id=3)
-    assert question.int().tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
+    assert question.int().tolist() == [[0, 1, 0, 0, 0, 0, 0, 0]]
     assert passage.int().tolist() == [[0, 0, 0, 0, 1, 1, 0, 0]]
 
 

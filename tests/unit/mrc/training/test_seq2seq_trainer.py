@@ -180,3 +180,11 @@ def test_passages_are_read_apart(parts):
     )
     assert cut == listed
     assert [len(row) for row in cut] == [24, 24]
+
+
+def test_named_data_sets_are_evaluated_one_by_one(parts, tmp_path):
+    trainer = trainer_of(parts, tmp_path)
+    expected = trainer.evaluate(num_beams=2)
+    named = trainer.evaluate({"all": parts.features}, {"all": parts.examples}, num_beams=2)
+    assert named["eval_all_f1"] == expected["eval_f1"]
+    assert named["eval_all_loss"] == expected["eval_loss"]

@@ -68,6 +68,9 @@ def question_and_passage(
 ) -> tuple[Tensor, Tensor] | None:
     """Tell the tokens of the question and those of the passage, ``bool [B, L]`` each.
 
+    The special tokens around the question are no part of it. As in PrimeQA, the separator at the end of the passage
+    is part of that where token types tell the two apart.
+
     Args:
         input_ids: Tokens, ``int64 [B, L]``.
         attention_mask: 0 at padding, ``[B, L]``.
@@ -79,14 +82,21 @@ def question_and_passage(
     """
     if token_type_ids is not None and bool(token_type_ids.any()):
         present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
-        return (token_type_ids == 0) & present.bool(), (token_type_ids == 1) & present.bool()
+        return _inner((token_type_ids == 0) & present.bool()), (token_type_ids == 1) & present.bool()
     if input_ids is None or sep_token_id is None:
         return None
     present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    is_separator = input_ids == sep_token_id
-    tokens = present.bool() & ~is_separator
-    is_after = is_separator.cumsum(dim=1) > 0
-    return tokens & ~is_after, tokens & is_after
+    is_separator = (input_ids == sep_token_id) & present.bool()
+    num_separators = is_separator.cumsum(dim=1)
+    # Its separator is the last token of the question, as where token types tell.
+    is_question = present.bool() & (num_separators <= is_separator.long())
+    return _inner(is_question), present.bool() & (num_separators > 0) & ~is_separator
+
+
+def _inner(part_BL: Tensor) -> Tensor:
+    """Leave out the first and the last token of a part."""
+    number_BL = part_BL.cumsum(dim=1)
+    return part_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
 
 
 def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> Tensor:

@@ -19,30 +19,30 @@ _DROPOUTS = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_pr
 class ExtractiveQAHead(TaskHead):
     """Scores each token as first and last of the answer, and the types an answer can have.
 
-    The types are no answer, span, passage, yes and no. The loss is the mean of the cross-entropies of start, end and
-    type; positions beyond the row count for nothing.
+    The types are those of :class:`~portico.mrc.target_type.TargetType`. The loss is the mean of the cross-entropies
+    of start, end and type; positions beyond the row count for nothing.
 
     Args:
         config: Configuration of the encoder.
-        num_labels_override: Scores a token has, in place of ``config.num_labels``.
+        num_labels_override: Number of answer types, in place of the five there are.
 
     Raises:
-        InputError: If a token has any other number of scores than two.
+        InputError: If a token has any other number of scores (``config.num_labels``) than two.
     """
 
     output_class: type[ModelOutput] = ExtractiveQAModelOutput
 
     def __init__(self, config: PreTrainedConfig, num_labels_override: int | None = None) -> None:
         super().__init__(config)
-        num_labels = config.num_labels if num_labels_override is None else num_labels_override
-        if num_labels != 2:
+        if config.num_labels != 2:
             raise InputError(
-                f"An extractive head scores each token as start and as end, which takes 2 labels, and got {num_labels}"
-                "; set `num_labels=2` in the configuration, or `num_labels_override=2`."
+                "An extractive head scores each token as start and as end, which takes 2 labels, and got "
+                f"{config.num_labels}; set `num_labels=2` in the configuration."
             )
-        self.num_labels = num_labels
-        self.qa_outputs = nn.Linear(config.hidden_size, num_labels)
-        self.classifier = RobertaClassificationHead(_classifier_shape(config))
+        self.num_labels = config.num_labels
+        self.num_classification_head_labels = len(TargetType) if num_labels_override is None else num_labels_override
+        self.qa_outputs = nn.Linear(config.hidden_size, self.num_labels)
+        self.classifier = RobertaClassificationHead(_classifier_shape(config, self.num_classification_head_labels))
 
     def forward(
         self,
@@ -98,7 +98,7 @@ def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits_BL, one_each(positions).clamp(0, length), ignore_index=length)
 
 
-def _classifier_shape(config: PreTrainedConfig) -> Any:
+def _classifier_shape(config: PreTrainedConfig, num_types: int) -> Any:
     """Return the fields that the classifier of RoBERTa reads, of the configuration of any encoder."""
     dropouts = (getattr(config, name, None) for name in _DROPOUTS)
     dropout = next((value for value in dropouts if value is not None), 0.0)
@@ -106,5 +106,5 @@ def _classifier_shape(config: PreTrainedConfig) -> Any:
         hidden_size=config.hidden_size,
         classifier_dropout=dropout,
         hidden_dropout_prob=dropout,
-        num_labels=len(TargetType),
+        num_labels=num_types,
     )

@@ -46,13 +46,18 @@ def in_kind(
         outputs: What the head returns beside the loss.
     """
     if isinstance(model_outputs, tuple):
-        return (*(() if loss is None else (loss,)), *outputs.values(), *model_outputs[1:])
+        return (*(() if loss is None else (loss,)), *outputs.values(), *_of_all_layers(model_outputs))
     return output_class(
         loss=loss,
         **outputs,
         hidden_states=getattr(model_outputs, "hidden_states", None),
         attentions=getattr(model_outputs, "attentions", None),
     )
+
+
+def _of_all_layers(model_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the hidden states and attentions, which are tuples; a pooled first token is a tensor like the states."""
+    return tuple(output for output in model_outputs[1:] if not isinstance(output, Tensor))
 
 
 def one_each(labels: Tensor) -> Tensor:
