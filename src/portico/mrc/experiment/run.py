@@ -19,11 +19,11 @@ from portico.configured_run import (
 from portico.errors import InputError
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
 from portico.mrc.experiment.data import DATA_KEYS, Examples
-from portico.mrc.experiment.head_needs import head_collator, head_post_processing
 from portico.mrc.experiment.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.experiment.reader_training import ReaderTraining
 from portico.mrc.experiment.settings import check_callbacks, check_settings, check_unshaped
 from portico.mrc.experiment.summary import print_summary
+from portico.mrc.head_needs import head_collator, head_post_processing
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
 from portico.mrc.models.pretrained import Reader, bert_fields, load_reader, new_reader
@@ -138,9 +138,8 @@ def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: E
     if model.get("name_or_path") is not None:
         check_unshaped(fields_, model["name_or_path"], "small BERT")
         return load_reader(model["name_or_path"], model.get("head"))
-    texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
-        texts,
+        examples.training_texts,
         vocab_size=preprocess["vocab_size"],
         max_length=preprocess["max_seq_length"],
         model=fields_,
