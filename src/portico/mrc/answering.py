@@ -110,6 +110,13 @@ class AnsweringMethods(Trainer):
                 "or to `evaluate()`."
             )
 
+    def _evaluated(self, eval_dataset: Any, eval_examples: Examples | None, run: Callable[[], Any]) -> Any:
+        """Call ``run``, an evaluation, with its answers; data that are not given are the trainer's own."""
+        features = self.eval_dataset if eval_dataset is None else eval_dataset
+        examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
+        return self._answering(examples, features, run)
+
     def _answering(
         self, examples: Examples | None, features: Any, run: Callable[[], Any], *, file_suffix: str = ""
     ) -> Any:

@@ -62,12 +62,11 @@ class MRCTrainer(AnsweringMethods):
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name, and of the files.
         """
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        self._check_examples(examples)
-        return self._answering(
-            examples, features, lambda: super(MRCTrainer, self).evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        evaluate = super().evaluate
+        metrics: dict[str, float] = self._evaluated(
+            eval_dataset, eval_examples, lambda: evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         )
+        return metrics
 
     def predict(  # type: ignore[override]
         self,

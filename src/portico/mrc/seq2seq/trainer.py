@@ -48,16 +48,11 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
             metric_key_prefix: Prefix of every metric's name, and of the files.
             **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
         """
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        self._check_examples(examples)
-        return self._answering(
-            examples,
-            features,
-            lambda: super(Seq2SeqMRCTrainer, self).evaluate(
-                eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
-            ),
+        evaluate = super().evaluate
+        metrics: dict[str, float] = self._evaluated(
+            eval_dataset, eval_examples, lambda: evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         )
+        return metrics
 
     def predict(  # type: ignore[override]
         self,
