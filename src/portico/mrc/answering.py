@@ -134,6 +134,28 @@ class AnsweringMethods(Trainer):
                 "or to `evaluate()`."
             )
 
+    def _evaluated(
+        self, eval_dataset: Any, eval_examples: Any, ignore_keys: list[str] | None, prefix: str, **gen_kwargs: Any
+    ) -> dict[str, float]:
+        """Evaluate with answers, dicts of data sets one by one; data that are not given are the trainer's own."""
+        features = self.eval_dataset if eval_dataset is None else eval_dataset
+        examples = self.eval_examples if eval_examples is None else eval_examples
+        if isinstance(features, Mapping):
+            return self._evaluated_by_name(
+                features,
+                examples,
+                prefix,
+                lambda part, its_examples, its_prefix: self.evaluate(
+                    part, its_examples, ignore_keys, its_prefix, **gen_kwargs
+                ),
+            )
+        self._check_examples(examples)
+        evaluate: Callable[..., dict[str, float]] = super().evaluate
+        metrics: dict[str, float] = self._answering(
+            examples, features, lambda: evaluate(eval_dataset, ignore_keys, prefix, **gen_kwargs)
+        )
+        return metrics
+
     def _answering(
         self, examples: Examples | None, features: Any, run: Callable[[], Any], *, file_suffix: str = ""
     ) -> Any:

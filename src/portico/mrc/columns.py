@@ -25,3 +25,9 @@ def column(examples: Examples, name: str) -> list[Any]:
         # Iterating over the column would decode it row by row; a slice takes it at once.
         return list(cast(Mapping[str, Any], examples)[name][:])
     return [example[name] for example in examples]
+
+
+def contexts_of(example: Mapping[str, Any]) -> Sequence[str]:
+    """Return the contexts of an example, which has a text or a list of texts for them."""
+    context = example["context"]
+    return [context] if isinstance(context, str) else context

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from portico.mrc.answers import Answers
+from portico.mrc.columns import contexts_of
+from portico.mrc.joined_contexts import context_starts, with_one_context
 from portico.mrc.metrics.scores import exact_match, token_f1
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 
@@ -33,10 +35,10 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
     null_odds = answers.null_odds or {}
     return [
         question_result(
-            example,
+            with_one_context(example),
             Answered(
                 text=answers.predictions[key],
-                span=answers.spans[key],
+                span=_span(example, answers),
                 nbest=answers.nbest[key],
                 null_odds=null_odds.get(key),
             ),
@@ -44,6 +46,16 @@ def question_results(examples: Iterable[Mapping[str, Any]], answers: Answers) ->
         for example in examples
         for key in (example["id"],)
     ]
+
+
+def _span(example: Mapping[str, Any], answers: Answers) -> Span | None:
+    """Return the characters of the answer in the joined contexts of its question."""
+    key = example["id"]
+    span = answers.spans[key]
+    if span is None:
+        return None
+    start = context_starts(contexts_of(example))[answers.context_indices[key]]
+    return start + span[0], start + span[1]
 
 
 def question_result(example: Mapping[str, Any], answered: Answered) -> QuestionResult:

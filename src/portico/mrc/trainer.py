@@ -1,6 +1,6 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from portico.mrc.answering import AnsweringMethods, Examples
@@ -67,19 +67,7 @@ class MRCTrainer(AnsweringMethods):
         Raises:
             InputError: If the examples are missing, or do not belong to the features.
         """
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        if isinstance(features, Mapping):
-            return self._evaluated_by_name(
-                features,
-                examples,
-                metric_key_prefix,
-                lambda part, its_examples, prefix: self.evaluate(part, its_examples, ignore_keys, prefix),
-            )
-        self._check_examples(examples)
-        return self._answering(
-            examples, features, lambda: super(MRCTrainer, self).evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-        )
+        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
 
     def predict(  # type: ignore[override]
         self,

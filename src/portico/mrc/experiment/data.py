@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from portico.errors import InputError
+from portico.mrc.columns import contexts_of
 from portico.mrc.corpus import generate
 from portico.mrc.readers import has_unanswerable, read_examples, read_hub
 from portico.mrc.readers.formats import format_named
@@ -43,6 +44,11 @@ class Examples:
     def has_unanswerable(self) -> bool:
         """Whether some question has no answer, in either set."""
         return has_unanswerable(self.train) or has_unanswerable(self.validation)
+
+    @property
+    def training_texts(self) -> list[str]:
+        """All that a new tokenizer learns its pieces from: questions and contexts to train on."""
+        return [text for example in self.train for text in (*contexts_of(example), example["question"])]
 
 
 def load_examples(data: Mapping[str, Any]) -> Examples:
@@ -86,8 +92,10 @@ def _sets(data: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
             f"`data.{given}={data[given]}` came without `data.{missing}`; set both to files of questions, or neither "
             "to use the embedded corpus."
         )
-    for source in files:
-        paths_of(source or ())  # a folder without data is told before the other file is read
+    for name, source in zip(("train_file", "validation_file"), files, strict=True):
+        if not source:
+            raise InputError(f"`data.{name}={source}` names no file; set it to a path, a glob, a folder, or a list.")
+        paths_of(source)  # a folder without data is told before the other file is read
     train, validation = (read_examples(source, **options) for source in files)
     return train, validation
 

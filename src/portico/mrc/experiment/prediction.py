@@ -14,7 +14,9 @@ from portico.mrc.answers import AnswerCalibration
 from portico.mrc.experiment.run import valid_keys as keys_of_training
 from portico.mrc.experiment.settings import check_settings
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.models.pretrained import load_reader
+from portico.mrc.head_needs import head_post_processing
+from portico.mrc.models.loading import head_of
+from portico.mrc.models.pretrained import load_trained_reader
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
 from portico.mrc.reader.inference import Inference
@@ -60,7 +62,7 @@ def run_prediction(settings: RunSettings) -> dict[str, float]:
         )
     _announce_unused(settings)
     questions = read_questions(path)
-    reader = load_reader(name)
+    reader = load_trained_reader(name)
     preprocess = settings.preprocess
     check_window(preprocess["max_seq_length"], reader.max_length)
     featurizer = Featurizer(
@@ -75,8 +77,8 @@ def run_prediction(settings: RunSettings) -> dict[str, float]:
         [asked.context for asked in questions],
         [asked.id for asked in questions],
     )
+    post_processing = _post_processing(settings, AnswerCalibration.load(name), head_of(reader.model))
     args = training_arguments(TrainingArguments, {**settings.args, **_NOT_NOW}, settings.strategy, settings.output_dir)
-    post_processing = _post_processing(settings, AnswerCalibration.load(name))
     started = time.time()
     inference = Inference(reader.model, reader.tokenizer, args)
     answered = inference.run(windows.features, post_processing.begin(windows.examples, windows.offsets))
@@ -87,7 +89,7 @@ def run_prediction(settings: RunSettings) -> dict[str, float]:
     return {"predict_samples": len(questions), "predict_runtime": round(seconds, 4)}
 
 
-def _post_processing(settings: RunSettings, calibration: AnswerCalibration | None) -> SpanPostProcessing:
+def _post_processing(settings: RunSettings, calibration: AnswerCalibration | None, head: str) -> SpanPostProcessing:
     options = {key: value for key, value in settings.postprocess.items() if key != "calibrate"}
     threshold = None if calibration is None else calibration.null_score_diff_threshold
     can_be_null = settings.metric.get("version_2_with_negative")
@@ -96,7 +98,7 @@ def _post_processing(settings: RunSettings, calibration: AnswerCalibration | Non
     return SpanPostProcessing(
         version_2_with_negative=threshold is not None if can_be_null is None else can_be_null,
         calibration=calibration,
-        **options,
+        **head_post_processing(head, options),
     )
 
 
@@ -112,7 +114,9 @@ def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: S
     text = json.dumps(records, indent=4, ensure_ascii=False)
     (folder / f"{_PREFIX}_answers.json").write_text(text + "\n", encoding="utf-8")
     lines = [f"{r['question']}\n    {r['answer'] or '(no answer)'}  ({r['probability']:.0%})\n" for r in records]
-    (folder / f"{_PREFIX}_answers.txt").write_text("\n".join(lines), encoding="utf-8")
+    readable = folder / f"{_PREFIX}_answers.txt"
+    readable.write_text("\n".join(lines), encoding="utf-8")
+    print(f"Answers: {readable}")
 
 
 def _record(asked: AskedQuestion, answer: Answer) -> Mapping[str, Any]:

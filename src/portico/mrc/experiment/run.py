@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import set_seed
@@ -19,18 +18,16 @@ from portico.configured_run import (
 from portico.errors import InputError
 from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
 from portico.mrc.experiment.data import DATA_KEYS, Examples
-from portico.mrc.experiment.head_needs import head_collator, head_post_processing
 from portico.mrc.experiment.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.experiment.reader_training import ReaderTraining
+from portico.mrc.experiment.reporting import report_run
 from portico.mrc.experiment.settings import check_callbacks, check_settings, check_unshaped
-from portico.mrc.experiment.summary import print_summary
+from portico.mrc.head_needs import head_collator, head_post_processing
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
 from portico.mrc.models.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
-from portico.mrc.question_results import question_results
-from portico.mrc.report import RunRecord, record_run, write_report
 from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
@@ -114,7 +111,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
     metrics = train_and_evaluate(trainer)
     used = _used(settings, trainer, examples)
     sections = training.report_sections(trainer)
-    _report(trainer, metrics, used, sections, sources, seconds=time.time() - started)
+    report_run(trainer, metrics, used, sections, sources, seconds=time.time() - started)
     return metrics
 
 
@@ -138,9 +135,8 @@ def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: E
     if model.get("name_or_path") is not None:
         check_unshaped(fields_, model["name_or_path"], "small BERT")
         return load_reader(model["name_or_path"], model.get("head"))
-    texts = [text for example in examples.train for text in (example["context"], example["question"])]
     return new_reader(
-        texts,
+        examples.training_texts,
         vocab_size=preprocess["vocab_size"],
         max_length=preprocess["max_seq_length"],
         model=fields_,
@@ -155,47 +151,3 @@ def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:
             f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); set it "
             f"to {reader.max_length} or less."
         )
-
-
-def _report(
-    trainer: MRCTrainer,
-    metrics: Mapping[str, float],
-    settings: Mapping[str, Any],
-    sections: Mapping[str, str],
-    sources: Sequence[Examples],
-    *,
-    seconds: float,
-) -> None:
-    if not trainer.is_world_process_zero():
-        return
-    folder = Path(trainer.args.output_dir)
-    answered = [trainer.answered] if len(sources) == 1 else trainer.answered
-    records = [
-        RunRecord(
-            title="Machine reading comprehension",
-            results=question_results(source.validation, one.answers),
-            metrics=metrics,
-            log_history=trainer.state.log_history,
-            settings=settings,
-            sections=sections,
-        )
-        for source, one in zip(sources, answered, strict=True)
-    ]
-    pages = _write_reports(folder, records)
-    print_summary(
-        metrics,
-        title="Machine reading comprehension",
-        files={"Report": ", ".join(map(str, pages)), "Everything else": str(folder)},
-        seconds=seconds,
-    )
-
-
-def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
-    """Write a page for each source; the folder of a run with one source can be compared with others."""
-    if len(records) == 1:
-        return [record_run(folder, records[0])]
-    pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
-    for page, record in zip(pages, records, strict=True):
-        page.parent.mkdir(exist_ok=True)
-        write_report(page, record)
-    return pages

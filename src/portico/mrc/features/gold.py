@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
 from portico.mrc.target_type import TargetType
 
@@ -71,9 +72,20 @@ def _row(example: Mapping[str, Any]) -> "_Row":
     starts = answers["answer_start"]
     start = starts[0] if len(starts) else -1
     if start < 0:
+        _check_placed(example)
         return _Row(_NOTHING, -1, _NOTHING, TargetType.PASSAGE_ANSWER)
     chars = (start, start + len(answers["text"][0]))
     return _Row(chars, 0, chars, TargetType.PASSAGE_ANSWER)
+
+
+def _check_placed(example: Mapping[str, Any]) -> None:
+    texts = example["answers"]["text"]
+    if len(texts):
+        raise InputError(
+            f"The answer {texts[0]!r} of example {example.get('id')!r} stands at no known place of its context, so "
+            "that no span can be learnt from it; give `answer_start` of every answer, or train a model that writes "
+            "its answers (`+experiment=mrc_fid` or `+experiment=mrc_seq2seq`)."
+        )
 
 
 def _best_annotator(target: Mapping[str, Sequence[Any]]) -> int:

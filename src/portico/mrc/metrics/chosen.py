@@ -27,15 +27,19 @@ _METRICS: Mapping[str, tuple[Callable[..., Metric], tuple[str, ...]]] = {
 }
 
 _OF_SPANS = ("tydi", "nq")
+_THRESHOLD = "_non_null_threshold"
 _NEED_GOLD = ("squad", "mlqa", "mrqa", "rouge")
 
-METRIC_KEYS = ("name", "version_2_with_negative", *sorted({key for _, keys in _METRICS.values() for key in keys}))
+_OF_RUNS = ("name", "version_2_with_negative", "headline")
+
+METRIC_KEYS = (*_OF_RUNS, *sorted({key for _, keys in _METRICS.values() for key in keys}))
 """The keys of the settings, of all metrics."""
 
 
 METRIC_RULES: Mapping[str, Rule] = {
     "name": Rule((str,)),
     "version_2_with_negative": Rule((bool, type(None))),
+    "headline": Rule((str,)),
     "no_answer_threshold": Rule((float,)),
     "average_precision": Rule((bool,)),
     "passage_non_null_threshold": Rule((int,), least=1),
@@ -61,7 +65,8 @@ def chosen_metric(
 
     Args:
         settings: ``name``, and what that metric takes. ``squad`` takes ``version_2_with_negative``, which chooses
-            ``squad_v2`` in its place; ``None`` looks whether some question has no answer.
+            ``squad_v2`` in its place; ``None`` looks whether some question has no answer. The ``headline`` is for the
+            configuration, which compares checkpoints and runs by it.
         examples: The examples that will be evaluated.
         has_unanswerable: Whether some question, to train or to evaluate on, has no answer.
         has_spans: Whether answers are spans of passages; generated ones are texts alone.
@@ -70,7 +75,7 @@ def chosen_metric(
         InputError: If there is no such metric, it does not take one of the settings, or it cannot score an example.
     """
     name = settings.get("name", "squad")
-    options = {key: value for key, value in settings.items() if key not in ("name", "version_2_with_negative")}
+    options = {key: value for key, value in settings.items() if key not in _OF_RUNS}
     if name == "squad" and has_negatives(settings, has_unanswerable=has_unanswerable):
         name = "squad_v2"
     if name not in _METRICS:
@@ -85,7 +90,11 @@ def chosen_metric(
     if name in _NEED_GOLD:
         _check_gold(name, examples)
     metric = metric_class(**options)
-    return SpanScores(metric, examples) if name in _OF_SPANS else metric
+    if name not in _OF_SPANS:
+        return metric
+    scores = SpanScores(metric, examples)
+    _check_annotators(name, scores, [key for key in keys if key.endswith(_THRESHOLD)])
+    return scores
 
 
 def has_negatives(settings: Mapping[str, Any], *, has_unanswerable: bool) -> bool:
@@ -109,4 +118,16 @@ def _check_gold(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
         raise InputError(
             f"{len(without)} of {len(examples)} questions to evaluate on have no answer, {without[0]!r} for one, and "
             f"the metric {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
+        )
+
+
+def _check_annotators(name: str, scores: SpanScores, thresholds: Sequence[str]) -> None:
+    """Refuse data of which no question can have a gold answer, so that every score would be 0."""
+    too_high = [key for key in thresholds if getattr(scores.metric, key) > scores.most_annotators]
+    if too_high:
+        shown = " and ".join(f"`metric.{key}={getattr(scores.metric, key)}`" for key in too_high)
+        raise InputError(
+            f"The metric {name} takes for gold what {shown} annotators agree on, but no question to evaluate on has "
+            f"more than {scores.most_annotators}; set {'each' if len(too_high) > 1 else 'it'} to "
+            f"{max(scores.most_annotators, 1)}, or choose `metric=squad_v2`."
         )

@@ -32,6 +32,11 @@ class SpanScores:
         self.metric = metric
         self._references = {example["id"]: span_reference(example) for example in examples}
 
+    @property
+    def most_annotators(self) -> int:
+        """How many annotators said something of the question of which most did."""
+        return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
+
     def __call__(self, answered: Any) -> dict[str, float]:
         """Return the metrics of the answers, which every process has of all questions.
 

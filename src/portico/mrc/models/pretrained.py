@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -52,6 +53,7 @@ def load_reader(name_or_path: str, head: str | None = None) -> Reader:
         InputError: If there is no such model, it has no question answering head, or no tokenizer that fits it.
     """
     check_head(head)
+    _check_folder(name_or_path)
     try:
         config = AutoConfig.from_pretrained(name_or_path)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
@@ -64,6 +66,35 @@ def load_reader(name_or_path: str, head: str | None = None) -> Reader:
         ) from error
     _check_tokenizer(name_or_path, tokenizer, model)
     return Reader(model, tokenizer)
+
+
+def load_trained_reader(name_or_path: str) -> Reader:
+    """Load a reader that can answer: a model whose question answering head was saved with it.
+
+    Args:
+        name_or_path: Folder or name on the hub.
+
+    Raises:
+        InputError: As :func:`load_reader` does, or if the head would be new and its answers chance.
+    """
+    reader = load_reader(name_or_path)
+    saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
+    if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
+        raise InputError(
+            f"`{name_or_path}` holds {', '.join(saved)}, which has no question answering head yet: its answers would "
+            "be chance; train it first, as `model.name_or_path` of a run or by MRCTrainer."
+        )
+    return reader
+
+
+def _check_folder(name_or_path: str) -> None:
+    # The hub's names have one slash at most and begin with a letter, so that this can only be a path.
+    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
+    if is_path and not Path(name_or_path).is_dir():
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` gives no model: there is no such folder; set it to a folder written "
+            "by `save_pretrained`, such as that of a run, or to a name on the hub."
+        )
 
 
 def _check_tokenizer(name_or_path: str, tokenizer: Any, model: Any) -> None:

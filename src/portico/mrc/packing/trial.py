@@ -2,6 +2,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.errors import InputError
+from portico.mrc.models.loading import PLAIN_HEAD, head_of
 from portico.mrc.packing.collator import PackingCollator
 from portico.mrc.packing.forward import read_packed
 
@@ -22,6 +23,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     Raises:
         InputError: If this model cannot read packed batches.
     """
+    _check_head(model)
     read_packed(model)
     uses_types = "token_type_ids" in tokenizer.model_input_names
     # The longest one shows whether tokens see all others, which the mask of blocks lets them.
@@ -48,6 +50,16 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     finally:
         model.train(was_training)
     return collator
+
+
+def _check_head(model: PreTrainedModel) -> None:
+    # The loss of packed features is that of start and end logits alone.
+    head = head_of(model)
+    if head != PLAIN_HEAD:
+        raise InputError(
+            f"`preprocess.packing=true` packs features for a plain question answering head, but the model's is "
+            f"{head}; set it to false, or `model.head={PLAIN_HEAD}`."
+        )
 
 
 def _feature(length: int, vocab_size: int, *, types: bool) -> dict[str, list[int]]:

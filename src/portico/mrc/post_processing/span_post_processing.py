@@ -91,6 +91,10 @@ class SpanPostProcessing:
             raise InputError(
                 f"`mode={self.mode}` is no mode of post-processing; use one of {', '.join(get_args(Mode))}."
             )
+        if self.search not in get_args(SpanSearch):
+            raise InputError(
+                f"`search={self.search}` is no way to look for spans; use one of {', '.join(get_args(SpanSearch))}."
+            )
         threshold = self.null_score_diff_threshold
         if isinstance(threshold, str) and threshold != "best":
             raise InputError(f"`null_score_diff_threshold={threshold}` is neither a number nor best; set one of them.")

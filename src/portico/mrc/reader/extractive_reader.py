@@ -9,7 +9,7 @@ from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.models.pretrained import Reader as LoadedReader
-from portico.mrc.models.pretrained import load_reader
+from portico.mrc.models.pretrained import load_trained_reader
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.windows import Contexts, question_windows
 
@@ -68,7 +68,7 @@ class ExtractiveReader:
         Raises:
             InputError: If there is no such model.
         """
-        self._loaded = load_reader(self.model)
+        self._loaded = load_trained_reader(self.model)
         self._inference = Inference.on_device(
             self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
         )

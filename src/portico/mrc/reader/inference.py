@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from transformers import DataCollatorWithPadding
 
 from portico.arguments import TrainingArguments
 from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.head_needs import head_collator
+from portico.mrc.models.loading import head_of
 from portico.mrc.reader.placement import placement
 from portico.mrc.trainer import MRCTrainer
 
@@ -40,7 +41,7 @@ class Inference:
             model,
             args,
             processing_class=tokenizer,
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=head_collator(head_of(model), tokenizer),
             post_process_function=self._streaming,  # type: ignore[arg-type]  # it streams and is never called
         )
 

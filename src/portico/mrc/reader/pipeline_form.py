@@ -56,7 +56,7 @@ def questions_and_contexts(args: Sequence[Any], inputs_and_settings: Mapping[str
         # One context serves all questions.
         contexts = [context] * len(questions) if isinstance(context, str) or not many else list(context)
         return Asked(questions, contexts, many, settings)
-    records = [record for arg in args for record in ([arg] if isinstance(arg, Mapping) else arg)]
+    records: list[Any] = [record for arg in args for record in ([arg] if isinstance(arg, Mapping | str) else arg)]
     for record in records:
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(f"{record!r} is no question; it must be a mapping with `question` and `context`.")
@@ -70,7 +70,7 @@ def pipeline_outputs(answer: Answer, top_k: int) -> Any:
     Raises:
         InputError: If ``top_k`` is below 1.
     """
-    if top_k < 1:
+    if not isinstance(top_k, int) or top_k < 1:
         raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
     best = [
         {

@@ -6,6 +6,8 @@ import torch
 
 from portico.errors import InputError
 
+_DEVICES = "use auto, cpu, cuda, cuda:<number> or ort"
+
 
 def placement(device: str | int) -> dict[str, Any]:
     """Return the training arguments that choose a device.
@@ -17,6 +19,8 @@ def placement(device: str | int) -> dict[str, Any]:
     Raises:
         InputError: If there is no such device.
     """
+    if not isinstance(device, str | int):
+        raise InputError(f"`device={device}` is unknown; {_DEVICES}.")
     name = ("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,7 +30,7 @@ def placement(device: str | int) -> dict[str, Any]:
         return {"accelerator": "ort", "strategy": "ort", "devices": 1}
     kind, _, number = name.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
-        raise InputError(f"`device={device}` is unknown; use auto, cpu, cuda, cuda:<number> or ort.")
+        raise InputError(f"`device={device}` is unknown; {_DEVICES}.")
     index, count = int(number or 0), torch.cuda.device_count()
     if index >= count:
         raise InputError(f"`device={device}` asks for GPU {index}, but there are {count}; use cpu, or auto.")

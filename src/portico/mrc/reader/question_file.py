@@ -9,9 +9,14 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.reader.windows import Contexts
+from portico.mrc.readers.defects import InvalidRecord
+from portico.mrc.readers.formats import FORMATS
 
 _IDS = ("id", "example_id", "qid")
-_FORMS = "SQuAD JSON, or JSON lines or an array of records with question and context"
+_FORMS = (
+    "SQuAD JSON, or JSON lines or an array of records with question and context, or of TyDi QA, Natural Questions or "
+    "ELI5 with passages"
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ def read_questions(path: str | Path) -> list[AskedQuestion]:
 
     Args:
         path: SQuAD JSON, or JSON lines or an array of records with ``question``, ``context`` (a text or a list of
-            texts) and perhaps ``id``; UTF-8, plain or gzip-compressed.
+            texts) and perhaps ``id``, or of TyDi QA, Natural Questions or ELI5 with passages; UTF-8, plain or
+            gzip-compressed.
 
     Raises:
         InputError: If the file cannot be read, or a record has no question or no context; names file and record.
@@ -83,8 +89,22 @@ def _nested(document: Mapping[str, Any]) -> Any:
 
 
 def _question(path: Path, number: int, record: Any) -> AskedQuestion:
+    record = _read_as_data(path, number, record)
     missing = [key for key in ("question", "context") if not isinstance(record, Mapping) or not record.get(key)]
     if missing:
         raise InputError(f"{path}, question {number}: there is no `{missing[0]}`; give {_FORMS}.")
     identifier = next((record[key] for key in _IDS if record.get(key) is not None), number)
     return AskedQuestion(str(identifier), record["question"], record["context"])
+
+
+def _read_as_data(path: Path, number: int, record: Any) -> Any:
+    """Return a record of a format that calls question and context otherwise as an example; others as they are."""
+    if not isinstance(record, Mapping) or ("question" in record and "context" in record):
+        return record
+    known = next((one for one in FORMATS.values() if one.is_like(record)), None)
+    if known is None:
+        return record
+    try:
+        return known.example(record)
+    except InvalidRecord as error:
+        raise InputError(f"{path}, question {number}: {error} Give {_FORMS}.") from error

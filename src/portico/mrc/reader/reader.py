@@ -1,6 +1,6 @@
 """``Reader``: a trained model that answers questions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,10 @@ from typing import Any
 from portico.errors import InputError
 from portico.mrc.answers import AnswerCalibration, Answers
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.head_needs import head_post_processing
+from portico.mrc.models.loading import head_of
 from portico.mrc.models.pretrained import Reader as LoadedReader
-from portico.mrc.models.pretrained import load_reader
+from portico.mrc.models.pretrained import load_trained_reader
 from portico.mrc.post_processing.answer_tuning import calibration_of, with_best_null_threshold
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
@@ -17,6 +19,8 @@ from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.pipeline_form import pipeline_outputs, questions_and_contexts
 from portico.mrc.reader.settings import ReadingSettings
 from portico.mrc.reader.windows import Contexts, question_windows
+
+_LABELLED = ("question", "context", "id", "answers")
 
 
 class Reader:
@@ -46,10 +50,11 @@ class Reader:
         batch_size: int = 32,
         **settings: Any,
     ) -> None:
-        self._loaded = load_reader(str(model)) if isinstance(model, str | Path) else LoadedReader(model, tokenizer)
+        is_name = isinstance(model, str | Path)
+        self._loaded = load_trained_reader(str(model)) if is_name else LoadedReader(model, tokenizer)
         if self._loaded.tokenizer is None:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
-        self.calibration = AnswerCalibration.load(model) if isinstance(model, str | Path) else None
+        self.calibration = AnswerCalibration.load(model) if is_name else None
         self._settings = ReadingSettings.of(self._loaded.max_length, self.calibration, settings)
         model, tokenizer = self._loaded.model, self._loaded.tokenizer
         self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
@@ -98,16 +103,20 @@ class Reader:
         Raises:
             InputError: As in :meth:`answer_many`.
         """
+        questions, contexts = _listed("questions", questions), _listed("contexts", contexts)
         ids = [str(n) for n in range(len(questions))] if ids is None else ids
         chosen = self._settings.changed(settings)
         windows = question_windows(self._featurizer(chosen), questions, contexts, ids)
+        options = {
+            "n_best_size": chosen.n_best_size,
+            "max_answer_length": chosen.max_answer_length,
+            "null_score_diff_threshold": chosen.null_score_diff_threshold,
+            "search": chosen.search,
+        }
         post_processing = SpanPostProcessing(
             version_2_with_negative=chosen.handle_impossible_answer,
-            n_best_size=chosen.n_best_size,
-            max_answer_length=chosen.max_answer_length,
-            null_score_diff_threshold=chosen.null_score_diff_threshold,
-            search=chosen.search,
             calibration=self.calibration,
+            **head_post_processing(head_of(self._loaded.model), options),
         )
         streamed = post_processing.begin(windows.examples, windows.offsets)
         answers: Answers = self._inference.run(windows.features, streamed).answers
@@ -124,9 +133,14 @@ class Reader:
         Raises:
             InputError: If they are not labelled, or the reader finds none of their answers.
         """
+        missing = [name for example in examples for name in _LABELLED if name not in example]
+        if missing:
+            raise InputError(
+                f"An example to calibrate with has no `{missing[0]}`; give SQuAD records, each with "
+                f"{', '.join(_LABELLED)}."
+            )
         self.calibration = None
-        columns = ([example[name] for example in examples] for name in ("question", "context", "id"))
-        answers = self.answers(*columns)
+        answers = self.answers(*([example[name] for example in examples] for name in _LABELLED[:3]))
         if answers.null_odds is not None:
             answers = with_best_null_threshold(examples, answers)
         self.calibration = calibration_of(examples, answers)
@@ -163,3 +177,10 @@ class Reader:
             doc_stride=settings.doc_stride,
             max_question_length=settings.max_question_length,
         )
+
+
+def _listed(name: str, texts: Iterable[Any]) -> list[Any]:
+    """Return the texts as a list; a single text is none, because its characters would be taken for texts."""
+    if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
+        raise InputError(f"`{name}` is {texts!r}, but must be a list, with one entry for each question.")
+    return list(texts)

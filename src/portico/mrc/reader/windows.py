@@ -42,7 +42,7 @@ def question_windows(
         InputError: If there are no questions, not as many contexts, or one is not a text with something in it.
     """
     _check_lengths(questions, contexts, ids)
-    texts = [[context] if isinstance(context, str) else list(context) for context in contexts]
+    texts = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
     for n, (question, own) in enumerate(zip(questions, texts, strict=True)):
         _check_texts(n, question, own)
     pairs = [(n, c) for n, own in enumerate(texts) for c in range(len(own))]
@@ -75,3 +75,16 @@ def _check_texts(number: int, question: Any, contexts: Sequence[Any]) -> None:
     for name, text in (("question", question), *(("context", context) for context in contexts)):
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"The {name} of question {number} is {text!r}, but must be a text that is not empty.")
+        if not _is_unicode(text):
+            raise InputError(
+                f"The {name} of question {number} holds half of a character (a lone surrogate), which no tokenizer "
+                'reads; decode the text with errors="replace".'
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

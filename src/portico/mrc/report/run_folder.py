@@ -6,6 +6,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.experiment.data import load_examples
+from portico.mrc.joined_contexts import with_one_context
 from portico.mrc.question_results import Answered, question_result
 from portico.mrc.readers import read_examples
 from portico.mrc.report.record import RunRecord
@@ -25,7 +26,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     Args:
         folder: What a run wrote: at least its predictions; n-best lists, null odds, metrics, log history and
             configuration are used where they are there. The answer files of Hugging Face's example will do.
-        data: SQuAD file of the questions; by default the data that the run's ``config.yaml`` names.
+        data: File of the questions, in any format that is read; by default what the run's ``config.yaml`` names.
 
     Raises:
         InputError: If the folder holds no answers, the questions cannot be found, or they are others than those that
@@ -86,8 +87,8 @@ def _examples(folder: Path, config: Mapping[str, Any], data: str | Path | None) 
 
 
 def _answered_examples(folder: Path, examples: Sequence[Example], predictions: Mapping[str, str]) -> list[Example]:
-    """Return the examples that were answered: a run may have been limited to a part of its data."""
-    answered = [example for example in examples if example["id"] in predictions]
+    """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
+    answered = [with_one_context(example) for example in examples if example["id"] in predictions]
     if len(answered) < len(predictions):
         known = {example["id"] for example in answered}
         unknown = next(key for key in predictions if key not in known)

@@ -111,12 +111,7 @@ def _generator(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples
     fields = {key: value for key, value in model.items() if key != "name_or_path"}
     path = model.get("name_or_path")
     if path is None:
-        texts = [text for example in examples.train for text in _texts(example)]
+        texts = examples.training_texts
         return new_generator(texts, vocab_size=preprocess["vocab_size"], model=fields, fusion_in_decoder=fusion)
     check_unshaped(fields, path, "small T5")
     return load_generator(path, fusion_in_decoder=fusion)
-
-
-def _texts(example: Mapping[str, Any]) -> list[str]:
-    context = example["context"]
-    return [example["question"], *([context] if isinstance(context, str) else context)]

@@ -1,6 +1,5 @@
 """``Seq2SeqMRCTrainer``: a ``Seq2SeqTrainer`` that evaluates by generated answers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from portico.evaluation.session import EvaluationSession
@@ -51,25 +50,7 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
             metric_key_prefix: Prefix of every metric's name, and of the files.
             **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
         """
-        features = self.eval_dataset if eval_dataset is None else eval_dataset
-        examples = self.eval_examples if eval_examples is None else eval_examples
-        if isinstance(features, Mapping):
-            return self._evaluated_by_name(
-                features,
-                examples,
-                metric_key_prefix,
-                lambda part, its_examples, prefix: self.evaluate(
-                    part, its_examples, ignore_keys, prefix, **gen_kwargs
-                ),
-            )
-        self._check_examples(examples)
-        return self._answering(
-            examples,
-            features,
-            lambda: super(Seq2SeqMRCTrainer, self).evaluate(
-                eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs
-            ),
-        )
+        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def predict(  # type: ignore[override]
         self,

@@ -8,6 +8,7 @@ from portico import InputError
 from portico.configured_run import RunSettings
 from portico.mrc.corpus import generate, to_squad
 from portico.mrc.experiment.run import run_mrc, valid_keys
+from portico.mrc.report.run_folder import read_run
 
 SETTINGS = {
     "args": {
@@ -119,6 +120,30 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
     [
         ({"data": {"train_file": "a.json"}}, r"`data.train_file=a.json` came without `data.validation_file`"),
         ({"data": {"train_file": "no.json", "validation_file": "no.json"}}, r"no\.json"),
+        ({"data": {"train_file": [], "validation_file": "a.json"}}, r"`data.train_file=\[\]` names no file; set it"),
+        ({"postprocess": {"search": "all"}}, r"`search=all` is no way to look for spans; use one of top, exhaustive"),
+        (
+            {"postprocess": {"mode": "beam_search"}},
+            r"`postprocess.mode=beam_search` reads beams, which the model's head, span, does not give; .* to portico",
+        ),
+        (
+            {"postprocess": {"mode": "hf"}, "model": {"head": "beam_search"}},
+            r"`postprocess.mode=hf` reads logits, which the model's head, beam_search, .* set the mode to beam_search",
+        ),
+        (
+            {"postprocess": {"mode": "primeqa"}},
+            r"the model's head, span, does not classify it; set `model.head=extractive`, or .*=score_diff_based`",
+        ),
+        (
+            {"preprocess": {"packing": True}, "model": {"head": "extractive"}},
+            r"`preprocess.packing=true` packs features for a plain .* head, but the model's is extractive",
+        ),
+        ({"model": {"distillation_temperature": 2.0}}, r"`model.distillation_temperature=2.0` .* set `model.teacher`"),
+        (
+            {"metric": {"name": "tydi"}},
+            r"what `metric.passage_non_null_threshold=2` and `metric.minimal.*=2` annotators agree on, but no "
+            r"question to evaluate on has more than 1; set each to 1",
+        ),
         ({"data": {"max_train_samples": 0}}, r"`data.max_train_samples=0` leaves no example"),
         ({"data": {"max_train_samples": "few"}}, r"`data.max_train_samples=few` cannot be used; .* integer, or null"),
         ({"data": {"num_train": "many"}}, r"`data.num_train=many` cannot be used"),
@@ -139,7 +164,7 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
             {"callbacks": [EarlyStoppingCallback()], "args": {"eval_strategy": "epoch"}},
             r"no metric was chosen; set `args.metric_for_best_model`",
         ),
-        ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model"),
+        ({"model": {"name_or_path": "/nowhere"}}, r"`model.name_or_path=/nowhere` gives no model: .* no such folder"),
         (
             {"model": {"name_or_path": "/nowhere", "hidden_size": 64}},
             r"`model.hidden_size=64` would shape a new small BERT, but `model.name_or_path=/nowhere` loads",
@@ -163,6 +188,55 @@ def test_resumed_run_goes_on_from_its_checkpoint(tmp_path):
 def test_bad_settings_are_refused_before_training(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         run_mrc(RunSettings(**settings(tmp_path, **changes)))
+
+
+def in_base_schema(example, *, place):
+    """Return a record of two contexts, of which the answer stands in the one at a place."""
+    starts, texts = example["answers"]["answer_start"][:1], example["answers"]["text"]
+    target = {
+        "start_positions": starts or [-1],
+        "end_positions": [start + len(texts[0]) for start in starts] or [-1],
+        "passage_indices": [place if starts else -1],
+        "yes_no_answer": ["NONE"],
+    }
+    contexts = ["The mill was sold.", "The mill was sold."]
+    contexts[place] = example["context"]
+    return {
+        "question": example["question"],
+        "context": contexts,
+        "example_id": example["id"],
+        "language": "english",
+        "target": target,
+    }
+
+
+def write_lines(path, records):
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    return str(path)
+
+
+def test_a_run_on_questions_with_several_contexts_shows_them_in_its_report(tmp_path):
+    train, dev = generate(num_train=24, num_validation=16, seed=3)
+    data = {
+        name: write_lines(tmp_path / f"{name}.jsonl", [in_base_schema(one, place=n % 2) for n, one in enumerate(part)])
+        for name, part in (("train_file", train), ("validation_file", dev))
+    }
+    assert run_mrc(RunSettings(**settings(tmp_path, data=data)))["eval_total"] == 16
+    (folder,) = (tmp_path / "run").parent.glob("run")
+    results = read_run(folder.rename(tmp_path / "moved"), data=data["validation_file"]).results
+    assert len(results) == 16
+    for one in results:
+        assert all(one.context[start : start + len(text)] == text for text, start in one.golds)
+        if one.predicted_span is not None:
+            assert one.context[slice(*one.predicted_span)] == one.predicted_text
+
+
+def test_answers_without_a_place_are_refused_before_training(tmp_path):
+    record = {"id": "a", "input": "Who?", "output": [{"answer": "Ana"}], "passages": [{"text": "It was Ana."}]}
+    path = write_lines(tmp_path / "fid.jsonl", [record])
+    data = {"train_file": path, "validation_file": path}
+    with pytest.raises(InputError, match=r"The answer 'Ana' of example 'a' stands at no known place .*mrc_fid"):
+        run_mrc(RunSettings(**settings(tmp_path, data=data)))
 
 
 def test_valid_keys_name_every_group_with_fixed_keys():

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from mrc_records import DOCUMENT, TOKENS, natural_questions, tydi_of_google
 from portico.configured_run import RunSettings
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration
@@ -130,3 +131,24 @@ def test_files_without_questions_are_refused(tmp_path, text, message):
     (tmp_path / "file.json").write_text(text)
     with pytest.raises(InputError, match=message):
         read_questions(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (tydi_of_google(), AskedQuestion("-7", "Which town?", DOCUMENT)),
+        (natural_questions(), AskedQuestion("797803103760793766", "where is oslo", " ".join(TOKENS))),
+        ({"id": "e", "input": "Who?", "passages": [{"text": "Ana."}]}, AskedQuestion("e", "Who?", ["Ana."])),
+    ],
+)
+def test_questions_of_data_sets_are_read_too(tmp_path, record, expected):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert read_questions(path) == [expected]
+
+
+def test_a_broken_record_of_a_data_set_is_named(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"id": "e", "input": "Who?", "passages": []}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"question 0: `passages` must be a list of one or more passages.*Give SQuAD"):
+        read_questions(path)

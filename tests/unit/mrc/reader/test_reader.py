@@ -4,12 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, BertModel
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
-from portico.mrc.models.pretrained import load_reader
+from portico.mrc.models.pretrained import load_reader, new_reader
 from portico.mrc.primeqa import EXTRACTIVE_HEAD, ExtractiveReader, ModelForDownstreamTasks
+from unit.mrc.reader.conftest import SHAPE
 
 WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
 
@@ -143,7 +144,15 @@ def test_onnx_runtime_answers_alike(model_folder, questions, reader):
         (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
         (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
-        (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` cannot be used; set it to top"),
+        (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` is no way to look for spans"),
+        (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a text"),
+        (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
+        (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a text"),
+        (lambda reader: reader.answer("Who?", "a \ud800"), r"context of question 0 holds half of a character"),
+        (lambda reader: reader.answer_many("Who?", "abcd"), r"`questions` is 'Who\?', but must be a list"),
+        (lambda reader: reader.answer_many(["Who?"], None), r"`contexts` is None, but must be a list"),
+        (lambda reader: reader("Who?", "x"), r"'Who\?' is no question; it must be a mapping"),
+        (lambda reader: reader(question="Who?", context="x", top_k="2"), r"`top_k=2` leaves no answer"),
         (lambda reader: reader(question="Who?"), r"Ask by `question` and `context`"),
         (lambda reader: reader(), r"Ask by `question` and `context`"),
         (lambda reader: reader({"question": "Who?"}), r"is no question; it must be a mapping"),
@@ -158,6 +167,7 @@ def test_what_cannot_be_answered_is_refused(reader, call, message):
 @pytest.mark.parametrize(
     ("device", "message"),
     [
+        (None, r"`device=None` is unknown; use auto"),
         ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
         ("cuda:x", r"`device=cuda:x` is unknown"),
         (99, r"`device=99` asks for GPU 99, but there are \d+"),
@@ -225,3 +235,29 @@ def test_a_checkpoint_of_primeqa_keeps_its_head(model_folder, tmp_path):
     loaded = reader._loaded.model
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in made.state_dict().items())
     assert reader.predict(["Who?"], [["Ann lives in Oslo."]])["0"][0]["span_answer_text"]
+
+
+def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
+    BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
+    load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"holds BertModel, which has no question answering head yet.*train it first"):
+        Reader(tmp_path)
+
+
+def test_a_beam_search_head_is_read_by_its_own_rules(questions, tmp_path):
+    texts = [text for example in questions for text in (example["context"], example["question"])]
+    loaded = new_reader(texts, vocab_size=400, max_length=96, model=SHAPE, head="beam_search")
+    own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
+    answer = own.answer(questions[0]["question"], questions[0]["context"])
+    assert answer.text == questions[0]["context"][answer.start : answer.end] != ""
+
+
+def test_calibration_needs_labelled_records(reader, questions):
+    with pytest.raises(InputError, match=r"no `answers`; give SQuAD records, each with question, context, id"):
+        reader.calibrate([{key: questions[0][key] for key in ("id", "question", "context")}])
+
+
+def test_questions_may_come_from_anywhere(reader, questions):
+    texts = [question["question"] for question in questions[:2]]
+    contexts = [question["context"] for question in questions[:2]]
+    assert reader.answer_many(iter(texts), iter(contexts)) == reader.answer_many(texts, contexts)

@@ -156,7 +156,9 @@ def test_a_missing_teacher_is_named(tmp_path):
 
 def test_settings_name_teacher_and_loss(tmp_path):
     reader().save_pretrained(tmp_path)
-    assert teaching_parts({"teacher": None, "distillation_loss": "kl"}, reader()) == {}
+    assert teaching_parts({"teacher": None, "distillation_loss": None}, reader()) == {}
+    with pytest.raises(InputError, match=r"`model.distillation_loss=kl` .* there is none; set `model.teacher`"):
+        teaching_parts({"teacher": None, "distillation_loss": "kl"}, reader())
     model = {"teacher": str(tmp_path), "distillation_loss": "kl", "distillation_temperature": 3.0}
     parts = teaching_parts(model, reader())
     assert parts["distillation"] == Distillation("kl", temperature=3.0, weight=1.0)
