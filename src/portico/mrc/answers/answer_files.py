@@ -5,6 +5,8 @@ from pathlib import Path
 
 from portico.mrc.answers.json_text import Scalar, mapping_json
 
+_BUFFER_BYTES = 1 << 20  # lists have thousands of characters, and the usual buffer of 8 KiB holds one or two
+
 
 def write_mapping(path: Path, values: Mapping[str, Scalar]) -> None:
     """Write a mapping of plain values."""
@@ -19,7 +21,7 @@ def write_nbest(path: Path, lists: Iterable[tuple[str, str]]) -> None:
         lists: Identifier and list of every example as JSON, at least one example; see `NBestLists.json_lists`.
     """
     separator = "{\n"
-    with path.open("w", encoding="ascii") as file:
+    with path.open("w", encoding="ascii", buffering=_BUFFER_BYTES) as file:
         for example_id, text in lists:
             file.write(f"{separator}    {example_id}: {text}")
             separator = ",\n"

@@ -13,15 +13,18 @@ from portico.mrc.arrays import Floats, Int64s
 Ties: TypeAlias = Literal["deterministic", "hf"]
 """How equal scores are ordered: the lower index first, or as numpy's unstable sort happens to leave them."""
 
+TokenOrder: TypeAlias = Ties | Literal["primeqa"]
+"""The same, or as numpy's unstable sort leaves Python's floats."""
 
-def top_tokens(logits_RL: Floats, n: int, ties: Ties) -> Int64s:
+
+def top_tokens(logits_RL: Floats, n: int, ties: TokenOrder) -> Int64s:
     """Return the indices of the `n` largest logits of every row, largest first, ``int64 [R, min(n, L)]``.
 
     Args:
         logits_RL: Finite scores, ``float [R, L]``.
         n: How many, at least 1.
         ties: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
-            which of them are kept, depends on the processor.
+            which of them are kept, depends on the processor. ``"primeqa"`` sorts as PrimeQA does.
     """
     sort = _SORTS[ties]
     num_tokens = logits_RL.shape[1]
@@ -36,7 +39,7 @@ def top_tokens(logits_RL: Floats, n: int, ties: Ties) -> Int64s:
     ascending_Rn = np.flatnonzero(kept_RL).reshape(-1, n) % num_tokens
     logits_Rn = np.take_along_axis(logits_RL, ascending_Rn, axis=1)
     order_Rn = _stable_order(logits_Rn)
-    if ties == "hf":
+    if ties != "deterministic":
         unclear_R |= (np.diff(np.take_along_axis(logits_Rn, order_Rn, axis=1), axis=1) == 0).any(axis=1)
     top_Rn = np.take_along_axis(ascending_Rn, order_Rn, axis=1)
     top_Rn[unclear_R] = sort(logits_RL[unclear_R])[:, :n]
@@ -51,4 +54,12 @@ def _hf_order(logits_RL: Floats) -> Int64s:
     return np.argsort(logits_RL, axis=1)[:, ::-1]
 
 
-_SORTS: dict[Ties, Callable[[Floats], Int64s]] = {"deterministic": _stable_order, "hf": _hf_order}
+def _primeqa_order(logits_RL: Floats) -> Int64s:
+    return _hf_order(logits_RL.astype(np.float64))
+
+
+_SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
+    "deterministic": _stable_order,
+    "hf": _hf_order,
+    "primeqa": _primeqa_order,
+}
