@@ -249,6 +249,14 @@ def test_answers_do_not_depend_on_batches_or_blocks(monkeypatch):
     assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e300])
+def test_scores_that_float32_cannot_tell_apart_or_hold_are_ranked(scale):
+    logits = 1 + scale * np.random.default_rng(6).permuted(np.tile(np.arange(LENGTH), (2, len(ROWS), 1)), axis=2)
+    rules = {"negative": True, "n": 3, "longest": 30, "threshold": 0.0, "ties": "hf"}
+    answers = post_process(logits, version_2_with_negative=True, n_best_size=3, ties="hf")
+    assert answers.nbest == slow_answers(EXAMPLES, ROWS, logits, **rules)[1]
+
+
 def test_features_may_come_in_any_order():
     order = np.random.default_rng(3).permutation(len(ROWS))
     logits = LOGITS["float32"](np.random.default_rng(3))
