@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def features_of_examples(examples: Rows, features: Rows) -> dict[int, list[int]]:
-    """Return which features each example has."""
-    index = {key: i for i, key in enumerate(column(examples, "id"))}
+    """Return which features each example has, looking through whole rows, as the QA example does."""
+    index = {example_id: e for e, example_id in enumerate(example["id"] for example in examples)}
     found = defaultdict(list)
-    for i, key in enumerate(column(features, "example_id")):
-        found[index[key]].append(i)
+    for f, feature in enumerate(features):
+        found[index[feature["example_id"]]].append(f)
     return found
-
-
-def column(rows: Rows, name: str) -> list[Any]:
-    """Return one column of a Dataset, or of a list of records."""
-    return rows[name] if hasattr(rows, "column_names") else [row[name] for row in rows]
 
 
 def best_tokens(logits: Any) -> list[int]:
@@ -92,14 +88,17 @@ def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
 def primeqa_records(
     examples: Rows, features: Rows, start_logits: Any, end_logits: Any, type_logits: Any
 ) -> dict[str, list[dict[str, Any]]]:
-    """Rank the spans of documents by PrimeQA's rules, its default scorer and one context of several passages."""
-    features_of = features_of_examples(examples, features)
+    """Rank the spans of documents by PrimeQA's rules, its default scorer and one context of several passages.
+
+    Features stand in the order of their examples; their rows are read one after the other, as there.
+    """
+    rows_of_examples = groupby(enumerate(features), key=lambda row: row[1]["example_idx"])
     records = {}
-    for e, example in enumerate(examples):
+    for example, (_, rows) in zip(examples, rows_of_examples, strict=True):
         candidates = []
-        for f in features_of[e]:
+        for f, feature in rows:
             starts, ends, types = start_logits[f].tolist(), end_logits[f].tolist(), type_logits[f].tolist()
-            offsets = features[f]["offset_mapping"]
+            offsets = feature["offset_mapping"]
             null = starts[0] + ends[0]
             starts, ends = starts[: len(offsets)], ends[: len(offsets)]
             ends_of_feature = best_tokens(ends)
@@ -140,7 +139,7 @@ def primeqa_records(
 
 
 def _passage(passages: Mapping[str, Sequence[int]], begin: int, stop: int) -> int:
-    for index, (start, end) in enumerate(zip(passages["start_positions"], passages["end_positions"], strict=True)):
-        if start <= begin and stop <= end:
+    for index in range(len(passages["start_positions"])):
+        if passages["start_positions"][index] <= begin <= stop <= passages["end_positions"][index]:
             return index
     return -1

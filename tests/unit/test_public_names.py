@@ -5,9 +5,10 @@ import pytest
 
 import portico
 import portico.mrc
+import portico.mrc.metrics
 
 
-@pytest.mark.parametrize("package", [portico, portico.mrc])
+@pytest.mark.parametrize("package", [portico, portico.mrc, portico.mrc.metrics])
 def test_every_offered_name_is_there(package):
     assert package.__all__ == dir(package)
     for name in package.__all__:
@@ -21,7 +22,17 @@ def test_an_unknown_name_lists_the_known_ones(package):
         _ = package.Trainr
 
 
-@pytest.mark.parametrize("package", ["portico", "portico.gradient_descent", "portico.mrc", "portico.mrc.answers"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "portico",
+        "portico.gradient_descent",
+        "portico.mrc",
+        "portico.mrc.answers",
+        "portico.mrc.metrics.scores",
+        "portico.mrc.report",
+    ],
+)
 def test_importing_a_package_does_not_import_torch(package):
     script = f"import sys, {package}; assert not {{'torch', 'transformers', 'hydra'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -3,17 +3,19 @@
 Shape suffixes: E examples, N ranked spans.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from portico.mrc.answers.answer_files import NBestRecord, write_json, write_nbest
-from portico.mrc.answers.choice import LITERAL_EMPTY, Choice
-from portico.mrc.answers.shortlist import Shortlist, SpanAnswer, span_text
+from portico.mrc.answers.answer_files import write_mapping, write_nbest
+from portico.mrc.answers.choice import Choice
+from portico.mrc.answers.nbest_lists import NBestLists, NBestRecord
+from portico.mrc.answers.shortlist import Shortlist, SpanAnswer
 from portico.mrc.answers.span_table import is_null
+from portico.mrc.answers.span_texts import span_texts
 from portico.mrc.arrays import Int32s, Int64s
 from portico.mrc.target_type import TargetType
 
@@ -43,24 +45,30 @@ class Answers:
     logit_names = ("start_logit", "end_logit")
     """What the n-best lists call the scores of a span's first and last token."""
 
+    nbest_of_no_span: Sequence[NBestRecord] = ()
+    """The n-best list of an example without any span."""
+
     def __init__(self, shortlist: Shortlist, choice: Choice) -> None:
         self.shortlist, self._choice = shortlist, choice
         self.null_threshold = choice.threshold
-        self.predictions: dict[str, str] = {}
-        self.spans: dict[str, tuple[int, int] | None] = {}
-        columns = (choice.type_E, *self._places(choice.chosen_E))
-        rows = zip(shortlist.example_ids, shortlist.contexts_E, *(column.tolist() for column in columns), strict=True)
-        for example_id, contexts, target_type, (start, end), context in rows:
-            text = span_text(contexts[context], start, end)
-            self.predictions[example_id] = _TYPE_TEXTS.get(target_type, text)
-            self.spans[example_id] = (start, end) if end > start else None
+        chars_E2, context_E = self._places(choice.chosen_E)
+        texts = span_texts(shortlist.contexts_E, np.arange(len(chars_E2)), context_E, chars_E2)
+        answers = zip(shortlist.example_ids, choice.type_E.tolist(), texts, strict=True)
+        self.predictions = {example_id: _TYPE_TEXTS.get(kind, text) for example_id, kind, text in answers}
         odds_E = choice.null_odds_E
         self.null_odds = None if odds_E is None else dict(zip(shortlist.example_ids, odds_E.tolist(), strict=True))
 
     @cached_property
+    def spans(self) -> dict[str, tuple[int, int] | None]:
+        """See the class."""
+        chars_E2 = self._places(self._choice.chosen_E)[0]
+        spans = zip(self.shortlist.example_ids, *chars_E2.T.tolist(), strict=True)
+        return {example_id: (start, end) if end > start else None for example_id, start, end in spans}
+
+    @cached_property
     def nbest(self) -> dict[str, list[NBestRecord]]:
         """The best spans of every example, best first: ``start_logit``, ``end_logit``, ``text``, ``probability``."""
-        return dict(self._nbest_records())
+        return dict(self._nbest_lists)
 
     @cached_property
     def candidates(self) -> dict[str, list[SpanAnswer]]:
@@ -116,41 +124,16 @@ class Answers:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         start = f"{prefix}_" if prefix else ""
-        write_json(folder / f"{start}predictions.json", self.predictions)
-        write_nbest(folder / f"{start}nbest_predictions.json", self._nbest_records())
+        write_mapping(folder / f"{start}predictions.json", self.predictions)
+        write_nbest(folder / f"{start}nbest_predictions.json", self._nbest_lists.json_lists())
         if self.null_odds is not None:
-            write_json(folder / f"{start}null_odds.json", self.null_odds)
+            write_mapping(folder / f"{start}null_odds.json", self.null_odds)
+
+    @property
+    def _nbest_lists(self) -> NBestLists:
+        return NBestLists(self.shortlist, self.logit_names, self.nbest_of_no_span)
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
         chars_N2 = np.append(self.shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
         return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
-
-    def _nbest_records(self) -> Iterator[tuple[str, list[NBestRecord]]]:
-        """Build the n-best list of one example after the other."""
-        spans = self.shortlist.ranked.spans
-        columns = (
-            spans.chars_N2,
-            self.shortlist.context_N,
-            spans.start_logit_N,
-            spans.end_logit_N,
-            self.shortlist.probability_N,
-        )
-        for example_id, contexts, own in self.shortlist.examples():
-            rows = zip(*(column[own].tolist() for column in columns), strict=True)
-            yield example_id, [self._record(contexts, *row) for row in rows]
-
-    def _record(
-        self,
-        contexts: Sequence[str],
-        chars: list[int],
-        context: int,
-        start_logit: float,
-        end_logit: float,
-        probability: float,
-    ) -> NBestRecord:
-        text = span_text(contexts[context], *chars)
-        start_name, end_name = self.logit_names
-        if chars[0] == LITERAL_EMPTY:  # transformers has the text of this record first
-            return {"text": text, start_name: start_logit, end_name: end_logit, "probability": probability}
-        return {start_name: start_logit, end_name: end_logit, "text": text, "probability": probability}

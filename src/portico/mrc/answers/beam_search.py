@@ -3,16 +3,14 @@
 Shape suffixes: E examples, F features (windows), N ranked spans.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from portico.mrc.answers.answer_files import NBestRecord
 from portico.mrc.answers.answer_set import Answers
 from portico.mrc.answers.answer_types import answer_types
 from portico.mrc.answers.best_pairs import BestPairs
 from portico.mrc.answers.choice import Choice
 from portico.mrc.answers.collector import SpanCollector
+from portico.mrc.answers.nbest_lists import NBestRecord
 from portico.mrc.answers.offsets import Features, token_offsets
 from portico.mrc.answers.output_stream import OutputStream
 from portico.mrc.answers.probabilities import span_probabilities
@@ -32,10 +30,7 @@ class BeamAnswers(Answers):
     """
 
     logit_names = ("start_log_prob", "end_log_prob")
-
-    def _nbest_records(self) -> Iterator[tuple[str, list[NBestRecord]]]:
-        for example_id, records in super()._nbest_records():
-            yield example_id, records or [_EMPTY]
+    nbest_of_no_span = (_EMPTY,)
 
 
 class BeamPostProcessor(OutputStream):

@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.mrc.answers.span_table import RankedSpans, Spans
+from portico.mrc.answers.span_texts import LITERAL_EMPTY
 from portico.mrc.arrays import Bools, Int64s
 from portico.mrc.target_type import TargetType
-
-LITERAL_EMPTY = -1
-"""Both characters of the span that stands for the text "empty"."""
 
 
 def has_text(spans: Spans) -> Bools:

@@ -68,6 +68,6 @@ class UnpaddedSearch(Search):
         for length in np.unique(lengths_B):
             rows = np.flatnonzero(lengths_B == length)
             for tokens_Bn, logits_BL in ((starts_Bn, start_logits_BL), (ends_Bn, end_logits_BL)):
-                top = top_tokens(logits_BL[rows, :length].astype(np.float64), self._n_best_size, "hf")
+                top = top_tokens(logits_BL[rows, :length], self._n_best_size, "primeqa")
                 tokens_Bn[rows, : top.shape[1]] = top
         return starts_Bn, ends_Bn

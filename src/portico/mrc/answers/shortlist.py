@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from portico.mrc.answers.choice import LITERAL_EMPTY
 from portico.mrc.answers.span_table import RankedSpans, is_null
+from portico.mrc.answers.span_texts import span_texts
 from portico.mrc.arrays import Bools, Int64s
 
 
@@ -60,33 +60,29 @@ class Shortlist:
     def __iter__(self) -> Iterator[tuple[str, list[SpanAnswer]]]:
         """Yield identifier and possible answers of every example, best first."""
         spans = self.ranked.spans
-        columns = (spans.chars_N2, self.context_N, self.passage_N, spans.score_N, self.probability_N)
-        for example_id, contexts, own in self.examples():
-            rows = zip(*(column[own].tolist() for column in columns), strict=True)
-            yield (
-                example_id,
-                [SpanAnswer(span_text(contexts[row[1]], *row[0]), *row[0], *row[1:]) for row in rows],
-            )
+        numbers = (*spans.chars_N2.T, self.context_N, self.passage_N, spans.score_N, self.probability_N)
+        for example_id, rows in self.examples():
+            columns = (column[rows].tolist() for column in numbers)
+            yield example_id, [SpanAnswer(*values) for values in zip(self.texts(rows), *columns, strict=True)]
 
-    def examples(self) -> Iterator[tuple[str, Sequence[str], slice]]:
-        """Yield identifier, contexts and the rows of the spans of every example."""
+    def examples(self) -> Iterator[tuple[str, slice]]:
+        """Yield identifier and the rows of the spans of every example."""
         rows = self.ranked.row_starts.tolist()
-        for example_id, contexts, first, end in zip(self.example_ids, self.contexts_E, rows, rows[1:], strict=False):
-            yield example_id, contexts, slice(first, end)
+        for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
+            yield example_id, slice(first, end)
+
+    def texts(self, rows: slice) -> list[str]:
+        """Return the texts of some spans."""
+        example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
+        return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
 
 
 def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, context_N: Int64s) -> Bools:
     """Tell which spans have a text that no better one of their example has, ``bool [N]``."""
-    texts: set[tuple[int, str | None]] = set()
+    texts = span_texts(contexts_E, ranked.example_N, context_N, ranked.spans.chars_N2)
+    seen: set[tuple[int, bool, str]] = set()
     is_first = []
-    columns = (ranked.example_N, context_N, ranked.spans.chars_N2, is_null(ranked.spans))
-    for example, context, (start, end), null in zip(*(column.tolist() for column in columns), strict=True):
-        text = (example, None if null else span_text(contexts_E[example][context], start, end))
-        is_first.append(text not in texts)
-        texts.add(text)
+    for text in zip(ranked.example_N.tolist(), is_null(ranked.spans).tolist(), texts, strict=True):
+        is_first.append(text not in seen)
+        seen.add(text)
     return np.array(is_first, np.bool_)
-
-
-def span_text(context: str, start: int, end: int) -> str:
-    """Return the text of a span."""
-    return "empty" if start == LITERAL_EMPTY else context[start:end]

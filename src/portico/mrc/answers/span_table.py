@@ -5,6 +5,7 @@ Shape suffixes: E examples, N spans.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class RankedSpans:
     spans: Spans
     row_starts: Int64s
 
-    @property
+    @cached_property
     def example_N(self) -> Int64s:
         """The example of each span, ``int64 [N]``."""
         return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)

@@ -5,10 +5,10 @@ import datasets
 import numpy as np
 import pytest
 
+import portico.mrc.answers.nbest_lists
 import portico.mrc.answers.ranking
 from portico.errors import InputError
 from portico.mrc.answers import SpanPostProcessor, postprocess_qa_predictions
-from portico.mrc.answers.answer_files import write_nbest
 from portico.mrc.features.feature_set import FeatureSet
 from portico.mrc.features.windows import Windows
 
@@ -208,11 +208,29 @@ def test_an_example_without_any_span_has_an_empty_list(tmp_path):
 
 
 def test_texts_that_look_like_json_are_written_as_json_does(tmp_path):
-    texts = ["},\n            {", '"}, {"', "Zürich\\n\u2028"]
-    records = [{"start_logit": 1e-9, "end_logit": -1e20, "text": text, "probability": 0.1} for text in texts]
-    lists = dict.fromkeys(texts, records)
-    write_nbest(tmp_path / "nbest.json", lists.items())
-    assert (tmp_path / "nbest.json").read_text() == json.dumps(lists, indent=4) + "\n"
+    texts = ["},\n            {", '"}, {"', "Z\u00fcrich\\n\u2028 %s"]
+    examples = [{"id": text, "context": text} for text in texts]
+    rows = [{"example_id": text, "offset_mapping": [None, (0, len(text)), (1, 3), (2, 3)]} for text in texts]
+    # Half precision overflows, which gives the best spans a probability of nan.
+    logits = np.array([[0, -1e-5, -0.0, 60_000], [0, 1e-5, 0.0, 60_000], [0, 1e-7, 0.0, 7]], np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        answers = SpanPostProcessor(examples, rows, version_2_with_negative=True, ties="hf")
+        answers.update(logits, logits, np.arange(3))
+        answers = answers.compute()
+    answers.write(tmp_path)
+    values = {"predictions": answers.predictions, "nbest_predictions": answers.nbest, "null_odds": answers.null_odds}
+    for name, value in values.items():
+        assert (tmp_path / f"eval_{name}.json").read_text() == json.dumps(value, indent=4) + "\n"
+    written = (tmp_path / "eval_nbest_predictions.json").read_text()
+    assert '"probability": NaN' in written
+    assert '"start_logit": -0.0' in written
+
+
+def test_lists_are_written_block_by_block(tmp_path, monkeypatch):
+    answers = post_process(LOGITS["mostly no answer"](np.random.default_rng(0)), version_2_with_negative=True)
+    monkeypatch.setattr(portico.mrc.answers.nbest_lists, "_EXAMPLES_PER_BLOCK", 3)
+    answers.write(tmp_path)
+    assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(answers.nbest, indent=4) + "\n"
 
 
 def test_spans_name_the_characters_of_the_answer():
@@ -229,6 +247,14 @@ def test_answers_do_not_depend_on_batches_or_blocks(monkeypatch):
     monkeypatch.setattr(portico.mrc.answers.ranking, "_FEATURES_PER_BLOCK", 3)
     parts = post_process(logits, version_2_with_negative=True, batch_size=1)
     assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e300])
+def test_scores_that_float32_cannot_tell_apart_or_hold_are_ranked(scale):
+    logits = 1 + scale * np.random.default_rng(6).permuted(np.tile(np.arange(LENGTH), (2, len(ROWS), 1)), axis=2)
+    rules = {"negative": True, "n": 3, "longest": 30, "threshold": 0.0, "ties": "hf"}
+    answers = post_process(logits, version_2_with_negative=True, n_best_size=3, ties="hf")
+    assert answers.nbest == slow_answers(EXAMPLES, ROWS, logits, **rules)[1]
 
 
 def test_features_may_come_in_any_order():
