@@ -16,10 +16,10 @@ FOLDER = Path(__file__).parent
 
 # Module: the switch that is off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
-    "events": ("plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
-    "exceptions": ("mistakes_of_one_kind", {}),
+    "events": ("order.plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
+    "exceptions": ("telling.mistakes_of_one_kind", {}),
     "fields": (
-        "plain_order",
+        "order.plain_order",
         {
             "test_the_model_casts_no_more": "looks at portico alone",
             "test_memory_that_never_suffices_is_said": "looks at portico alone",
@@ -29,13 +29,13 @@ CONTROLS = {
             "test_same_numbers_after_a_resume_among_batches_of_equal_cost": "their sampler draws its own order",
         },
     ),
-    "gradient_descent": ("nothing_rescaled", {}),
-    "hooks": ("overrides_unheard", {}),
-    "hub": ("nothing_uploaded", {}),
-    "messages": ("nothing_said", {"test_each_process_has_its_level": "makes no run"}),
-    "odd_models": ("plain_order", {}),
-    "search": ("plain_order", {}),
-    "seq2seq": ("plain_order", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
+    "gradient_descent": ("telling.nothing_rescaled", {}),
+    "hooks": ("telling.overrides_unheard", {}),
+    "hub": ("telling.nothing_uploaded", {}),
+    "messages": ("telling.nothing_said", {"test_each_process_has_its_level": "makes no run"}),
+    "odd_models": ("order.plain_order", {}),
+    "search": ("order.plain_order", {}),
+    "seq2seq": ("order.plain_order", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
 }
 
 
