@@ -8,17 +8,18 @@ import os
 
 import pytest
 
-# Tells processes that tests start which switch is off.
+# Tells processes that tests start which switches are off.
 VARIABLE = "PARITY_SWITCH"
 
 
-def throw(name, patch):
-    """Throw the switch ``MODULE.FUNCTION``."""
-    module, _, function = name.partition(".")
-    getattr(importlib.import_module(f"parity.switches.{module}"), function)(patch)
+def throw(names, patch):
+    """Throw the switches ``MODULE.FUNCTION``, of which there may be several between spaces."""
+    for name in names.split():
+        module, _, function = name.partition(".")
+        getattr(importlib.import_module(f"parity.switches.{module}"), function)(patch)
 
 
 def throw_as_parent():
-    """Throw the switch of the process that started this one, if there is one, for good."""
+    """Throw the switches of the process that started this one, if there are any, for good."""
     if VARIABLE in os.environ:
         throw(os.environ[VARIABLE], pytest.MonkeyPatch())
