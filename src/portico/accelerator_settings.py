@@ -6,6 +6,8 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers.trainer_pt_utils import AcceleratorConfig
+
 from portico.errors import InputError
 
 _SHARING = {"split_batches": False, "dispatch_batches": None, "even_batches": True, "use_seedable_sampler": True}
@@ -47,6 +49,15 @@ def sharing_options(args: Any) -> dict[str, Any]:
 def syncs_each_batch(args: Any) -> bool:
     """Tell whether gradients are averaged after each batch of an accumulation window."""
     return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
+
+
+def forget_unused_state(config: Any) -> None:
+    """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
+
+    Transformers drops it when it sets up the processes; arguments are written alike by both then.
+    """
+    if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
+        config.pop("use_configured_state")
 
 
 def apply_accelerator_settings(args: Any) -> None:

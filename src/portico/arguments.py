@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers.training_args import ParallelMode
 
+from portico.accelerator_settings import forget_unused_state
 from portico.old_spellings.renamed import TakesOldNames, with_old_names
 from portico.old_spellings.retired import RetiredArguments
 
@@ -120,6 +121,10 @@ class TrainingArguments(LightningPlacement, RetiredArguments, transformers.Train
     devices: int | None = field(default=None, metadata={"help": "Devices of this machine, one process each."})
     num_nodes: int | None = field(default=None, metadata={"help": "Machines."})
     precision: str | None = field(default=None, metadata={"help": "Lightning precision."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        forget_unused_state(self.accelerator_config)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""

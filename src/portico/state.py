@@ -180,9 +180,9 @@ class TrainingRun:
                 facade.state.max_steps,
             )
             facade.control.should_training_stop = True
-        self._check_progress()
         self._fire("on_epoch_end")
         self._log_save_evaluate()
+        self._check_progress()
 
     def _check_progress(self) -> None:
         """Refuse to go on without end over a stream too short for a single step."""

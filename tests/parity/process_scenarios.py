@@ -17,6 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 import portico
 from parity.language import Sequences, pad_everything, tiny_gpt2
 from parity.peers import ToyDataset, run, untimed
+from parity.switches import throw_as_parent
 from parity.test_training import ToyStream, calling_super, overriding_training_step, plain_model, raw_backward
 
 # In this order: the second resumes what the first has written, too.
@@ -220,4 +221,5 @@ def _record(folder, library, options):
 
 
 if __name__ == "__main__":
+    throw_as_parent()
     main(*sys.argv[1:])

@@ -14,6 +14,7 @@ import transformers
 
 import portico
 from parity.peers import Recorder, ToyDataset, tiny_bert, untimed
+from parity.switches import throw_as_parent
 
 LIBRARIES = {"portico": portico, "transformers": transformers}
 
@@ -79,4 +80,5 @@ def main(folder, library, strategy=None):
 
 
 if __name__ == "__main__":
+    throw_as_parent()
     main(*sys.argv[1:])

@@ -1,6 +1,6 @@
-"""A pytest plugin: one of :mod:`parity.switches` is off for a whole run, whose failed tests are written down.
+"""A pytest plugin: some of :mod:`parity.switches` are off for a whole run, whose failed tests are written down.
 
-Usage: pytest -p parity.switched --switch=NAME --failed=FILE ...
+Usage: pytest -p parity.switched --switch='MODULE.FUNCTION ...' --failed=FILE ...
 """
 
 import json
@@ -12,7 +12,7 @@ from parity import switches
 
 
 def pytest_addoption(parser):
-    parser.addoption("--switch", required=True, help="name of a switch")
+    parser.addoption("--switch", required=True, help="modules and names of switches")
     parser.addoption("--failed", required=True, type=Path, help="where the outcomes of the tests are written, as JSON")
 
 
@@ -34,6 +34,7 @@ class Outcomes:
 def pytest_configure(config):
     # Before the tests are imported: some take names out of the modules that a switch patches.
     patch = pytest.MonkeyPatch()
-    getattr(switches, config.getoption("--switch"))(patch)
+    switches.throw(config.getoption("--switch"), patch)
+    patch.setenv(switches.VARIABLE, config.getoption("--switch"))
     config.add_cleanup(patch.undo)
     config.pluginmanager.register(Outcomes(config.getoption("--failed")))

@@ -24,44 +24,43 @@ import inspect
 
 import pytest
 
-from parity import peers, switches, test_metrics, test_models, test_more, test_resume, test_training
-from parity.switches import ignoring, ignoring_part
-
-off = switches
+from parity import peers, test_metrics, test_models, test_more, test_resume, test_training
+from parity.switches import evaluation, gradients, order, steering
+from parity.switches.given import ignoring, ignoring_part
 
 ARGUMENTS = [
-    ("basic", off.plain_order),
-    ("basic", off.same_order_each_epoch),
-    ("basic", off.extra_iterator),
-    ("basic", off.gradients_zeroed_late),
-    ("basic", off.rate_after_the_schedule),
-    ("accumulation", off.lightning_divides),
-    ("partial_window", off.no_count_of_items),
-    ("accumulation_four", off.lightning_divides),
-    ("accumulation_five", off.no_count_of_items),
-    ("no_clipping", off.no_norm_without_clipping),
-    ("tight_clipping", off.clipping_by_groups),
-    ("weight_decay", off.everything_decayed),
+    ("basic", order.plain_order),
+    ("basic", order.same_order_each_epoch),
+    ("basic", order.extra_iterator),
+    ("basic", gradients.gradients_zeroed_late),
+    ("basic", gradients.rate_after_the_schedule),
+    ("accumulation", gradients.lightning_divides),
+    ("partial_window", gradients.no_count_of_items),
+    ("accumulation_four", gradients.lightning_divides),
+    ("accumulation_five", gradients.no_count_of_items),
+    ("no_clipping", gradients.no_norm_without_clipping),
+    ("tight_clipping", gradients.clipping_by_groups),
+    ("weight_decay", gradients.everything_decayed),
     ("max_steps", ignoring("max_steps")),
     ("max_steps_over_epochs", ignoring("max_steps")),
     ("fractional_epochs", ignoring("num_train_epochs")),
     ("drop_last", ignoring("dataloader_drop_last")),
-    ("cosine_with_warmup", off.schedule_standing_still),
+    ("cosine_with_warmup", gradients.schedule_standing_still),
     ("warmup_share", ignoring("warmup_steps")),
     ("adafactor", ignoring("optim")),
     ("sgd", ignoring("optim")),
     ("data_seed", ignoring("data_seed")),
     ("group_by_length", ignoring("train_sampling_strategy")),
     ("sequential", ignoring("train_sampling_strategy")),
-    ("eval_steps", off.last_batch_left_whole),
-    ("eval_epoch", off.last_batch_left_whole),
+    ("eval_steps", evaluation.last_batch_left_whole),
+    ("eval_epoch", evaluation.last_batch_left_whole),
     ("eval_on_start", ignoring("eval_on_start")),
     ("eval_delay", ignoring("eval_delay")),
-    ("eval_accumulation", off.last_batch_left_whole),
+    ("eval_accumulation", evaluation.last_batch_left_whole),
     ("save_and_eval_mid_epoch", ignoring("save_strategy", "save_steps")),
-    ("best_model", off.best_model_left),
+    ("best_model", steering.best_model_left),
     ("save_best", ignoring("save_strategy")),
-    ("plateau", off.plateau_standing_still),
+    ("plateau", gradients.plateau_standing_still),
     ("label_smoothing", ignoring("label_smoothing_factor")),
     ("log_first_step", ignoring("logging_first_step")),
     ("log_epoch", ignoring("logging_strategy")),
@@ -70,88 +69,91 @@ ARGUMENTS = [
 ]
 
 DATA = [
-    ("dataset_that_draws", off.no_look_ahead),
-    ("dataset_that_draws_accumulated", off.windows_batch_by_batch),
-    ("stream", off.feed_without_length),
-    ("stream_gone_through", off.feed_without_length),
-    ("stream_that_draws", off.no_look_ahead),
-    ("stream_with_open_window", off.open_windows_stepped_on),
-    ("stream_for_evaluation", off.last_batch_left_whole),
-    ("named_sets", off.last_batch_left_whole),
-    ("named_sets_of_streams", off.last_batch_left_whole),
-    ("best_of_named_sets", off.best_model_left),
-    ("plain_module", off.windows_taken_for_full),
-    ("metrics", off.names_without_prefix),
-    ("early_stopping", off.training_not_stopped),
+    ("dataset_that_draws", order.no_look_ahead),
+    ("dataset_that_draws_accumulated", order.windows_batch_by_batch),
+    ("stream", order.feed_without_length),
+    ("stream_gone_through", order.feed_without_length),
+    ("stream_that_draws", order.no_look_ahead),
+    ("stream_with_open_window", gradients.open_windows_stepped_on),
+    ("stream_for_evaluation", evaluation.last_batch_left_whole),
+    ("named_sets", evaluation.last_batch_left_whole),
+    ("named_sets_of_streams", evaluation.last_batch_left_whole),
+    ("best_of_named_sets", steering.best_model_left),
+    ("plain_module", gradients.windows_taken_for_full),
+    ("metrics", evaluation.names_without_prefix),
+    ("early_stopping", steering.training_not_stopped),
 ]
 
 TRAINING = [
     *(((test_training.test_same_numbers_with, name), switch) for name, switch in ARGUMENTS),
     *(((test_training.test_same_numbers_on, name), switch) for name, switch in DATA),
-    ((test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopEpoch), off.epoch_not_stopped),
+    (
+        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopEpoch),
+        steering.epoch_not_stopped,
+    ),
     (
         (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopTrainingInSubstep),
-        off.training_not_stopped,
+        steering.training_not_stopped,
     ),
     (
         (test_training.test_same_numbers_with_a_callback_that_steers, test_training.ForceEverything),
-        off.nothing_between_steps,
+        steering.nothing_between_steps,
     ),
     *(
-        ((test_training.test_same_numbers_when_a_callback_evaluates, event), off.training_mode_restored)
+        ((test_training.test_same_numbers_when_a_callback_evaluates, event), evaluation.training_mode_restored)
         for event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end")
     ),
     *(
         ((test_training.test_same_numbers_with_a_subclass, base), switch)
         for base, switch in (
             (test_training.overriding_compute_loss, ignoring("base")),
-            (test_training.overriding_training_step, off.windows_taken_for_full),
-            (test_training.calling_super, off.no_count_of_items),
-            (test_training.raw_backward, off.backward_deferred),
-            (test_training.adversarial, off.backward_deferred),
+            (test_training.overriding_training_step, gradients.windows_taken_for_full),
+            (test_training.calling_super, gradients.no_count_of_items),
+            (test_training.raw_backward, gradients.backward_deferred),
+            (test_training.adversarial, gradients.backward_deferred),
             (test_training.many_small, ignoring("base")),
             (test_training.own_evaluation_loop, ignoring("base")),
         )
     ),
-    ((test_training.test_same_numbers_with_compute_loss_func,), off.losses_divided_twice),
-    ((test_training.test_same_numbers_when_a_loss_is_not_finite,), off.infinite_losses_counted),
-    ((test_training.test_same_predictions_after_training,), off.dropout_left_on),
-    ((test_training.test_same_numbers_in_a_second_run_of_the_same_trainer,), off.same_order_each_epoch),
+    ((test_training.test_same_numbers_with_compute_loss_func,), gradients.losses_divided_twice),
+    ((test_training.test_same_numbers_when_a_loss_is_not_finite,), gradients.infinite_losses_counted),
+    ((test_training.test_same_predictions_after_training,), evaluation.dropout_left_on),
+    ((test_training.test_same_numbers_in_a_second_run_of_the_same_trainer,), order.same_order_each_epoch),
 ]
 
 METRICS = [
-    ((test_metrics.test_same_metrics_of_inputs_and_losses,), off.last_batch_left_whole),
-    ((test_metrics.test_same_metrics_of_batches,), off.no_look_ahead),
+    ((test_metrics.test_same_metrics_of_inputs_and_losses,), evaluation.last_batch_left_whole),
+    ((test_metrics.test_same_metrics_of_batches,), order.no_look_ahead),
     ((test_metrics.test_same_lists_without_concatenation,), ignoring("eval_do_concat_batches")),
-    ((test_metrics.test_same_predictions_without_labels,), off.dropout_left_on),
-    ((test_metrics.test_same_predictions_before_any_training,), off.dropout_left_on),
+    ((test_metrics.test_same_predictions_without_labels,), evaluation.dropout_left_on),
+    ((test_metrics.test_same_predictions_before_any_training,), evaluation.dropout_left_on),
     ((test_metrics.test_same_numbers_with_preprocessed_logits,), ignoring_part("preprocess_logits_for_metrics")),
-    ((test_metrics.test_same_numbers_with_label_names,), off.dropout_left_on),
-    ((test_metrics.test_same_predictions_of_a_stream,), off.last_batch_left_whole),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, None), off.padded_with_zero),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), off.padded_with_zero),
+    ((test_metrics.test_same_numbers_with_label_names,), evaluation.dropout_left_on),
+    ((test_metrics.test_same_predictions_of_a_stream,), evaluation.last_batch_left_whole),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, None), evaluation.padded_with_zero),
+    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), evaluation.padded_with_zero),
 ]
 
 _UNCOUNTED = test_models.test_same_numbers_with_labels_that_do_not_all_count
 MODELS = [
-    ((_UNCOUNTED, "gpt2", 1), off.last_batch_left_whole),
-    ((_UNCOUNTED, "gpt2", 3), off.no_count_of_items),
-    ((_UNCOUNTED, "t5", 1), off.last_batch_left_whole),
-    ((_UNCOUNTED, "t5", 3), off.no_count_of_items),
-    ((_UNCOUNTED, "tagger_ragged", 1), off.padded_with_zero),
-    ((_UNCOUNTED, "tagger_ragged", 3), off.no_count_of_items),
-    ((test_models.test_same_numbers_with_label_smoothing_of_a_causal_model,), off.smoothing_unshifted),
-    ((test_models.test_same_numbers_with_a_collator_that_masks_at_random,), off.windows_batch_by_batch),
-    ((test_models.test_same_numbers_with_a_collator_that_pads,), off.last_batch_left_whole),
+    ((_UNCOUNTED, "gpt2", 1), evaluation.last_batch_left_whole),
+    ((_UNCOUNTED, "gpt2", 3), gradients.no_count_of_items),
+    ((_UNCOUNTED, "t5", 1), evaluation.last_batch_left_whole),
+    ((_UNCOUNTED, "t5", 3), gradients.no_count_of_items),
+    ((_UNCOUNTED, "tagger_ragged", 1), evaluation.padded_with_zero),
+    ((_UNCOUNTED, "tagger_ragged", 3), gradients.no_count_of_items),
+    ((test_models.test_same_numbers_with_label_smoothing_of_a_causal_model,), gradients.smoothing_unshifted),
+    ((test_models.test_same_numbers_with_a_collator_that_masks_at_random,), order.windows_batch_by_batch),
+    ((test_models.test_same_numbers_with_a_collator_that_pads,), evaluation.last_batch_left_whole),
     ((test_models.test_same_numbers_with_a_processing_class,), ignoring("train_sampling_strategy")),
     ((test_models.test_same_numbers_on_a_columned_data_set,), ignoring("train_sampling_strategy")),
     *(
         ((test_models.test_same_numbers_with_a_loader_of_ones_own, make_loader), switch)
         for make_loader, switch in (
-            (test_models.collated_list, off.no_count_of_items),
-            (test_models.generated_loader, off.no_count_of_items),
-            (test_models.prepared_loader, off.plain_order),
-            (test_models.weighted_loader, off.no_count_of_items),
+            (test_models.collated_list, gradients.no_count_of_items),
+            (test_models.generated_loader, gradients.no_count_of_items),
+            (test_models.prepared_loader, order.plain_order),
+            (test_models.weighted_loader, gradients.no_count_of_items),
         )
     ),
 ]
@@ -177,22 +179,22 @@ MORE = [
     ((test_more.test_same_files_of_checkpoints, {"save_only_model": True}), ignoring("save_only_model")),
     ((test_more.test_same_files_of_checkpoints, _SAVED), ignoring("save_total_limit")),
     ((test_more.test_same_files_of_checkpoints, _SAVED_BEST), ignoring("save_total_limit")),
-    ((test_more.test_same_numbers_after_a_model_init,), off.model_kept),
+    ((test_more.test_same_numbers_after_a_model_init,), steering.model_kept),
     ((test_more.test_same_numbers_in_bfloat16,), ignoring("bf16")),
 ]
 
 _RESUMED = test_resume.test_resumed_run_ends_like_the_whole_one
 RESUME = [
-    ((_RESUMED, "transformers", "portico", 1), off.rng_not_brought_back),
-    ((_RESUMED, "transformers", "portico", 3), off.optimizer_started_anew),
-    ((_RESUMED, "portico", "transformers", 2), off.other_rng_saved),
-    ((_RESUMED, "portico", "portico", 4), off.optimizer_started_anew),
-    ((test_resume.test_resumed_events_are_those_of_transformers, False), off.rng_brought_back_early),
-    ((test_resume.test_resumed_events_are_those_of_transformers, True), off.rng_not_brought_back),
+    ((_RESUMED, "transformers", "portico", 1), steering.rng_not_brought_back),
+    ((_RESUMED, "transformers", "portico", 3), steering.optimizer_started_anew),
+    ((_RESUMED, "portico", "transformers", 2), steering.other_rng_saved),
+    ((_RESUMED, "portico", "portico", 4), steering.optimizer_started_anew),
+    ((test_resume.test_resumed_events_are_those_of_transformers, False), steering.rng_brought_back_early),
+    ((test_resume.test_resumed_events_are_those_of_transformers, True), steering.rng_not_brought_back),
     ((test_resume.test_resume_of_a_finished_run_only_finishes,), ignoring("resume")),
-    ((test_resume.test_callback_states_come_back,), off.callbacks_not_restored),
-    ((test_resume.test_checkpoints_are_equal_file_by_file,), off.other_rng_saved),
-    ((test_resume.test_arguments_unpickle_as_those_of_transformers,), off.arguments_pickled_as_ours),
+    ((test_resume.test_callback_states_come_back,), steering.callbacks_not_restored),
+    ((test_resume.test_checkpoints_are_equal_file_by_file,), steering.other_rng_saved),
+    ((test_resume.test_arguments_unpickle_as_those_of_transformers,), steering.arguments_pickled_as_ours),
 ]
 
 CONTROLS = TRAINING + METRICS + MODELS + MORE + RESUME
@@ -207,7 +209,7 @@ def _name(value):
 uninterrupted = test_resume.uninterrupted
 
 # Where a switch breaks the run itself, before there is anything to compare.
-BROKEN_RUNS = {off.backward_deferred: (RuntimeError, TypeError)}
+BROKEN_RUNS = {gradients.backward_deferred: (RuntimeError, TypeError)}
 
 
 @pytest.mark.parametrize(("case", "switch"), CONTROLS, ids=_name)

@@ -34,19 +34,19 @@ def overriding(**methods):
     return base
 
 
-def mean_error(model, inputs):
+def doubled_error(model, inputs):
     labels = inputs.pop("labels")
     outputs = model(**inputs)
-    return torch.nn.functional.cross_entropy(outputs.logits, labels), outputs
+    return 2 * torch.nn.functional.cross_entropy(outputs.logits, labels), outputs
 
 
 def loss_of_its_own(hook, self, model, inputs, return_outputs=False, **kwargs):
-    loss, outputs = mean_error(model, inputs)
+    loss, outputs = doubled_error(model, inputs)
     return (loss, outputs) if return_outputs else loss
 
 
 def loss_with_outputs_of_its_own(hook, self, model, inputs, return_outputs=False, num_items_in_batch=None):
-    loss, outputs = mean_error(model, inputs)
+    loss, outputs = doubled_error(model, inputs)
     return (loss, {"twice": outputs.logits * 2}) if return_outputs else loss
 
 
@@ -66,6 +66,7 @@ def step_with_two_backward_passes(hook, self, model, inputs, num_items_in_batch=
 
 
 def step_without_sync(hook, self, model, inputs, num_items_in_batch=None):
+    note(self, step_without_sync=self.state.global_step)
     with self.accelerator.no_sync(model):
         return hook(model, inputs, num_items_in_batch)
 
@@ -133,6 +134,7 @@ def optimizer_of_its_own(hook, self, *args):
 def optimizer_with_another_group(hook, self, *args):
     optimizer = hook(*args)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))], "lr": 1.0})
+    note(self, groups=len(optimizer.param_groups))
     return optimizer
 
 
@@ -146,6 +148,21 @@ def batches_counted(hook, self, iterator, num_batches, device):
     window, count = hook(iterator, num_batches, device)
     note(self, window=len(window), asked=num_batches, count=None if count is None else float(count))
     return window, count
+
+
+def count_of_its_own(hook, self, batches, device):
+    note(self, counted=len(batches))
+    return torch.tensor(7.0)
+
+
+def examples_of_its_own(hook, self, loader):
+    note(self, examples=12)
+    return 12
+
+
+def collator_of_its_own(hook, self, collator, description=None):
+    # It leaves every column, and turns the batch round, which shows.
+    return lambda examples: collator(examples[::-1])
 
 
 def inputs_turned_round(hook, self, inputs):
@@ -192,13 +209,13 @@ OVERRIDES = {
     "decay": ({"get_decay_parameter_names": lambda hook, self, model: ["classifier.weight"]}, {"weight_decay": 0.3}),
     "learning_rate": ({"_get_learning_rate": lambda hook, self: 42.0}, EVALUATED),
     "batches": ({"get_batch_samples": batches_counted}, EVALUATED),
-    "count": ({"_get_num_items_in_batch": lambda hook, self, batches, device: torch.tensor(7.0)}, EVALUATED),
+    "count": ({"_get_num_items_in_batch": count_of_its_own}, EVALUATED),
     "inputs": ({"_prepare_inputs": inputs_turned_round}, EVALUATED),
     "autocast": ({"autocast_smart_context_manager": bfloat16_context}, EVALUATED),
     "loss_context": ({"compute_loss_context_manager": bfloat16_context}, EVALUATED),
     "operations": ({"floating_point_ops": lambda hook, self, inputs: 1000}, EVALUATED),
-    "examples": ({"num_examples": lambda hook, self, loader: 12}, EVALUATED),
-    "columns": ({"_get_collator_with_removed_columns": lambda hook, self, collator, description=None: collator}, {}),
+    "examples": ({"num_examples": examples_of_its_own}, EVALUATED),
+    "columns": ({"_get_collator_with_removed_columns": collator_of_its_own}, EVALUATED),
     "save": ({"_save": save_noted}, SAVED),
     "save_model": ({"save_model": save_noted}, SAVED),
     "save_checkpoint": ({"_save_checkpoint": noted("_save_checkpoint")}, SAVED),

@@ -103,10 +103,14 @@ def test_checkpoints_are_equal_file_by_file(tmp_path):
 
 
 def test_arguments_unpickle_as_those_of_transformers(tmp_path):
-    run(portico, tmp_path, **SAVING)
-    arguments = load_trusted(tmp_path / "checkpoint-1" / "training_args.bin")
-    assert type(arguments) is transformers.TrainingArguments
-    assert arguments.gradient_accumulation_steps == 3
+    saved = []
+    for library in (transformers, portico):
+        run(library, tmp_path, **SAVING)
+        saved.append(load_trusted(tmp_path / "checkpoint-1" / "training_args.bin"))
+    theirs, ours = saved
+    assert type(ours) is transformers.TrainingArguments
+    assert ours.gradient_accumulation_steps == 3
+    assert ours.to_dict() == theirs.to_dict()
 
 
 def test_weights_round_trip(tmp_path):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers.trainer_pt_utils import find_batch_size
 
+from portico.errors import InputError
 from portico.loading.loaders import LookAheadLoader
 from portico.nested import map_tensors
 
@@ -16,6 +17,9 @@ class DispatchingLoader(LookAheadLoader):
 
     Data that cannot be indexed are read once this way, and in one order. The last joint batch is completed with
     examples of the first, so that all processes get as many.
+
+    Raises:
+        InputError: When it is iterated, if there is not a single batch.
     """
 
     def __len__(self) -> int:
@@ -33,8 +37,17 @@ class DispatchingLoader(LookAheadLoader):
         # Every process has made an iterator, and drawn its seed; the first one alone goes through it.
         joint = self._joint_batches(batches)
         is_first = self.sharing.process_index == 0
+        is_empty = True
         while (batch := self.sharing.broadcast(next(joint, None) if is_first else None)) is not None:
+            is_empty = False
             yield batch
+        if is_empty:
+            raise InputError(
+                f"The data set (`{type(self.dataset).__name__}`) gave no batch when it was gone through; it must give "
+                "some each time that it is, and training goes through a stream until `max_steps`: give one that "
+                "begins anew with each `iter()`, set `max_steps` to what it has, or set `accelerator_config="
+                "{'dispatch_batches': False}`, with which training ends where the data do."
+            )
 
     def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Put together the batches of all processes."""

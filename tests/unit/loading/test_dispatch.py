@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from portico.errors import InputError
 from portico.loading.dispatch import DispatchingLoader
 from portico.loading.loaders import skip_first_batches
 from portico.loading.prepared_loaders import prepare_loader
@@ -90,3 +91,9 @@ def test_other_things_than_tensors_cannot_be_joined():
     first.collate_fn = lambda examples: {"names": ["a", "b"]}
     with pytest.raises(TypeError, match=r"A batch holds a str, .* let the collator give tensors"):
         list(first)
+
+
+def test_data_without_a_batch_are_refused_by_every_process():
+    for loader in loaders(NumberStream(0)):
+        with pytest.raises(InputError, match=r"`NumberStream`\) gave no batch .* 'dispatch_batches': False"):
+            list(loader)

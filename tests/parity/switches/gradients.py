@@ -1,0 +1,132 @@
+"""Switches of gradients, steps, schedules and the sum of losses."""
+
+import portico
+from portico import optim
+from portico.facade.data import DataMethods
+from portico.facade.steps import StepMethods
+from portico.facade.training import TrainingMethods
+from portico.module import TrainerModule
+from portico.state import TrainingRun
+
+
+def clipping_by_groups(patch):
+    """The norm is summed in the order of the optimizer's groups, as Lightning clips."""
+
+    def clip(self, model):
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
+
+    patch.setattr(TrainingMethods, "_clip_grad_norm", clip)
+
+
+def no_norm_without_clipping(patch):
+    """Gradients that are not clipped are not measured."""
+    patch.setattr(TrainingMethods, "_get_grad_norm", lambda self, model, grad_norm=None: grad_norm)
+
+
+def lightning_divides(patch):
+    """Lightning's division by the number of batches in a window comes on top."""
+    patch.setattr("portico.lightning_trainer.take_losses_undivided", lambda trainer: None)
+
+
+def windows_taken_for_full(patch):
+    """The last window of an epoch is divided by the size of a full one."""
+    full = property(lambda self: self.args.gradient_accumulation_steps, lambda self, value: None)
+    patch.setattr(portico.Trainer, "current_gradient_accumulation_steps", full, raising=False)
+
+
+def no_count_of_items(patch):
+    """Nobody counts the labels of a window."""
+    patch.setattr(DataMethods, "_get_num_items_in_batch", lambda self, window, device: None)
+
+
+def losses_divided_twice(patch):
+    """A loss that is scaled already is divided by the window."""
+    patch.setattr(StepMethods, "_is_scaled_for_accumulation", lambda self, num_items: False)
+
+
+def open_windows_stepped_on(patch):
+    """Lightning steps on the last batch of the data, even inside a window."""
+
+    def step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        optimizer_closure()
+        optimizer.optimizer.step()
+        self._training_run.after_optimizer_step()
+
+    patch.setattr(TrainerModule, "optimizer_step", step)
+
+
+def gradients_zeroed_late(patch):
+    """Gradients are zeroed before the next backward pass, as Lightning has it, and stay until then."""
+    end_batch = TrainingRun.end_batch
+
+    def keep_gradients(self, batch_idx):
+        self.facade.model.zero_grad = lambda: None
+        try:
+            end_batch(self, batch_idx)
+        finally:
+            del self.facade.model.zero_grad
+
+    patch.setattr(TrainingRun, "end_batch", keep_gradients)
+    patch.setattr(
+        TrainerModule, "optimizer_zero_grad", lambda self, epoch, batch_idx, optimizer: optimizer.zero_grad()
+    )
+
+
+def backward_deferred(patch):
+    """Even a training step of the user's own leaves its backward pass to Lightning."""
+    patch.setattr(StepMethods, "_runs_own_backward", False)
+
+
+def schedule_standing_still(patch):
+    """The schedule is not stepped after a step."""
+    patch.setattr(TrainerModule, "lr_scheduler_step", lambda self, scheduler, metric: None)
+
+
+def plateau_standing_still(patch):
+    """The schedule is not stepped after an evaluation."""
+    patch.setattr("portico.facade.evaluation.steps_after_evaluation", lambda scheduler: False)
+
+
+def everything_decayed(patch):
+    """Weight decay applies to biases and normalisations too."""
+    names = "portico.facade.optimization.decay_parameter_names"
+    patch.setattr(names, lambda model: [name for name, _ in model.named_parameters()])
+
+
+def rate_after_the_schedule(patch):
+    """The logged rate is that of the next step."""
+    patch.setattr(TrainingRun, "after_optimizer_step", lambda self: self._fire("on_optimizer_step"))
+
+
+def infinite_losses_counted(patch):
+    """A loss that is not finite spoils the mean."""
+
+    def add(self, loss, inputs):
+        self.facade._tr_loss += loss
+        self.unfinished = None
+
+    patch.setattr(TrainingRun, "add_loss", add)
+
+
+def smoothing_unshifted(patch):
+    """Label smoothing of a causal model compares each logit with its own token."""
+    patch.setattr("portico.facade.steps.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
+
+
+def optimizers_misled(patch):
+    """Every optimizer gets half the learning rate, and what keeps one from being made is told plainly."""
+    build, choose = optim.build_optimizer, portico.Trainer.get_optimizer_cls_and_kwargs
+
+    def slower(model, groups, optimizer_cls, kwargs):
+        return build(model, groups, optimizer_cls, {**kwargs, "lr": kwargs["lr"] / 2})
+
+    def chosen(args, model=None):
+        try:
+            return choose(args, model)
+        except ValueError as error:
+            raise ValueError("no such optimizer") from error
+
+    patch.setattr("portico.facade.optimization.build_optimizer", slower)
+    patch.setattr(portico.Trainer, "get_optimizer_cls_and_kwargs", staticmethod(chosen))
