@@ -14,8 +14,8 @@ from portico.ort.runtime.providers import CPU, providers_for
 from portico.ort.settings import SessionSettings
 
 _ERROR = 3
-# Bytes of the largest tensor that is computed ahead: the zeros that gradients of an embedding are added to are as large
-# as the embedding, and would be stored, held, and copied before each use.
+# Bytes of the largest tensor that is computed ahead: the zeros that gradients of an embedding are added to are as
+# large as the embedding, and would be stored, held, and copied before each use.
 _LARGEST_FOLDED = 2**16
 _FLOATS = {
     TensorProto.FLOAT16: "float16",
