@@ -100,6 +100,5 @@ def _numbers(context: Context) -> Any:
 
 @lowers(aten.native_dropout_backward.default)
 def native_dropout_backward(context: Context, grad: Value, mask: Value, scale: float) -> Value:
-    dtype = context.out.dtype
-    kept, scale = promoted(context, dtype, mask, scale)
-    return context.graph.op("Mul", grad, context.graph.op("Mul", kept, scale))
+    noise = context.graph.op("Mul", *promoted(context, context.out.dtype, mask, scale))
+    return context.graph.op("Mul", grad, noise)

@@ -49,12 +49,16 @@ def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) 
     if not _may_be_nan(x):
         return extreme
     has_nan = graph.cast(reduced(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
-    return graph.op("Where", has_nan, graph.constant(float("nan"), x.dtype), extreme)
+    return graph.op("Where", has_nan, _nan(graph, x), extreme)
 
 
 def _may_be_nan(x: Value) -> bool:
+    return x.dtype is not None and x.dtype.is_floating_point
+
+
+def _nan(graph: Graph, x: Value) -> Value:
     assert x.dtype is not None
-    return x.dtype.is_floating_point
+    return graph.constant(float("nan"), x.dtype)
 
 
 def _is_nan(graph: Graph, x: Value) -> Value:
@@ -103,13 +107,12 @@ def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim
 
 def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) -> Value:
     """Return where the largest or smallest element is, or the first NaN where there is one, as torch does."""
-    place = {"axis": dim, "keepdims": int(keepdim)}
-    index = graph.op(op_type, x, **place)
+    index = graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
     if not _may_be_nan(x):
         return index
     is_nan = _is_nan(graph, x)
     has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
-    return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, **place), index)
+    return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
 
 
 @lowers(aten.max.dim)
