@@ -82,6 +82,14 @@ def test_another_graph_or_option_is_built(tmp_path):
     assert num_built(compiled(tmp_path, entries={"session.set_denormal_as_zero": "1"})) == 2
 
 
+def test_zeros_as_large_as_an_embedding_are_made_when_they_are_used(tmp_path):
+    settings = SessionSettings(cache_dir=str(tmp_path))
+    net = portico.ort.compile(nn.Embedding(50_000, 4), settings=settings)
+    net(torch.ones(3, dtype=torch.long)).sum().backward()
+    assert net.weight.grad[1].tolist() == [3, 3, 3, 3]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20_000
+
+
 @pytest.mark.parametrize("content", [b"", b"no model", "half"])
 def test_a_broken_file_is_announced_and_built_again(content, tmp_path, caplog):
     num_built(compiled(tmp_path))

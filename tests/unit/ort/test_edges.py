@@ -23,6 +23,10 @@ REDUCTIONS = [
     lambda x: x.sum(),
     lambda x: aten.amax(x, [-1], True),
     lambda x: aten.amin(x, [0]),
+    lambda x: aten.max.dim(x, -1),
+    lambda x: aten.min.dim(x, 0, True),
+    lambda x: x.argmax(),
+    lambda x: x.argmin(-1),
     lambda x: aten._safe_softmax(x, -1),
     lambda x: (x > 0).any(),
     lambda x: (x > 0).all(0),
@@ -57,6 +61,14 @@ def test_binary(op, x, y):
 @given(x=tensors([(1,), (1, 1), (2, 3), (2, 1, 3)]))
 def test_reductions(op, x):
     assert_agrees(op, x)
+
+
+def test_the_first_nan_is_the_extreme():
+    nan = float("nan")
+    x = torch.tensor([[1.0, nan, 3.0, nan], [nan, nan, -1.0, 5.0], [4.0, 1.0, 1.0, 4.0]])
+    assert_agrees(lambda x: aten.max.dim(x, 1), x)
+    assert_agrees(lambda x: aten.min.dim(x, 1, True), x)
+    assert_agrees(lambda x: (x.argmax(), x.argmin(0)), x)
 
 
 def test_rows_that_are_masked_altogether_have_no_probabilities():

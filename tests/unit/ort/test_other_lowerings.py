@@ -183,6 +183,10 @@ def test_layer_norm_and_its_derivative(affine):
         )  # fmt: skip
 
 
+def test_the_derivative_of_dropout():
+    assert_agrees(lambda g, x: aten.native_dropout_backward(g, x > 0, 1.25), normal(2, 3), normal(2, 3, seed=1))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_and_its_derivative(training):
     x, w, b, m, v = normal(3, 2, 5), normal(2), normal(2, seed=1), normal(2, seed=2), normal(2, seed=3).abs()

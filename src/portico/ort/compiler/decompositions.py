@@ -7,7 +7,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from portico.ort.compiler.lowerings import LOWERINGS
-from portico.ort.compiler.randomness import native_dropout, native_dropout_backward
+from portico.ort.compiler.randomness import native_dropout
 
 aten = torch.ops.aten
 
@@ -17,5 +17,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     table |= get_decompositions([aten.nll_loss_forward, aten.nll_loss_backward, aten.addcmul, aten.tril, aten.triu])
     table[aten.native_dropout.default] = native_dropout
-    table[aten.native_dropout_backward.default] = native_dropout_backward
     return {target: decomposition for target, decomposition in table.items() if target not in LOWERINGS}

@@ -34,13 +34,15 @@ def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
 def _surroundings() -> str:
     packages = [f"{name} {version(name)}" for name in ("torch", "onnx", "onnxruntime")]
     machine = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
-    return "\n".join([*packages, *machine, _digest_of_compiler()])
+    return "\n".join([*packages, *machine, _digest_of_source()])
 
 
-def _digest_of_compiler() -> str:
+def _digest_of_source() -> str:
+    """Tell apart versions of what translates graphs and of what has ONNX Runtime prepare them."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for folder in ("compiler", "runtime"):
+        for path in sorted((Path(__file__).parents[1] / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

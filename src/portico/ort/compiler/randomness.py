@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import torch
+from torch import fx
 
 _draws = count()
 
@@ -35,19 +36,27 @@ def _(size: Sequence[int], p: float, dtype: torch.dtype, device: torch.device, d
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose dropout into drawn noise and a product.
-
-    The noise stands in the place of the mask, which :func:`native_dropout_backward` alone reads: eager mode keeps the
-    noise as well, and a product is faster than a choice by a mask.
-    """
-    if not train or p == 0:
-        return x.clone(), torch.ones_like(x)
+    """Decompose dropout into drawn noise and a product; the mask tells, as torch's does, what is kept."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
-        return torch.zeros_like(x), torch.zeros_like(x)
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
     noise = torch.ops.portico_ort.dropout_noise(list(x.shape), p, x.dtype, x.device, next(_draws))
-    return x * noise, noise
+    return x * noise, noise != 0
 
 
-def native_dropout_backward(grad: torch.Tensor, noise: torch.Tensor, scale: float) -> torch.Tensor:
-    """Decompose the derivative of dropout; the noise has the scale in it."""
-    return grad * noise
+def multiply_gradients_with_noise(joint: fx.Graph) -> None:
+    """Let the derivative of each dropout in a joint graph be a product with its noise.
+
+    Eager mode keeps the noise as well, and a product is faster than a choice by the mask.
+    """
+    for node in joint.find_nodes(op="call_function", target=torch.ops.aten.native_dropout_backward.default):
+        grad, mask, scale = node.args
+        noise = mask.args[0] if mask.target is torch.ops.aten.ne.Scalar else mask
+        if noise.target is not torch.ops.portico_ort.dropout_noise.default or scale != 1 / (1 - noise.args[1]):
+            continue
+        with joint.inserting_before(node):
+            product = joint.call_function(torch.ops.aten.mul.Tensor, (grad, noise))
+        product.meta = dict(node.meta)
+        node.replace_all_uses_with(product)
+        joint.erase_node(node)

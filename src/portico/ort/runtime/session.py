@@ -14,6 +14,9 @@ from portico.ort.runtime.providers import CPU, providers_for
 from portico.ort.settings import SessionSettings
 
 _ERROR = 3
+# Bytes of the largest tensor that is computed ahead: the zeros that gradients of an embedding are added to are as
+# large as the embedding, and would be stored, held, and copied before each use.
+_LARGEST_FOLDED = 2**16
 _FLOATS = {
     TensorProto.FLOAT16: "float16",
     TensorProto.BFLOAT16: "bfloat16",
@@ -69,6 +72,7 @@ def _options(settings: SessionSettings) -> Any:
     options.log_severity_level = settings.log_level
     # Torch works between two runs, with threads of its own: ones that spin would take its cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_LARGEST_FOLDED))
     for name, value in settings.entries.items():
         options.add_session_config_entry(name, value)
     return options

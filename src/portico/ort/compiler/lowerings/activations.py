@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from portico.ort.compiler.graph import MICROSOFT
-from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
@@ -96,3 +96,9 @@ def leaky_relu_backward(
 
 def _numbers(context: Context) -> Any:
     return lambda number: context.graph.constant(number, context.out.dtype)
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(context: Context, grad: Value, mask: Value, scale: float) -> Value:
+    noise = context.graph.op("Mul", *promoted(context, context.out.dtype, mask, scale))
+    return context.graph.op("Mul", grad, noise)

@@ -44,13 +44,26 @@ def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> 
 
 def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
     """Return the largest or smallest element, and NaN where there is one: ONNX Runtime passes over it."""
-    graph, dtype = context.graph, context.out.dtype
+    graph = context.graph
     extreme = reduced(graph, op_type, x, dim, keepdim)
-    if not dtype.is_floating_point:
+    if not _may_be_nan(x):
         return extreme
-    is_nan = graph.op("Cast", graph.op("IsNaN", x), to=onnx_type(torch.int32))
-    has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
-    return graph.op("Where", has_nan, graph.constant(float("nan"), dtype), extreme)
+    has_nan = graph.cast(reduced(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
+    return graph.op("Where", has_nan, _nan(graph, x), extreme)
+
+
+def _may_be_nan(x: Value) -> bool:
+    return x.dtype is not None and x.dtype.is_floating_point
+
+
+def _nan(graph: Graph, x: Value) -> Value:
+    assert x.dtype is not None
+    return graph.constant(float("nan"), x.dtype)
+
+
+def _is_nan(graph: Graph, x: Value) -> Value:
+    """Return 1 where ``x`` is NaN and 0 elsewhere: ONNX Runtime has no reductions of booleans."""
+    return graph.op("Cast", graph.op("IsNaN", x), to=onnx_type(torch.int32))
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
@@ -87,19 +100,29 @@ def argmin(context: Context, x: Value, dim: int | None = None, keepdim: bool = F
 def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim: bool) -> Value:
     graph = context.graph
     if dim is None:
-        flat = graph.op("Reshape", x, graph.constant([-1], torch.int64))
-        return graph.reshape(graph.op(op_type, flat, axis=0, keepdims=0), context.out.shape)
-    return graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
+        flat = Value(graph.op("Reshape", x, graph.constant([-1], torch.int64)).name, x.dtype)
+        return graph.reshape(_index_along(graph, op_type, flat, 0, False), context.out.shape)
+    return _index_along(graph, op_type, x, dim, keepdim)
+
+
+def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) -> Value:
+    """Return where the largest or smallest element is, or the first NaN where there is one, as torch does."""
+    index = graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
+    if not _may_be_nan(x):
+        return index
+    is_nan = _is_nan(graph, x)
+    has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
+    return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
 
 
 @lowers(aten.max.dim)
 def max_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return reduced(context.graph, "ReduceMax", x, dim, keepdim), _index_of(context, "ArgMax", x, dim, keepdim)
+    return _extreme(context, "ReduceMax", x, dim, keepdim), _index_of(context, "ArgMax", x, dim, keepdim)
 
 
 @lowers(aten.min.dim)
 def min_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return reduced(context.graph, "ReduceMin", x, dim, keepdim), _index_of(context, "ArgMin", x, dim, keepdim)
+    return _extreme(context, "ReduceMin", x, dim, keepdim), _index_of(context, "ArgMin", x, dim, keepdim)
 
 
 @lowers(aten.var.correction)

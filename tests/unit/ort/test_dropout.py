@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch import nn
+
+import portico.ort
+from portico.ort.compiling import compiled_call
+
+
+class Dropping(nn.Module):
+    """Drops by torch's own operator, and reads its mask."""
+
+    def __init__(self, p, train=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 6)
+        self.options = (p, train)
+
+    def forward(self, x):
+        dropped, mask = torch.native_dropout(self.linear(x), *self.options)
+        return dropped, mask, (~mask).sum()
+
+
+def run(net):
+    torch.manual_seed(1)
+    outputs = net(torch.ones(5, 4))
+    outputs[0].square().sum().backward()
+    return outputs, net.linear.weight.grad
+
+
+@pytest.mark.parametrize(("p", "train"), [(0.3, True), (0.3, None), (0.3, False), (0.0, False), (1.0, True)])
+def test_torchs_own_operator_returns_a_mask(p, train):
+    outputs, grad = run(portico.ort.compile(Dropping(p, train)))
+    expected, expected_grad = run(Dropping(p, train))
+    for ours, theirs in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(grad, expected_grad)
+
+
+def test_a_dropout_keeps_its_noise_and_no_mask(tmp_path):
+    net = portico.ort.compile(nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3)))
+    net(torch.ones(5, 4)).sum().backward()
+    forward, _ = compiled_call(net).report.graphs
+    # A product for the linear layer and one for the dropout, and nothing that would make a mask.
+    assert forward.num_onnx_nodes <= 3
