@@ -141,13 +141,12 @@ class AnsweringMethods(Trainer):
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
         if isinstance(features, Mapping):
+            of_reader: Callable[..., Any] = self.evaluate  # takes the examples too
             return self._evaluated_by_name(
                 features,
                 examples,
                 prefix,
-                lambda part, its_examples, its_prefix: self.evaluate(
-                    part, its_examples, ignore_keys, its_prefix, **gen_kwargs
-                ),
+                lambda part, its_examples, name: of_reader(part, its_examples, ignore_keys, name, **gen_kwargs),
             )
         self._check_examples(examples)
         evaluate: Callable[..., dict[str, float]] = super().evaluate
