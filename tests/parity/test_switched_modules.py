@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent
 # Module: the switches that are off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
     "events": ("order.plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
+    "example_script": ("order.plain_order", {}),
     "exceptions": ("telling.mistakes_of_one_kind", {}),
     "fields": (
         "order.plain_order order.costs_unknown",
