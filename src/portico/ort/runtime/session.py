@@ -70,6 +70,8 @@ def _options(settings: SessionSettings) -> Any:
     options.intra_op_num_threads = settings.num_threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = settings.log_level
+    # One block for all that a run computes on its way would be taken beside what the arena holds already.
+    options.enable_mem_pattern = False
     # Torch works between two runs, with threads of its own: ones that spin would take its cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_LARGEST_FOLDED))
