@@ -392,6 +392,14 @@ class TestRefusals:
             trainer.train()
 
 
+@pytest.mark.parametrize("name", ["IPUTrainingArguments", "IPUSeq2SeqTrainingArguments"])
+def test_arguments_are_read_from_a_command_line(tmp_path, name):
+    parser = transformers.HfArgumentParser(getattr(portico, name))
+    line = ["--output_dir", str(tmp_path), "--n_ipu", "4", "--fp32", "--loss_scaling", "8", "--report_to", "none"]
+    (args,) = parser.parse_args_into_dataclasses(line)
+    assert (args.n_ipu, args.fp32, args.loss_scaling, args.report_to) == (4, True, 8.0, [])
+
+
 def test_arguments_have_the_defaults_of_ipus(tmp_path):
     args = portico.IPUTrainingArguments(str(tmp_path))
     assert args.per_device_train_batch_size == args.per_device_eval_batch_size == 1
