@@ -266,6 +266,9 @@ class Facade(ABC):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
 
     @abstractmethod
+    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]: ...
+
+    @abstractmethod
     def _load_scaler(self, checkpoint: str | None) -> None: ...
 
     @abstractmethod

@@ -102,9 +102,8 @@ def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
         assert facade.optimizer is not None
-        facade.optimizer.load_state_dict(
-            torch.load(optimizer_file, map_location=facade.args.device, weights_only=True)
-        )
+        saved = torch.load(optimizer_file, map_location=facade.args.device, weights_only=True)
+        facade.optimizer.load_state_dict(facade._optimizer_state_to_load(saved))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
             facade.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))

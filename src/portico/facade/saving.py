@@ -94,6 +94,10 @@ class SavingMethods(ReportingMethods):
         if checkpoint is not None:
             load_optimizer_and_scheduler(self, checkpoint)
 
+    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a checkpoint's optimizer as this trainer's takes it."""
+        return state
+
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
             load_scaler(self, checkpoint)

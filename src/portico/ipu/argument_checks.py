@@ -9,6 +9,7 @@ N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
 LOADER_MODES = ("sync", "async", "async_rebatched")
 # What these ask for is decided by the program.
 _REFUSED = {
+    "auto_find_batch_size": "leave it out; the placement report says what fits on each IPU",
     "bf16": "leave it out; IPUs compute in half precision, or with `fp32=True` in single precision",
     "fp16": "leave it out; half precision is the default, and `fp32=True` turns it off",
     "torch_compile": "leave it out; the model is compiled for IPUs anyway",

@@ -39,7 +39,10 @@ class IPUTrainingArguments(TrainingArguments):
         default=None, metadata={"help": "Norm to which the program clips gradients."}
     )
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Leave NaN and inf out of logged losses."})
-    report_to: str | list[str] | None = field(default="none", metadata={"help": "Where logs go."})
+    # `HfArgumentParser` reads it in this order only.
+    report_to: None | str | list[str] = field(  # noqa: RUF036
+        default="none", metadata={"help": "Where logs go."}
+    )
     auto_loss_scaling: bool = field(default=False, metadata={"help": "Let the loss scaling follow the gradients."})
     ipu_config_name: str | None = field(default=None, metadata={"help": "Where the IPUConfig is found."})
     ipu_config_overrides: str | None = field(default=None, metadata={"help": "Attributes of the IPUConfig."})

@@ -14,21 +14,10 @@ from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.trainer import Trainer
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
+from portico.ipu.descent_checks import refuse_host_side
 from portico.ipu.facade.conversion import rebind_schedule
 from portico.ipu.precision import PRECISIONS
 from portico.ipu.trainer import IPUTrainer
-
-# What AllenNLP does on the host between the backward pass and the update, which a program does not leave.
-_HOST_SIDE = {
-    "grad_norm": "give the optimizer `max_grad_norm`, with one of `portico.ipu.backend.optim`",
-    "grad_clipping": "clip by the norm, with `max_grad_norm` of an optimizer of `portico.ipu.backend.optim`",
-    "moving_average": "leave it out, and average the weights of the last checkpoints after the run",
-}
-_ON_THE_MODEL = {
-    "get_regularization_penalty": "add the penalty to the loss in `forward`",
-    "get_metrics": "return from `forward` what is to be counted, and count it in a batch callback",
-}
-_SPREAD = ("devices", "num_nodes", "cuda_device", "distributed")
 
 
 class ProgramRun(DescentRun):
@@ -121,7 +110,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> None:
-        _refuse_host_side(model, options)
+        refuse_host_side(model, options)
         self.ipu_config = IPUConfig(**ipu_config) if isinstance(ipu_config, Mapping) else ipu_config or IPUConfig()
         self._batch_size = batch_size
         super().__init__(model, optimizer, data_loader, **options)
@@ -170,35 +159,3 @@ def _batch_size(loader: Any) -> int | None:
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size
-
-
-def _refuse_host_side(model: nn.Module, options: Mapping[str, Any]) -> None:
-    for name, instead in _HOST_SIDE.items():
-        if options.get(name) is not None and options[name] is not False:
-            raise ConfigurationError(
-                f"`{name}` works on the host after every backward pass, but on IPUs a program makes the whole step; "
-                f"{instead}."
-            )
-    for name, instead in _ON_THE_MODEL.items():
-        if hasattr(model, name):
-            raise ConfigurationError(
-                f"{type(model).__name__} has `{name}`, which needs Python to run in every step, but on IPUs it runs "
-                f"only to compile the program; {instead}."
-            )
-    if options.get("num_gradient_accumulation_steps", 1) != 1:
-        raise ConfigurationError(
-            f"`num_gradient_accumulation_steps={options['num_gradient_accumulation_steps']}` accumulates on the host; "
-            "set `gradient_accumulation_steps` of `ipu_config`, and let `data_loader` give the rows of all "
-            "micro-batches."
-        )
-    for name in _SPREAD:
-        if options.get(name):
-            raise ConfigurationError(
-                f"`{name}={options[name]!r}` does not choose IPUs; set `replication_factor` and `layers_per_ipu` of "
-                "`ipu_config`."
-            )
-    for name in ("accelerator", "strategy"):
-        if options.get(name) not in (None, "ipu"):
-            raise ConfigurationError(
-                f"`{name}={options[name]!r}` is not that of IPUs; leave it out, or use `GradientDescentTrainer`."
-            )

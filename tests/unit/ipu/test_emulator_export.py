@@ -62,3 +62,18 @@ def test_functions_are_called_around_compilations():
 def test_attributes_change_nothing():
     with poptorch.Attribute(__outline={"layer": "1"}) as attribute:
         assert attribute.attributes == {"__outline": {"layer": "1"}}
+
+
+def test_programs_are_saved_in_folders_and_loaded_with_other_options(tmp_path):
+    poptorch.inferenceModel(Perceptron()).compileAndExport(tmp_path / "new" / "program.pt", BATCH[0])
+    assert (tmp_path / "new" / "program.pt").is_file()
+    executor = poptorch.inferenceModel(Perceptron())
+    executor.compile(BATCH[0])
+    executor.save(tmp_path, save_rng_state=False)
+    loaded = poptorch.load(tmp_path / "model.poptorch", edit_opts_fn=lambda options: options.deviceIterations(2))
+    assert loaded.options.device_iterations == 2
+
+
+def test_functions_are_no_models():
+    with pytest.raises(poptorch.Error, match=r"made of a torch\.nn\.Module, and a function was given"):
+        poptorch.inferenceModel(lambda x: x)

@@ -245,3 +245,9 @@ def test_what_is_written_in_an_override_is_read_back(data):
     config = IPUConfig(layers_per_ipu=[-1])
     config.update_from_string(f"{name}={value}")
     assert getattr(config, name) == value
+
+
+@pytest.mark.parametrize("name", ["layers_per_ipu", "inference_layers_per_ipu"])
+def test_a_number_of_layers_is_no_list(name):
+    with pytest.raises(TypeError, match=f"Setting `IPUConfig` attribute: `{name}` to 3 of type int failed"):
+        IPUConfig(**{name: 3})

@@ -50,6 +50,7 @@ def test_optimizers_of_torch_are_taken(tmp_path, name):
         ({"loss_scaling": "high"}, "`loss_scaling='high'` is no factor"),
         ({"accelerator": "cpu"}, "`accelerator='cpu'` does not choose IPUs; leave it out, or use another trainer"),
         ({"strategy": "ddp"}, "`strategy='ddp'` does not choose IPUs"),
+        ({"auto_find_batch_size": True}, "`auto_find_batch_size=True` is not supported on IPUs; .*placement report"),
         ({"precision": "bf16-mixed"}, "`precision='bf16-mixed'` does not choose IPUs; .*`fp32` chooses"),
         ({"devices": 4}, "`devices=4` does not choose IPUs; leave it out; `n_ipu`"),
         ({"num_nodes": 2}, "`num_nodes=2` does not choose IPUs; .* has one host"),

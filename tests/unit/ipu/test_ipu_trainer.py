@@ -1,5 +1,6 @@
 """IPUTrainer: Hugging Face's trainer, with a program for a model."""
 
+import json
 import logging
 
 import numpy as np
@@ -185,6 +186,20 @@ class TestResuming:
         assert resumed.state.global_step == whole.state.global_step == 12
         assert largest_difference(weights(whole.model), weights(resumed.model)) == 0
         assert whole.training_model.rng_state == resumed.training_model.rng_state
+
+    def test_warns_of_no_batch_size_that_stayed_the_same(self, tmp_path, caplog):
+        config = IPUConfig(replication_factor=2, device_iterations=2)
+        changes = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        stopped = ipu_trainer(tmp_path, config, **changes)
+        stopped.train()
+        saved = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
+        assert saved["train_batch_size"] == 2
+        transformers.utils.logging.enable_propagation()
+        try:
+            ipu_trainer(tmp_path, config, **changes).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        finally:
+            transformers.utils.logging.disable_propagation()
+        assert "per_device_train_batch_size" not in caplog.text
 
     def test_checkpoints_load_with_plain_from_pretrained(self, tmp_path):
         trainer = ipu_trainer(tmp_path, save_strategy="epoch")
@@ -375,6 +390,14 @@ class TestRefusals:
         trainer = portico.Trainer(classifier(), args, train_dataset=Sentences())
         with pytest.raises(ValueError, match="`strategy='ipu'` came to a Trainer, which does not know programs"):
             trainer.train()
+
+
+@pytest.mark.parametrize("name", ["IPUTrainingArguments", "IPUSeq2SeqTrainingArguments"])
+def test_arguments_are_read_from_a_command_line(tmp_path, name):
+    parser = transformers.HfArgumentParser(getattr(portico, name))
+    line = ["--output_dir", str(tmp_path), "--n_ipu", "4", "--fp32", "--loss_scaling", "8", "--report_to", "none"]
+    (args,) = parser.parse_args_into_dataclasses(line)
+    assert (args.n_ipu, args.fp32, args.loss_scaling, args.report_to) == (4, True, 8.0, [])
 
 
 def test_arguments_have_the_defaults_of_ipus(tmp_path):

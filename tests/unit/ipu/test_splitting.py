@@ -202,6 +202,23 @@ class TestTraining:
         expected = split_trainer.model.state_dict()
         assert all(torch.equal(value, expected[name]) for name, value in again.model.state_dict().items())
 
+    @pytest.mark.parametrize("splits", [None, [1, 1], [2, 3]])
+    def test_resumes_with_other_pieces(self, tmp_path, split_trainer, splits):
+        again = self.trainer(tmp_path / "again", serialized_embedding_splits_per_ipu=splits)
+        again.train(resume_from_checkpoint=str(tmp_path / "split" / "checkpoint-1"))
+        expected = split_trainer.model.state_dict()
+        assert all(
+            torch.allclose(value, expected[name], atol=1e-6) for name, value in again.model.state_dict().items()
+        )
+
+    def test_goes_on_from_a_checkpoint_without_pieces(self, tmp_path):
+        whole = self.trainer(tmp_path / "whole")
+        whole.train()
+        cut = self.trainer(tmp_path / "cut", serialized_embedding_splits_per_ipu=[1, 2])
+        cut.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-1"))
+        expected = whole.model.state_dict()
+        assert all(torch.allclose(value, expected[name], atol=1e-6) for name, value in cut.model.state_dict().items())
+
     def test_takes_optimizers_of_the_whole_model(self, tmp_path):
         found = []
         for changes in ({}, {"serialized_embedding_splits_per_ipu": [1, 2]}):

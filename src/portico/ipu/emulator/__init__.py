@@ -8,7 +8,8 @@ reproduce time, memory limits, half-precision partials or stochastic rounding.
 from portico.ipu.emulator import optim
 from portico.ipu.emulator.beam_search import ctc_beam_search_decoder
 from portico.ipu.emulator.blocks import BeginBlock, Block, BlockFunction, removeBlocks
-from portico.ipu.emulator.compile_hooks import Attribute, registerPostCompileHook, registerPreCompileHook
+from portico.ipu.emulator.compile_hooks import Attribute, NameScope, registerPostCompileHook, registerPreCompileHook
+from portico.ipu.emulator.convolutions import MultiConv, MultiConvPartialsType, MultiConvPlanType
 from portico.ipu.emulator.custom_arguments import ICustomArgParser, registerCustomArgParser
 from portico.ipu.emulator.custom_ops import custom_op, register_custom_op
 from portico.ipu.emulator.data.accessor import AsynchronousDataAccessor
@@ -34,7 +35,12 @@ from portico.ipu.emulator.executor.executor import PoplarExecutor
 from portico.ipu.emulator.executor.factories import inferenceModel, trainingModel
 from portico.ipu.emulator.exporting import load
 from portico.ipu.emulator.faults import Faults, injected
-from portico.ipu.emulator.hardware import ipuHardwareIsAvailable, ipuHardwareVersion, setLogLevel
+from portico.ipu.emulator.hardware import (
+    hasMLIRSupportOnPlatform,
+    ipuHardwareIsAvailable,
+    ipuHardwareVersion,
+    setLogLevel,
+)
 from portico.ipu.emulator.host_ops import CPU
 from portico.ipu.emulator.install import install, installed
 from portico.ipu.emulator.ops import (
@@ -61,6 +67,7 @@ from portico.ipu.emulator.options.execution import (
 )
 from portico.ipu.emulator.options.locations import TensorLocationSettings
 from portico.ipu.emulator.options.options import Options
+from portico.ipu.emulator.points import fps, nearest
 from portico.ipu.emulator.running import isRunningOnIpu
 from portico.ipu.emulator.settings import EmulatorSettings, configured, settings
 from portico.ipu.emulator.version import VERSION
@@ -88,6 +95,10 @@ __all__ = [
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
+    "MultiConvPartialsType",
+    "MultiConvPlanType",
+    "NameScope",
     "Options",
     "OutputMode",
     "OverlapMode",
@@ -112,6 +123,8 @@ __all__ = [
     "dynamic_slice",
     "dynamic_update",
     "for_loop",
+    "fps",
+    "hasMLIRSupportOnPlatform",
     "identity_loss",
     "inferenceModel",
     "injected",
@@ -122,6 +135,7 @@ __all__ = [
     "ipu_print_tensor",
     "isRunningOnIpu",
     "load",
+    "nearest",
     "nop",
     "optim",
     "recomputationCheckpoint",

@@ -83,7 +83,7 @@ def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Call
 
 
 class Block(nn.Module):
-    """A block as a context manager; outside of it there is no block.
+    """A block as a context manager; outside of it the block around it goes on, or there is none.
 
     Args:
         user_id: Name of the block; numbered when there is none.
@@ -111,13 +111,15 @@ class Block(nn.Module):
         if self._user_id is None:
             self._user_id = str(Block._num_unnamed)
             Block._num_unnamed += 1
-        _enter(self._user_id, self._ipu_id)
+        position = current_position()
+        if position is not None:
+            position.enter_scope(self._user_id, self._ipu_id)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         position = current_position()
         if position is not None:
-            position.leave()
+            position.leave_scope()
 
 
 def _enter(user_id: str | None, ipu_id: int | None) -> None:

@@ -1,8 +1,10 @@
-"""Functions that are called before and after every compilation, and attributes of operations."""
+"""Functions that are called before and after every compilation, and attributes and names of operations."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from portico.ipu.emulator.options.group import require_type
 
 _before: list[Callable[[], None]] = []
 _after: list[Callable[[], None]] = []
@@ -58,6 +60,24 @@ class Attribute:
         self.attributes = attributes
 
     def __enter__(self) -> "Attribute":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """Leave the operations."""
+
+
+class NameScope:
+    """Names the operations inside, for profiles; nothing here depends on it.
+
+    Args:
+        name: The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        require_type(name, str, "NameScope")
+        self.name = name
+
+    def __enter__(self) -> "NameScope":
         return self
 
     def __exit__(self, *exception: Any) -> None:

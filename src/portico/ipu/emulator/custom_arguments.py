@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
+
+from portico.ipu.emulator.errors import Error
 
 
 class ICustomArgParser(ABC):
@@ -35,3 +38,17 @@ def registerCustomArgParser(argument_type: type, parser: ICustomArgParser) -> No
 def parser_of(value: Any) -> ICustomArgParser | None:
     """Return what knows the tensors of an object, if something was registered for its class."""
     return _parsers.get(type(value))
+
+
+def refuse_hidden_tensors(leaf: Any) -> None:
+    """Refuse an object that holds tensors and is no container that programs know.
+
+    Raises:
+        Error: Names its class.
+    """
+    held = leaf if isinstance(leaf, set | frozenset) else getattr(leaf, "__dict__", {}).values()
+    if not isinstance(leaf, Tensor | Module) and any(isinstance(value, Tensor) for value in held):
+        raise Error(
+            f"A {type(leaf).__name__} holds tensors, which a program cannot find; use lists, tuples, dicts or "
+            "dataclasses, or register its class with poptorch.registerCustomArgParser."
+        )

@@ -28,3 +28,8 @@ def setLogLevel(level: str | int) -> None:
     name = level if isinstance(level, str) else names[level]
     levels = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "CRITICAL": 50, "OFF": 60}
     logger.parent.setLevel(levels[name])  # type: ignore[union-attr]
+
+
+def hasMLIRSupportOnPlatform() -> bool:
+    """Tell that there is no MLIR compiler: nothing is compiled."""
+    return False

@@ -8,6 +8,7 @@ import torch
 from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.faults import host_access
 from portico.ipu.emulator.running import isRunningOnIpu
+from portico.ipu.emulator.tracing.strict import with_values
 
 
 class CPU:
@@ -34,4 +35,4 @@ class CPU:
                 "Compute with torch's operations there."
             )
         with host_access():
-            return self._layer_to_call(*inputs, **kwargs)
+            return with_values(self._layer_to_call, inputs, kwargs)

@@ -9,6 +9,7 @@ from torch import nn
 
 from portico.errors import InputError
 from portico.ipu import backend
+from portico.ipu.pipelining.piece_state import PROGRAM_PREFIX
 from portico.ipu.pipelining.splitting import parts_of_parameters, whole_parameters
 
 _COUNTERPARTS = {
@@ -103,8 +104,7 @@ class OptimizerConversion:
                 continue
             steps = max(steps, int(held.get("step", 1)))
             for part, rows in self._parts[self._names[id(parameter)]]:
-                # A program holds the model under this name.
-                state[f"model.{part}"] = {key: tensor[rows] for key, tensor in tensors.items()}
+                state[f"{PROGRAM_PREFIX}{part}"] = {key: tensor[rows] for key, tensor in tensors.items()}
         if state:
             converted.load_state_dict(
                 {

@@ -79,6 +79,12 @@ class LoadingMethods(ProgramMethods):
         finally:
             self.data_collator = usual
 
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        point: tuple[int, int] = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
+        # A resumed run compares it with the argument, which counts rows of a micro-batch.
+        self.state.train_batch_size = self.args.train_batch_size
+        return point
+
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         session: EvaluationSession = super()._evaluation_session(dataloader, **options)  # type: ignore[misc]
         # The loss of a batch counts once for each of its rows.

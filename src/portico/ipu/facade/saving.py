@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.ipu.facade.programs import ProgramMethods
+from portico.ipu.pipelining.piece_state import recut
 
 RNG_FILE = "ipu_rng_state.json"
 
@@ -27,6 +28,11 @@ class IPUSavingMethods(ProgramMethods):
         if file.is_file():
             self._pending_device_rng = json.loads(file.read_text(encoding="utf-8"))
         self._upload_weights()
+
+    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
+        # The weights of the checkpoint may have been in other pieces.
+        assert self.optimizer is not None
+        return recut(state, self.optimizer, self.model)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()  # type: ignore[misc]

@@ -1,6 +1,5 @@
 """``DataLoader``: batches as large as a call of a program takes."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,13 +8,12 @@ from torch.utils.data import IterableDataset
 
 from portico.ipu.emulator.data.accessor import AsynchronousDataAccessor
 from portico.ipu.emulator.data.combined_sampler import CombinedBatchSampler
+from portico.ipu.emulator.data.loader_checks import check_async_options, warn_of_repetition, warn_of_rest
 from portico.ipu.emulator.data.rebatching import rebatched
-from portico.ipu.emulator.data.sharding import ShardedIterable, process_part
+from portico.ipu.emulator.data.sharding import process_part
 from portico.ipu.emulator.enums import DataLoaderMode
 from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.options.options import Options
-
-logger = logging.getLogger(__name__)
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -67,12 +65,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._leaves_out_rest = drop_last
         self._accessor: AsynchronousDataAccessor | None = None
         self._worker_size: int | None = None
-        _check_async_options(async_options, batch_size, mode)
+        check_async_options(async_options, batch_size, mode)
         is_iterable = isinstance(dataset, IterableDataset)
         if auto_distributed_partitioning and options.Distributed.numProcesses > 1:
             dataset = process_part(dataset, options, shuffle=bool(shuffle))
         if is_iterable:
-            self._check_iterable(dataset, num_workers, kwargs)
+            warn_of_repetition(dataset, num_workers, kwargs)
         common: dict[str, Any] = {
             "num_workers": num_workers,
             "persistent_workers": num_workers > 0 if persistent_workers is None else persistent_workers,
@@ -91,7 +89,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             common["batch_size"] = None
             common["shuffle"] = shuffle
         else:
-            self._say_what_is_left(dataset, self._combined_batch_size, drop_last, mode)
+            if not drop_last:
+                warn_of_rest(dataset, self._combined_batch_size)
             self._worker_size = self._size_of_worker_batches(mode, drop_last, rebatched_worker_size)
             common["batch_size"] = self._worker_size or self._combined_batch_size
             common["drop_last"] = drop_last and self._worker_size is None
@@ -156,28 +155,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         return rebatched_worker_size
 
-    def _say_what_is_left(self, dataset: Any, combined: int, drop_last: bool, mode: DataLoaderMode) -> None:
-        if drop_last or isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            return
-        rest = len(dataset) % combined
-        if rest:
-            logger.warning(
-                "The data have %d rows, which is no multiple of the combined batch size %d: the last batch has %d, "
-                "and a program that was compiled for full batches refuses it. Pad it, or set drop_last=True.",
-                len(dataset),
-                combined,
-                rest,
-            )
-
-    def _check_iterable(self, dataset: Any, num_workers: int, kwargs: Mapping[str, Any]) -> None:
-        if num_workers > 1 and kwargs.get("worker_init_fn") is None and not isinstance(dataset, ShardedIterable):
-            logger.warning(
-                "The data set is iterable and has no worker_init_fn, so the %d workers return %d times each element; "
-                "let worker_init_fn give each worker its part.",
-                num_workers,
-                num_workers,
-            )
-
 
 class _Rows:
     """The batches of a loader, as its accessor sees them."""
@@ -190,15 +167,3 @@ class _Rows:
 
     def __iter__(self) -> Iterator[Any]:
         return self._loader.load()
-
-
-def _check_async_options(
-    async_options: Mapping[str, Any] | None, batch_size: int | None, mode: DataLoaderMode
-) -> None:
-    if async_options and "rebatched_size" in async_options:
-        raise AssertionError(
-            "rebatched_size in async_options is decided by the loader; choose the mode AsyncRebatched and "
-            "rebatched_worker_size instead"
-        )
-    if batch_size is None and mode is DataLoaderMode.AsyncRebatched:
-        raise AssertionError("AsyncRebatched needs a batch_size to rebatch to; None was given")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from portico.ipu.emulator.compile_hooks import compiling
 from portico.ipu.emulator.device.memory import DeviceMemory
@@ -12,21 +12,20 @@ from portico.ipu.emulator.device.structure import CompiledStructure
 from portico.ipu.emulator.enums import ConnectionType
 from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.executor.compilation import compile_model
-from portico.ipu.emulator.executor.device_side import DeviceSide
+from portico.ipu.emulator.executor.exported import ExportedProgram
 from portico.ipu.emulator.executor.inputs import InputFormat, ModelInputs
-from portico.ipu.emulator.executor.layout import BatchLayout, map_structure
+from portico.ipu.emulator.executor.layout import BatchLayout
 from portico.ipu.emulator.executor.optimizer_link import OptimizerLink
-from portico.ipu.emulator.executor.outputs import refuse_backward
+from portico.ipu.emulator.executor.outputs import without_backward
 from portico.ipu.emulator.executor.own_options import own_options
 from portico.ipu.emulator.executor.program import Arguments, Program
 from portico.ipu.emulator.executor.shared_weights import claim, give_up
 from portico.ipu.emulator.faults import current_faults
 from portico.ipu.emulator.options.options import Options
 from portico.ipu.emulator.replica_groups import offer_grouping
-from portico.ipu.emulator.version import VERSION
 
 
-class PoplarExecutor(DeviceSide):
+class PoplarExecutor(ExportedProgram):
     """A model that runs on (emulated) IPUs.
 
     The first call compiles it. The device has its own copy of the weights: it gets the host's when the program is
@@ -43,6 +42,11 @@ class PoplarExecutor(DeviceSide):
     def __init__(
         self, model: nn.Module, options: Options | None, training: bool, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
+        if not isinstance(model, nn.Module | PoplarExecutor):
+            raise Error(
+                f"A program is made of a torch.nn.Module, and a {type(model).__name__} was given; call "
+                "functions in the `forward` of a module."
+            )
         self._model = model
         self._training = training
         super().__init__(own_options(options, training=training))
@@ -150,32 +154,6 @@ class PoplarExecutor(DeviceSide):
         if self._training:
             self._link.compile(self._model, scales_automatically=options.Training.auto_loss_scaling)
 
-    def compileAndExport(self, filename: str, *args: Any, export_model: bool = True, **kwargs: Any) -> None:
-        """Compile for arguments like these, and write the program into a file."""
-        self.compile(*args, **kwargs)
-        self.save(filename, export_model=export_model)
-
-    def save(self, filename: str, export_model: bool = True) -> None:
-        """Write the program into a file that ``poptorch.load`` reads.
-
-        Args:
-            filename: The file.
-            export_model: Write the model too, without which nothing can be loaded.
-
-        Raises:
-            Error: If the model is not compiled.
-        """
-        self._compiled_memory()
-        content = {
-            "version": VERSION,
-            "model": self._model if export_model else None,
-            "options": self._options,
-            "training": self._training,
-            "optimizer": self.optimizer,
-            "rng_state": self.rng_state,
-        }
-        torch.save(content, filename)
-
     def _run(self, bound: Arguments) -> Any:
         assert self._program is not None
         assert self._compiled is not None
@@ -192,7 +170,7 @@ class PoplarExecutor(DeviceSide):
         outputs = self._program.train(bound, link.device, link.scaling, self._compiled.loss_of)
         memory.download()
         self.num_writes += 1
-        return map_structure(_without_backward, outputs)
+        return without_backward(outputs)
 
     # The optimizer
 
@@ -219,9 +197,3 @@ class PoplarExecutor(DeviceSide):
         if self._training:
             give_up(self._model, self)
         self._compiled = self._memory = self._program = self._link.device = None
-
-
-def _without_backward(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        leaf.backward = refuse_backward  # type: ignore[method-assign]
-    return leaf

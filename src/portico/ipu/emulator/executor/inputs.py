@@ -68,6 +68,10 @@ class ModelInputs:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Error(f"The arguments do not fit the model's forward: {error}") from error
+        # What is left out and what is given as its default are one program.
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind is not parameter.POSITIONAL_ONLY and bound.arguments.get(name, ()) is parameter.default:
+                del bound.arguments[name]
         positional = tuple(map_structure(_on_device, value) for value in bound.args)
         named = {name: map_structure(_on_device, value) for name, value in bound.kwargs.items()}
         for argument, value in self.names(positional, named).items():

@@ -1,12 +1,13 @@
 """How a combined batch is cut into micro-batches."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from portico.ipu.emulator.custom_arguments import parser_of
+from portico.ipu.emulator.custom_arguments import parser_of, refuse_hidden_tensors
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,33 @@ class BatchLayout:
 
 
 def map_structure(function: Any, value: Any) -> Any:
-    """Apply ``function`` to the leaves of nested lists, tuples, named tuples and mappings, and rebuild them.
+    """Apply ``function`` to the leaves of nested containers, and rebuild them.
 
-    Objects of registered classes are containers too.
+    Containers are lists, tuples, named tuples, mappings, dataclasses and objects of registered classes.
+
+    Raises:
+        Error: If a leaf holds tensors that nothing could cut or join.
     """
     parser = parser_of(value)
     if parser is not None:
         return parser.reconstruct(value, iter([function(leaf) for leaf in parser.yieldTensors(value)]))
     if isinstance(value, Mapping):
-        mapped = {key: map_structure(function, item) for key, item in value.items()}
-        kind: Any = type(value)
-        # A `ModelOutput` is a dataclass; other mappings are made from a dict.
-        return kind(**mapped) if hasattr(value, "to_tuple") else kind(mapped)
+        return _rebuilt(value, {key: map_structure(function, item) for key, item in value.items()})
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{field.name: map_structure(function, getattr(value, field.name)) for field in fields(value)}
+        )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_structure(function, item) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(map_structure(function, item) for item in value)
+    refuse_hidden_tensors(value)
     return function(value)
+
+
+def _rebuilt(mapping: Any, items: dict[Any, Any]) -> Any:
+    kind: Any = type(mapping)
+    # A `ModelOutput` is a dataclass; other mappings are made from a dict.
+    if hasattr(mapping, "to_tuple"):
+        return kind(**items)
+    return kind(mapping.default_factory, items) if isinstance(mapping, defaultdict) else kind(items)

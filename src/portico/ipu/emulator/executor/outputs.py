@@ -8,8 +8,8 @@ from torch import Tensor
 
 from portico.ipu.emulator.enums import OutputMode
 from portico.ipu.emulator.errors import Error
+from portico.ipu.emulator.executor.inputs import device_dtype
 from portico.ipu.emulator.executor.layout import BatchLayout, MicroBatch, map_structure
-from portico.ipu.emulator.settings import settings
 
 
 class OutputCollector:
@@ -56,12 +56,18 @@ class OutputCollector:
         return (micro_batch.iteration, micro_batch.accumulation) == last
 
 
-def refuse_backward(*args: Any, **kwargs: Any) -> None:
-    """Stand in for ``backward`` of what a training model returned.
+def without_backward(outputs: Any) -> Any:
+    """Return what a training model returned, with tensors whose ``backward`` raises ``Error``."""
+    return map_structure(_sealed, outputs)
 
-    Raises:
-        Error: Always.
-    """
+
+def _sealed(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        leaf.backward = _refuse_backward  # type: ignore[method-assign]
+    return leaf
+
+
+def _refuse_backward(*args: Any, **kwargs: Any) -> None:
     raise Error(
         "backward() cannot be called explicitly on outputs of a PopTorch model: a call of a training model makes the "
         "backward pass and the weight update by itself."
@@ -102,6 +108,4 @@ def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:
 def _to_host(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    if leaf.dtype is torch.int64:
-        return leaf.int()
-    return leaf.float() if leaf.dtype is torch.float64 and not settings.keeps_float64 else leaf
+    return leaf.int() if leaf.dtype is torch.int64 else leaf.to(device_dtype(leaf.dtype))

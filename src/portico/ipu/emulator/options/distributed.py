@@ -44,7 +44,13 @@ class DistributedOptions(OptionsGroup):
 
 
 class JitOptions(OptionsGroup):
-    """Reached as ``options.Jit``; nothing is left to set."""
+    """How Python becomes a program; reached as ``options.Jit``."""
+
+    def traceModel(self, trace_model: bool) -> "JitOptions":
+        """Store the choice of older scripts between two tracers; the emulator runs Python either way."""
+        require_type(trace_model, bool, "traceModel")
+        self.set(trace_model=trace_model)
+        return self
 
 
 class PopartOptions(OptionsGroup):

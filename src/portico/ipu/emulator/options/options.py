@@ -57,6 +57,8 @@ class Options(BatchingOptions, DeviceOptions, StoredOptions):
             synthetic_data=False,
             stable_norm=False,
             log_cycle_count=False,
+            source_location_excludes=[],
+            relax_optimizer_checks=False,
         )
         self.Training = TrainingOptions()
         self.Precision = PrecisionOptions()

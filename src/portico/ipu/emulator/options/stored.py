@@ -2,7 +2,7 @@
 
 from typing import Any, Self
 
-from portico.ipu.emulator.options.group import OptionsGroup, require_type
+from portico.ipu.emulator.options.group import OptionsGroup, require_count, require_type
 
 
 class StoredOptions(OptionsGroup):
@@ -34,6 +34,7 @@ class StoredOptions(OptionsGroup):
 
     def logDir(self, log_dir: str) -> Self:
         """Store where logs go."""
+        require_type(log_dir, str, "logDir")
         self.set(log_dir=log_dir)
         return self
 
@@ -45,7 +46,32 @@ class StoredOptions(OptionsGroup):
 
     def modelName(self, name: str) -> Self:
         """Name the model in profiles."""
+        require_type(name, str, "modelName")
         self.set(model_name=name)
+        return self
+
+    def disableModuleNamescope(self) -> Self:
+        """Store that operations are not named after modules; the emulator names none."""
+        self.set(disable_module_namescope=True)
+        return self
+
+    def maxRepeatLogs(self, max_lines: int | None) -> Self:
+        """Store how often a message is repeated."""
+        if max_lines is not None:
+            require_count(max_lines, "maxRepeatLogs")
+        self.set(max_repeat_logs=max_lines)
+        return self
+
+    def relaxOptimizerAttributesChecks(self, relax: bool = True) -> Self:
+        """Store how loudly unknown attributes of optimizers are reported; here they are passed over."""
+        require_type(relax, bool, "relaxOptimizerAttributesChecks")
+        self.set(relax_optimizer_checks=relax)
+        return self
+
+    def sourceLocationExcludes(self, excludes: list[str]) -> Self:
+        """Store which files are left out of source locations, instead of those so far."""
+        require_type(excludes, list, "sourceLocationExcludes")
+        self.set(source_location_excludes=list(excludes))
         return self
 
     def showCompilationProgressBar(self, show: bool = True) -> Self:
@@ -54,6 +80,6 @@ class StoredOptions(OptionsGroup):
         return self
 
     def appendToLocationExcludes(self, *excludes: str) -> Self:
-        """Store which files are left out of source locations."""
-        self.set(source_location_excludes=list(excludes))
+        """Store more files to leave out of source locations."""
+        self.set(source_location_excludes=[*self.source_location_excludes, *excludes])
         return self

@@ -17,6 +17,8 @@ class PipelinePosition:
     def __init__(self, stages: tuple[Stage, ...] = ()) -> None:
         self.visited: list[int] = []
         self._has_left = False
+        # IPUs of the scoped blocks that are open, the innermost last.
+        self._scopes: list[int] = []
         self._ipu_of_block = {
             name: number if stage.ipu_id is None else stage.ipu_id
             for number, stage in enumerate(stages)
@@ -32,9 +34,19 @@ class PipelinePosition:
         if not self.visited or self.visited[-1] != ipu_id:
             self.visited.append(ipu_id)
 
-    def leave(self) -> None:
-        """End a scoped block: there is none until the next begins."""
-        self._has_left = True
+    def enter_scope(self, user_id: str | None, ipu_id: int | None) -> None:
+        """Begin a scoped block, perhaps inside of another."""
+        self.enter(user_id, ipu_id)
+        assert self._current is not None
+        self._scopes.append(self._current)
+
+    def leave_scope(self) -> None:
+        """End a scoped block: the one around it goes on; without one there is none until the next begins."""
+        self._scopes.pop()
+        if self._scopes:
+            self.enter(None, self._scopes[-1])
+        else:
+            self._has_left = True
 
     def ipu(self) -> int:
         """Return the IPU that an operation here runs on; operations before the first block are on IPU 0.

@@ -9,13 +9,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from portico.ipu.emulator.errors import Error
 from portico.ipu.emulator.executor.layout import map_structure
+from portico.ipu.emulator.tracing.losses import tensors_in
 
 _REFUSED = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
@@ -60,6 +63,27 @@ def _operations(model: Callable[..., Any], arguments: Any) -> list[str]:
             "with fixed shapes, for example with `torch.where` instead of indexing by a mask."
         ) from error
     return recorder.operations
+
+
+def with_values(function: Callable[..., Any], inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function of the host, which may read values, also in a trace where tensors have none.
+
+    Args:
+        function: The function; in a trace it gets zeros.
+        inputs: Its arguments.
+        kwargs: Its named arguments.
+    """
+    mode = next((leaf.fake_mode for leaf in tensors_in((inputs, kwargs)) if isinstance(leaf, FakeTensor)), None)
+    if mode is None:
+        return function(*inputs, **kwargs)
+    with unset_fake_temporarily():
+        args, named = map_structure(_zeros, (inputs, kwargs))
+        result = function(*args, **named)
+    return map_structure(lambda leaf: mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf, result)
+
+
+def _zeros(leaf: Any) -> Any:
+    return torch.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
 class _Recorder(TorchDispatchMode):
