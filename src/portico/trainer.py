@@ -70,7 +70,6 @@ class Trainer(RunningMethods):
         datamodule: The ``LightningDataModule`` around the data sets.
     """
 
-    # What the first of several worker processes hands back to the process that made them.
     def __init__(
         self,
         model: nn.Module | None = None,
