@@ -75,7 +75,11 @@ class ORTTrainingArguments(TrainingArguments):
     @property
     def session_settings(self) -> SessionSettings:
         """How ONNX Runtime runs the graphs."""
-        return SessionSettings(log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()), cache_dir=self.onnx_cache_dir)
+        return SessionSettings(
+            log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()),
+            cache_dir=self.onnx_cache_dir,
+            profile=self.onnx_profile,
+        )
 
 
 def uses_fused_adamw(args: Any) -> bool:

@@ -148,5 +148,7 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     assert cache_folder(None) == tmp_path / "environment"
     assert cache_folder(tmp_path / "chosen") == tmp_path / "chosen"
     assert cache_folder("off") is None
-    args = ORTTrainingArguments(output_dir=str(tmp_path), onnx_cache_dir="somewhere")
+    args = ORTTrainingArguments(output_dir=str(tmp_path), onnx_cache_dir="somewhere", onnx_profile=True)
     assert args.session_settings.cache_dir == "somewhere"
+    assert args.session_settings.profile
+    assert not ORTTrainingArguments(output_dir=str(tmp_path)).session_settings.profile

@@ -36,7 +36,7 @@ def test_torchs_own_operator_returns_a_mask(p, train):
     torch.testing.assert_close(grad, expected_grad)
 
 
-def test_a_dropout_keeps_its_noise_and_no_mask(tmp_path):
+def test_a_dropout_keeps_its_noise_and_no_mask():
     net = portico.ort.compile(nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3)))
     net(torch.ones(5, 4)).sum().backward()
     forward, _ = compiled_call(net).report.graphs
