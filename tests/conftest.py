@@ -3,6 +3,7 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
 # The models of the tests are so small that a second thread only makes them wait.
@@ -11,6 +12,11 @@ torch.set_num_threads(1)
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
 # What a run says goes to the logger of transformers, which by itself keeps it from pytest.
 transformers_logging.enable_propagation()
+
+
+# The same cases in every run; HYPOTHESIS_PROFILE=default looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(autouse=True)

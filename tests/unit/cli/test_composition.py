@@ -34,7 +34,7 @@ def test_has_no_side_effects(tmp_path, monkeypatch):
 
 
 def test_without_an_experiment_the_groups_are_chosen_by_hand():
-    settings = compose(["trainer=mrc", "args=mrc", "data=embedded", *OVERRIDES], experiment=None)
+    settings = compose(["trainer=mrc", "args=mrc", "data=embedded", "metric=squad", *OVERRIDES], experiment=None)
     assert settings["name"] == "custom"
     assert settings["model"] == {}
 

@@ -95,5 +95,5 @@ def test_other_things_than_tensors_cannot_be_joined():
 
 def test_data_without_a_batch_are_refused_by_every_process():
     for loader in loaders(NumberStream(0)):
-        with pytest.raises(InputError, match=r"`NumberStream`\) gave no batch .* 'dispatch_batches': False"):
+        with pytest.raises(InputError, match=r"`NumberStream`\) gave no batch .*\{'dispatch_batches': False\}"):
             list(loader)
