@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from portico.errors import InputError
 from unit.toy import Line, Points, toy_trainer
 
 
