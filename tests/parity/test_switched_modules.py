@@ -17,6 +17,14 @@ FOLDER = Path(__file__).parent
 # Module: the switches that are off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
     "events": ("order.plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
+    "every_field": (
+        "order.plain_order gradients.optimizers_misled",
+        {
+            "test_what_tensorboard_is_given": "looks at portico alone",
+            "test_every_field_with_an_effect": "makes no run",
+            "test_every_scenario_sets_its_fields": "makes no run",
+        },
+    ),
     "example_script": ("order.plain_order", {}),
     "exceptions": ("telling.mistakes_of_one_kind", {}),
     "fields": (
