@@ -6,8 +6,10 @@ import torch
 from hypothesis import settings
 from transformers.utils import logging as transformers_logging
 
-# The models of the tests are so small that a second thread only makes them wait.
+# The models of the tests are so small that a second thread only makes them wait; those of processes and notebooks that
+# tests start as well, beside other workers.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Each test builds the graphs that it is about.
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
 # What a run says goes to the logger of transformers, which by itself keeps it from pytest.
