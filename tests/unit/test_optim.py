@@ -1,3 +1,4 @@
+import importlib
 import sys
 import types
 
@@ -188,7 +189,9 @@ def test_embeddings_keep_32_bits_in_8_bit_optimizers(monkeypatch):
 
 
 def test_a_missing_package_of_an_optimizer_is_an_import_error_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.trainer_optimizer.is_schedulefree_available", lambda *_: False)
+    monkeypatch.setattr(
+        importlib.import_module("transformers.trainer_optimizer"), "is_schedulefree_available", lambda *_: False
+    )
     with pytest.raises(
         ImportError, match=r"`optim='schedule_free_sgd'` cannot be used: .*install `schedulefree`"
     ) as raised:
