@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 
@@ -19,6 +20,12 @@ transformers_logging.enable_propagation()
 # The same cases in every run; HYPOTHESIS_PROFILE=default looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_collection_finish():
+    # Each training under transformers looks through everything there is for garbage; what was imported is none.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
