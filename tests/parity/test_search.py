@@ -1,6 +1,5 @@
 """The same trials, objectives and best runs of a hyperparameter search."""
 
-import gc
 from pathlib import Path
 
 import optuna
@@ -15,15 +14,6 @@ from parity.test_processes import launch
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cheap_collections():
-    """Both libraries collect garbage after every trial; what was imported before need not be looked through."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def space(trial):
