@@ -17,6 +17,13 @@ trainer = lightning.pytorch.Trainer(accelerator="ipu", strategy="ipu", logger=Fa
 assert type(trainer.strategy).__name__ == "IPUStrategy"
 """
 
+ALLENNLP = """
+from portico.gradient_descent import Trainer
 
-def test_lightning_knows_the_names_in_whatever_order_the_imports_come():
-    assert_runs_anew(*(f"{imports}{CHECK}" for imports in ORDERS), after=["transformers", "torchmetrics"])
+assert Trainer.list_available() == ["gradient_descent", "no_op"]
+"""
+
+
+def test_names_are_known_in_whatever_order_the_imports_come():
+    lightning = (f"{imports}{CHECK}" for imports in ORDERS)
+    assert_runs_anew(*lightning, ALLENNLP, after=["transformers", "torchmetrics"])
