@@ -26,8 +26,8 @@ from transformers.trainer_utils import (
 )
 from transformers.utils.import_utils import is_in_notebook
 
-from portico.accelerator import FacadeAccelerator
-from portico.accelerator_settings import sharing_options
+from portico.accelerator.facade_accelerator import FacadeAccelerator
+from portico.accelerator.settings import sharing_options
 from portico.datamodule import TrainerDataModule
 from portico.distributed.processes import connect_early
 from portico.errors import InputError, InputRuntimeError
