@@ -35,7 +35,8 @@ from portico.gradient_descent.optimizers import Optimizer
 from portico.gradient_descent.partial_objects import construct_parts
 from portico.gradient_descent.placement import lightning_options
 from portico.gradient_descent.progress import Progress
-from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
+from portico.gradient_descent.summary_files import tensorboard_is_installed
+from portico.gradient_descent.tensorboard import TensorboardWriter
 from portico.gradient_descent.trainer import Trainer
 
 logger = logging.getLogger(__name__)
