@@ -44,7 +44,7 @@ from portico.facade.running import RunningMethods
 from portico.module import TrainerModule
 from portico.precision import full_evaluation_dtype
 from portico.run_log import announce_overruled
-from portico.state import fresh_state
+from portico.run_start import fresh_state
 
 
 class Trainer(RunningMethods):
