@@ -25,8 +25,9 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-def pytest_collection_finish():
-    # Each training under transformers looks through everything there is for garbage; what was imported is none.
+@pytest.fixture(autouse=True, scope="module")
+def cheap_collections():
+    """Each training under transformers looks through everything there is for garbage; what is there before is none."""
     gc.collect()
     gc.freeze()
 
