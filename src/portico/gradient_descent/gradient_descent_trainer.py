@@ -157,17 +157,15 @@ class GradientDescentTrainer(PartialConstruction):
         check_limits(grad_norm=grad_norm, grad_clipping=grad_clipping)
         learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
         check_objects(
-            model,
-            optimizer,
-            {"data_loader": data_loader}
-            | ({} if validation_data_loader is None else {"validation_data_loader": validation_data_loader}),
-            {
-                "learning_rate_scheduler": (learning_rate_scheduler, LearningRateScheduler),
-                "momentum_scheduler": (momentum_scheduler, MomentumScheduler),
-                "moving_average": (moving_average, MovingAverage),
-                "checkpointer": (checkpointer, Checkpointer),
-                "tensorboard_writer": (tensorboard_writer, TensorboardWriter),
-            },
+            model=model,
+            optimizer=optimizer,
+            learning_rate_scheduler=learning_rate_scheduler,
+            momentum_scheduler=momentum_scheduler,
+            moving_average=moving_average,
+            checkpointer=checkpointer,
+            tensorboard_writer=tensorboard_writer,
+            data_loader=data_loader,
+            validation_data_loader=validation_data_loader,
         )
         self.model = model
         self.optimizer = optimizer
