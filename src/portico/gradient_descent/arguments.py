@@ -70,8 +70,9 @@ def check_objects(**parts: Any) -> None:
             _check_kind(name, part, _KINDS[name])
         else:
             _check_loader(name, part)
-    for name in filter(given.__contains__, _SCHEDULERS):
-        _check_scheduler(name, given[name], parts["optimizer"])
+    for name in _SCHEDULERS:
+        if name in given:
+            _check_scheduler(name, given[name], parts["optimizer"])
     _check_parameters(parts["model"], parts["optimizer"])
 
 
