@@ -1,10 +1,14 @@
+import gc
 import logging
 import os
+import sys
 
 import pytest
 import torch
 from hypothesis import settings
 from transformers.utils import logging as transformers_logging
+
+from portico.cli import main
 
 # The models of the tests are so small that a second thread only makes them wait; those of processes and notebooks that
 # tests start as well, beside other workers.
@@ -21,6 +25,13 @@ settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def cheap_collections():
+    """Each training under transformers looks through everything there is for garbage; what is there before is none."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def log_levels():
     """A trainer sets the levels of both libraries; the next test finds those it would find alone."""
@@ -28,3 +39,30 @@ def log_levels():
     yield
     logging.getLogger("portico").setLevel(level)
     transformers_logging.set_verbosity(verbosity)
+
+
+@pytest.fixture
+def kept_logging():
+    """Hydra configures the root logger; put it back so that no other test sees it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def command_line(monkeypatch, kept_logging):
+    """Return a function that runs ``train.py`` with arguments in this process, and returns its exit code."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        try:
+            main()
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    return run

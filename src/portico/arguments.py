@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers.training_args import ParallelMode
 
-from portico.accelerator_settings import forget_unused_state
+from portico.accelerator.settings import forget_unused_state
 from portico.old_spellings.renamed import TakesOldNames, with_old_names
 from portico.old_spellings.retired import RetiredArguments
 

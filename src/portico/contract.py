@@ -15,7 +15,7 @@ from transformers.trainer_callback import CallbackHandler, TrainerControl, Train
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 if TYPE_CHECKING:
-    from portico.accelerator import FacadeAccelerator
+    from portico.accelerator.facade_accelerator import FacadeAccelerator
 
 
 class Facade(ABC):

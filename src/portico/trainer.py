@@ -26,8 +26,8 @@ from transformers.trainer_utils import (
 )
 from transformers.utils.import_utils import is_in_notebook
 
-from portico.accelerator import FacadeAccelerator
-from portico.accelerator_settings import sharing_options
+from portico.accelerator.facade_accelerator import FacadeAccelerator
+from portico.accelerator.settings import sharing_options
 from portico.datamodule import TrainerDataModule
 from portico.distributed.processes import connect_early
 from portico.errors import InputError, InputRuntimeError
@@ -44,7 +44,7 @@ from portico.facade.running import RunningMethods
 from portico.module import TrainerModule
 from portico.precision import full_evaluation_dtype
 from portico.run_log import announce_overruled
-from portico.state import fresh_state
+from portico.run_start import fresh_state
 
 
 class Trainer(RunningMethods):

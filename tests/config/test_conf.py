@@ -1,5 +1,6 @@
 """Every file of `conf` is composed, and says nothing that does not exist."""
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -33,8 +34,12 @@ def experiment_of(file: Path) -> str:
     )
 
 
+@functools.cache
 def compose_file(file: Path):
-    """Compose a file; the groups of MRC for a runner that costs nothing, other runners say what they take."""
+    """Compose a file, once for all tests that look at it.
+
+    The groups of MRC are composed for a runner that costs nothing; other runners say what they take.
+    """
     experiment = experiment_of(file)
     overrides = OVERRIDES if experiment == "mrc" else ()
     if file.parts[0] == "experiment":

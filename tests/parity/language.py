@@ -6,7 +6,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.utils.data import Dataset
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BertForTokenClassification,
     GPT2Config,
@@ -15,6 +14,8 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from parity.peers import tiny_bert_config
 
 
 def tiny_tokenizer():
@@ -38,24 +39,12 @@ def tiny_t5():
 
 def tiny_masked():
     torch.manual_seed(7)
-    return BertForMaskedLM(_bert_config())
+    return BertForMaskedLM(tiny_bert_config())
 
 
 def tiny_tagger():
     torch.manual_seed(7)
-    return BertForTokenClassification(_bert_config())
-
-
-def _bert_config():
-    return BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        num_labels=3,
-    )
+    return BertForTokenClassification(tiny_bert_config())
 
 
 class Sequences(Dataset):

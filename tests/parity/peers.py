@@ -45,10 +45,20 @@ class ToyStream(IterableDataset):
         return (self.data[index] for index in range(len(self.data)))
 
 
-def tiny_bert() -> BertForSequenceClassification:
-    """Return a BERT small enough for a test, with dropout, so that random draws show."""
-    torch.manual_seed(7)
-    config = BertConfig(
+# A run that ends with what it returns: nothing is saved, reported or drawn.
+QUIET = {
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "seed": 3,
+}
+
+
+def tiny_bert_config() -> BertConfig:
+    """Return the shape of a BERT small enough for a test, with dropout, so that random draws show."""
+    return BertConfig(
         vocab_size=50,
         hidden_size=16,
         num_hidden_layers=2,
@@ -59,7 +69,11 @@ def tiny_bert() -> BertForSequenceClassification:
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
     )
-    return BertForSequenceClassification(config)
+
+
+def tiny_bert() -> BertForSequenceClassification:
+    torch.manual_seed(7)
+    return BertForSequenceClassification(tiny_bert_config())
 
 
 class Recorder(TrainerCallback):
@@ -133,12 +147,7 @@ def run(
         "per_device_train_batch_size": 4,
         "per_device_eval_batch_size": 4,
         "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "seed": 3,
+        **QUIET,
     }
     args = library.TrainingArguments(output_dir=str(output_dir), **{**options, **arguments})
     recorder = Recorder()

@@ -18,7 +18,14 @@ import portico
 from parity.language import Sequences, pad_everything, tiny_gpt2
 from parity.peers import ToyDataset, run, untimed
 from parity.switches import throw_as_parent
-from parity.test_training import ToyStream, calling_super, overriding_training_step, plain_model, raw_backward
+from parity.test_training import (
+    ToyStream,
+    adversarial,
+    calling_super,
+    overriding_training_step,
+    plain_model,
+    raw_backward,
+)
 
 # In this order: the second resumes what the first has written, too.
 LIBRARIES = {"portico": portico, "transformers": transformers}
@@ -43,20 +50,6 @@ def predictions(trainer):
 
 def accuracy(prediction):
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
-
-
-def adversarial(trainer_class):
-    class Adversarial(trainer_class):
-        def training_step(self, model, inputs, num_items_in_batch=None):
-            loss = super().training_step(model, inputs, num_items_in_batch)
-            weight = model.module.bert.embeddings.word_embeddings.weight
-            nudge = 0.1 * weight.grad / (weight.grad.norm() + 1e-8)
-            weight.data.add_(nudge)
-            super().training_step(model, inputs, num_items_in_batch)
-            weight.data.sub_(nudge)
-            return loss
-
-    return Adversarial
 
 
 class Normalised(torch.nn.Module):

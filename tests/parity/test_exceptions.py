@@ -3,23 +3,9 @@
 import pytest
 import torch
 import transformers
-from torch.utils.data import Dataset, IterableDataset
 
 import portico
-from unit.toy import Line, Points, toy_arguments
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(Points()[index] for index in range(10))
-
-
-class Nameless(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return {"unknown": index}
+from unit.toy import Line, Nameless, Points, PointStream, toy_arguments
 
 
 class Silent(Line):
@@ -58,7 +44,7 @@ AT_CONSTRUCTION = {
     "two optimizers": ({"optimizers": (sgd(), None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}, {}),
     "evaluation without data": ({"eval_dataset": None}, {"eval_strategy": "epoch"}),
     "best without a metric": ({}, {"save_strategy": "best", "eval_strategy": "epoch"}),
-    "stream without steps": ({"train_dataset": Stream()}, {}),
+    "stream without steps": ({"train_dataset": PointStream()}, {}),
     "collator": ({"data_collator": Batcher()}, {}),
     "tracker": ({}, {"report_to": "paper"}),
     "arguments": ({}, {"eval_strategy": "sometimes"}),

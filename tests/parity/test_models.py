@@ -74,11 +74,14 @@ def test_same_numbers_with_a_collator_that_masks_at_random(tmp_path):
     )
 
 
-def test_same_numbers_with_a_collator_that_pads(tmp_path):
-    class Sentences(Sequences):
-        def __getitem__(self, index):
-            return {"input_ids": self.tokens[index], "label": index % 3}
+class Sentences(Sequences):
+    """One label for each sequence."""
 
+    def __getitem__(self, index):
+        return {"input_ids": self.tokens[index], "label": index % 3}
+
+
+def test_same_numbers_with_a_collator_that_pads(tmp_path):
     compare(
         tmp_path,
         train_dataset=lambda: Sentences(ragged=True),
@@ -89,10 +92,6 @@ def test_same_numbers_with_a_collator_that_pads(tmp_path):
 
 
 def test_same_numbers_with_a_processing_class(tmp_path):
-    class Sentences(Sequences):
-        def __getitem__(self, index):
-            return {"input_ids": self.tokens[index], "label": index % 3}
-
     compare(
         tmp_path,
         train_dataset=lambda: Sentences(ragged=True),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import portico
-from parity.peers import ToyDataset, assert_same_values, tiny_bert, untimed
+from parity.peers import QUIET, ToyDataset, assert_same_values, tiny_bert, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
@@ -171,13 +171,8 @@ def evaluator(folder, **placement):
         per_device_train_batch_size=4,
         per_device_eval_batch_size=4,
         learning_rate=1e-2,
-        logging_steps=1,
         eval_strategy="epoch",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=3,
+        **QUIET,
         **placement,
     )
     return portico.Trainer(

@@ -1,6 +1,5 @@
 """The same trials, objectives and best runs of a hyperparameter search."""
 
-import gc
 from pathlib import Path
 
 import optuna
@@ -10,20 +9,11 @@ import transformers
 from transformers.trainer_utils import BestRun
 
 import portico
-from parity.peers import Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
+from parity.peers import QUIET, Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
 from parity.test_processes import launch
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cheap_collections():
-    """Both libraries collect garbage after every trial; what was imported before need not be looked through."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def space(trial):
@@ -49,17 +39,7 @@ def search(library, output_dir, *, trainer_options=None, hp_space=space, study=N
     trainer = library.Trainer(
         args=library.TrainingArguments(
             output_dir=str(output_dir),
-            **{
-                "max_steps": 4,
-                "per_device_eval_batch_size": 4,
-                "logging_steps": 1,
-                "save_strategy": "no",
-                "report_to": "none",
-                "disable_tqdm": True,
-                "use_cpu": True,
-                "seed": 3,
-                **arguments,
-            },
+            **{"max_steps": 4, "per_device_eval_batch_size": 4, **QUIET, **arguments},
         ),
         model_init=lambda trial: tiny_bert(),
         train_dataset=ToyDataset(),

@@ -240,7 +240,8 @@ def adversarial(trainer_class):
     class Adversarial(trainer_class):
         def training_step(self, model, inputs, num_items_in_batch=None):
             loss = super().training_step(model, inputs, num_items_in_batch)
-            weight = model.bert.embeddings.word_embeddings.weight
+            # Several processes train a wrapped model.
+            weight = getattr(model, "module", model).bert.embeddings.word_embeddings.weight
             nudge = 0.1 * weight.grad / (weight.grad.norm() + 1e-8)
             weight.data.add_(nudge)
             super().training_step(model, inputs, num_items_in_batch)

@@ -1,21 +1,29 @@
-import subprocess
-import sys
-
-import pytest
+from fresh_process import assert_runs_anew
 
 LOOK_FOR_LIGHTNING = "import importlib.util; importlib.util.find_spec('lightning.pytorch')"
+ORDERS = [
+    "import portico, lightning.pytorch",
+    "import lightning.pytorch, portico",
+    f"import portico; {LOOK_FOR_LIGHTNING}; import lightning.pytorch",
+    "import portico.ort.strategy",
+    "from portico import ORTTrainer",
+]
+CHECK = """
+import lightning.pytorch
+from lightning.pytorch.strategies import StrategyRegistry
+
+assert "ort" in StrategyRegistry
+trainer = lightning.pytorch.Trainer(accelerator="ipu", strategy="ipu", logger=False, barebones=True)
+assert type(trainer.strategy).__name__ == "IPUStrategy"
+"""
+
+ALLENNLP = """
+from portico.gradient_descent import Trainer
+
+assert Trainer.list_available() == ["gradient_descent", "no_op"]
+"""
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import portico, lightning",
-        "import lightning, portico",
-        f"import portico; {LOOK_FOR_LIGHTNING}; import lightning",
-        "import portico.ort.strategy",
-        "from portico import ORTTrainer",
-    ],
-)
-def test_lightning_knows_the_names_in_whatever_order_the_imports_come(imports):
-    check = "from lightning.pytorch.strategies import StrategyRegistry; assert 'ort' in StrategyRegistry"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", f"{imports}; {check}"], check=True)
+def test_names_are_known_in_whatever_order_the_imports_come():
+    lightning = (f"{imports}{CHECK}" for imports in ORDERS)
+    assert_runs_anew(*lightning, ALLENNLP, after=["transformers", "torchmetrics"])

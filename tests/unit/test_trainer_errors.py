@@ -4,25 +4,11 @@ import pytest
 import torch
 import transformers
 from lightning.pytorch import Callback as LightningCallback
-from torch.utils.data import Dataset, IterableDataset
 
 import portico
 from parity.peers import ToyDataset
 from portico.facade.unsupported import REFUSALS
-from unit.toy import Line, Points, toy_trainer
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(Points()[index] for index in range(10))
-
-
-class Nameless(Dataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return {"unknown": index}
+from unit.toy import Line, Nameless, Points, PointStream, toy_trainer
 
 
 def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
@@ -84,11 +70,11 @@ def test_training_needs_data(tmp_path):
 
 
 def test_a_stream_needs_a_number_of_steps(tmp_path):
-    refused(tmp_path, "set `max_steps`", parts={"train_dataset": Stream()})
+    refused(tmp_path, "set `max_steps`", parts={"train_dataset": PointStream()})
 
 
 def test_a_stream_must_be_long_enough_for_a_step(tmp_path):
-    parts = {"train_dataset": Stream()}
+    parts = {"train_dataset": PointStream()}
     trainer = toy_trainer(tmp_path, parts=parts, max_steps=2, gradient_accumulation_steps=6)
     with pytest.raises(portico.InputError, match=r"5 batches in epoch 0, fewer than the 6 .* would never end"):
         trainer.train()

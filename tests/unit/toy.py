@@ -1,10 +1,11 @@
 """The smallest things that can be trained."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import portico
 
@@ -21,6 +22,23 @@ class Points(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"x": self.x[index], "labels": self.y[index]}
+
+
+class PointStream(IterableDataset):
+    """The points without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return iter(Points()[index] for index in range(10))
+
+
+class Nameless(Dataset):
+    """Examples that hold nothing a model takes."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        return {"unknown": index}
 
 
 class Line(nn.Module):

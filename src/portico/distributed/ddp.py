@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from portico.accelerator_settings import syncs_each_batch
+from portico.accelerator.settings import syncs_each_batch
 from portico.errors import InputError
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}

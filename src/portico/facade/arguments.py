@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from portico.accelerator_settings import apply_accelerator_settings
+from portico.accelerator.settings import apply_accelerator_settings
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.facade.announcements import announce_without_effect
 from portico.facade.number_checks import check_numbers

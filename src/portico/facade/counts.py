@@ -5,7 +5,7 @@ from typing import Any
 from portico.checkpoint.resume import read_state
 from portico.contract import Facade
 from portico.plan import ResumePoint
-from portico.state import count_run, fresh_state
+from portico.run_start import count_run, fresh_state
 
 
 class CountingMethods(Facade):

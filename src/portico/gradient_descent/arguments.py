@@ -10,7 +10,24 @@ from torch import nn
 from transformers.trainer_utils import has_length
 
 from portico.gradient_descent.callbacks import TrainerCallback
+from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler
+from portico.gradient_descent.momentum_schedulers import MomentumScheduler
+from portico.gradient_descent.moving_average import MovingAverage
+from portico.gradient_descent.tensorboard import TensorboardWriter
+
+_KINDS: Mapping[str, type] = {
+    "model": nn.Module,
+    "optimizer": torch.optim.Optimizer,
+    "learning_rate_scheduler": LearningRateScheduler,
+    "momentum_scheduler": MomentumScheduler,
+    "moving_average": MovingAverage,
+    "checkpointer": Checkpointer,
+    "tensorboard_writer": TensorboardWriter,
+}
+_SCHEDULERS = ("learning_rate_scheduler", "momentum_scheduler")
+_NEEDED = ("model", "optimizer", "data_loader")
 
 
 def check_counts(**counts: Any) -> None:
@@ -38,43 +55,56 @@ def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
             raise ConfigurationError(f"`{name}={limit!r}` is no limit; set it to a number above 0, or to None.")
 
 
-def check_objects(model: Any, optimizer: Any, loaders: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+def check_objects(**parts: Any) -> None:
     """Refuse arguments of the constructor that are not yet, or not at all, what they should be.
 
     Args:
-        model: The model.
-        optimizer: Its optimizer.
-        loaders: Loaders by argument name.
-        parts: Pairs of a part, ``None`` where there is none, and of its class, by argument name.
+        **parts: Model, optimizer, loaders and the other parts by argument name, ``None`` where there is none.
 
     Raises:
         ConfigurationError: Names the argument, what it is and what it should be.
     """
-    wanted = {"model": (model, nn.Module), "optimizer": (optimizer, torch.optim.Optimizer)}
-    wanted |= {name: (part, kind) for name, (part, kind) in parts.items() if part is not None}
-    for name, (part, kind) in wanted.items():
-        if not isinstance(part, kind):
-            raise ConfigurationError(
-                f"`{name}={part!r}` is a {type(part).__name__}; give a {kind.__name__}, or build the trainer with "
-                "`GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
-            )
-    for name, loader in loaders.items():
-        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-            raise ConfigurationError(
-                f"`{name}={loader!r}` is a {type(loader).__name__}; give an iterable of batches, such as a DataLoader."
-            )
-        if has_length(loader) and len(loader) == 0:
-            raise ConfigurationError(
-                f"`{name}` is empty, so there is nothing to train on or to validate; give one with at least one batch "
-                "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
-            )
-    for name in ("learning_rate_scheduler", "momentum_scheduler"):
-        scheduler, _ = parts[name]
-        if scheduler is not None and scheduler.optimizer is not optimizer:
-            raise ConfigurationError(
-                f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose values "
-                "it would not change; make it of the same object."
-            )
+    given = {name: part for name, part in parts.items() if part is not None or name in _NEEDED}
+    for name, part in given.items():
+        if name in _KINDS:
+            _check_kind(name, part, _KINDS[name])
+        else:
+            _check_loader(name, part)
+    for name in _SCHEDULERS:
+        if name in given:
+            _check_scheduler(name, given[name], parts["optimizer"])
+    _check_parameters(parts["model"], parts["optimizer"])
+
+
+def _check_kind(name: str, part: Any, kind: type) -> None:
+    if not isinstance(part, kind):
+        raise ConfigurationError(
+            f"`{name}={part!r}` is a {type(part).__name__}; give a {kind.__name__}, or build the trainer with "
+            "`GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+        )
+
+
+def _check_loader(name: str, loader: Any) -> None:
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise ConfigurationError(
+            f"`{name}={loader!r}` is a {type(loader).__name__}; give an iterable of batches, such as a DataLoader."
+        )
+    if has_length(loader) and len(loader) == 0:
+        raise ConfigurationError(
+            f"`{name}` is empty, so there is nothing to train on or to validate; give one with at least one batch "
+            "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
+        )
+
+
+def _check_scheduler(name: str, scheduler: Any, optimizer: Any) -> None:
+    if scheduler.optimizer is not optimizer:
+        raise ConfigurationError(
+            f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose values "
+            "it would not change; make it of the same object."
+        )
+
+
+def _check_parameters(model: Any, optimizer: Any) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigurationError(

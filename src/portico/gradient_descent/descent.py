@@ -1,40 +1,36 @@
 """What an AllenNLP trainer does in the course of a training."""
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning.pytorch as pl
-import torch
 
 from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.best_weights import BestWeights
-from portico.gradient_descent.callbacks import CallbackList, TrainerCallback
+from portico.gradient_descent.callbacks import CallbackList
 from portico.gradient_descent.checkpointer import Checkpointer
-from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.gradients import clip_gradients, rescale_gradients
-from portico.gradient_descent.loop import LoopTrainer
 from portico.gradient_descent.losses import epoch_metrics
 from portico.gradient_descent.metric_tracker import MetricTracker
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.progress import Progress
 from portico.gradient_descent.recovery import check_folder, restore_training, training_state
 from portico.gradient_descent.report import TrainingReport
+from portico.gradient_descent.steps import StepMethods
 from portico.gradient_descent.tensorboard import TensorboardWriter
-from portico.gradient_descent.trainer import Trainer, TrainerCheckpoint
+from portico.gradient_descent.trainer import TrainerCheckpoint
 
 logger = logging.getLogger(__name__)
 
 
-class DescentMethods(Trainer):
+class DescentMethods(StepMethods):
     """The training of :class:`~portico.gradient_descent.gradient_descent_trainer.GradientDescentTrainer`.
 
     The loop calls these methods in AllenNLP's order; users may override or call them as in AllenNLP.
     """
 
-    loop: LoopTrainer
     validation_data_loader: Any
     num_epochs: int
     num_gradient_accumulation_steps: int
@@ -48,7 +44,6 @@ class DescentMethods(Trainer):
     batch_callbacks: CallbackList
     epoch_callbacks: CallbackList
     end_callbacks: CallbackList
-    backward_callbacks: list[TrainerCallback]
     should_validate_this_epoch: bool = True
     progress: Progress
     report: TrainingReport
@@ -56,8 +51,6 @@ class DescentMethods(Trainer):
     restored_states: dict[str, Any]
     restored_callbacks: dict[str, Any] | None = None
     restored_scaler: dict[str, Any] | None = None
-    _grad_norm: float | bool | None
-    _grad_clipping: float | None
 
     @property
     def is_primary(self) -> bool:
@@ -104,55 +97,6 @@ class DescentMethods(Trainer):
                 self.tensorboard_writer.close()
             self.end_callbacks(trainer=self, is_primary=self.is_primary, **outcome)
         return self.report.metrics
-
-    # Steps
-
-    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
-        """Run the model on a batch.
-
-        Args:
-            batch: The model's inputs by name.
-            for_training: Add the regularization penalty to the loss, and keep it as ``"reg_loss"``.
-
-        Raises:
-            ConfigurationError: If the batch is no dict.
-            RuntimeError: If there is no loss to train on.
-        """
-        if not isinstance(batch, MutableMapping):
-            raise ConfigurationError(
-                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
-            )
-        inputs = self.loop._prepare_inputs(cast(dict[str, Any], batch))
-        outputs: dict[str, Any] = self.loop.run_model(inputs, for_training=for_training)
-        if not for_training:
-            return outputs
-        if not isinstance(outputs, Mapping) or "loss" not in outputs:
-            raise RuntimeError(
-                "The model you are trying to optimize does not contain a 'loss' key in the output of "
-                "model.forward(inputs)."
-            )
-        get_penalty = getattr(self.model, "get_regularization_penalty", None)
-        penalty = None if get_penalty is None else get_penalty()
-        if penalty is not None:
-            loss = outputs["loss"]
-            outputs["reg_loss"] = penalty if torch.is_tensor(penalty) else loss.new_full((), penalty)
-            outputs["loss"] = loss + outputs["reg_loss"]
-        return outputs
-
-    def rescale_gradients(self) -> float | None:
-        """Scale the gradients down to ``grad_norm``; return the norm they had, if it is measured."""
-        return rescale_gradients(self.model, self._grad_norm)
-
-    def backward_by_callbacks(self, batch_outputs: dict[str, Any]) -> bool:
-        """Let the callbacks run the backward pass of a training batch; tell whether one of them has."""
-        backward_called = False
-        for callback in self.backward_callbacks:
-            backward_called |= callback.on_backward(self, batch_outputs, backward_called)
-        return backward_called
-
-    def clip_gradient(self) -> None:
-        """Clamp the gradients, rescaled already, to ``grad_clipping``."""
-        clip_gradients(self.model, self._grad_clipping)
 
     # Checkpoints
 

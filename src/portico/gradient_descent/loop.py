@@ -16,7 +16,7 @@ from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.sharing import dealt
 from portico.gradient_descent.validation import ValidationSession
 from portico.plan import ResumePoint
-from portico.state import fresh_state
+from portico.run_start import fresh_state
 from portico.trainer import Trainer
 
 # AllenNLP's rules take the place of these parts of the Hugging Face trainer.

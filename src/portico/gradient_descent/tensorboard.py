@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ from transformers.trainer_pt_utils import find_batch_size
 
 from portico.gradient_descent.activations import log_activations
 from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.model_statistics import learning_rates, parameter_statistics, relative_updates
 from portico.gradient_descent.registry import Registrable
+from portico.gradient_descent.summary_files import SummaryFiles, tensorboard_is_installed
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +60,13 @@ class TensorboardWriter(Registrable):
                 "TensorBoard is not installed; install it with `pip install 'portico[allennlp]'`, or leave "
                 "`tensorboard_writer` out."
             )
-        self._folder = None if serialization_dir is None else Path(serialization_dir) / "log"
+        self._files = SummaryFiles(None if serialization_dir is None else Path(serialization_dir) / "log")
         self._summary_interval = summary_interval
         self._histogram_interval = histogram_interval
         self._batch_size_interval = batch_size_interval
         self._should_log_parameter_statistics = should_log_parameter_statistics
         self._should_log_learning_rate = should_log_learning_rate
         self.get_batch_num_total = get_batch_num_total or (lambda: 0)
-        self._logs: dict[str, Any] = {}
         self._hooks: list[Any] = []
         self.reset_epoch()
 
@@ -82,9 +82,7 @@ class TensorboardWriter(Registrable):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        for log in self._logs.values():
-            log.close()
-        self._logs = {}
+        self._files.close()
 
     def reset_epoch(self) -> None:
         """Begin the mean of the batch sizes anew."""
@@ -139,22 +137,13 @@ class TensorboardWriter(Registrable):
 
     def log_parameter_and_gradient_statistics(self, model: nn.Module, batch_grad_norm: float | None) -> None:
         """Write mean and standard deviation of every parameter and gradient, and the norm of all gradients."""
-        for name, parameter in model.named_parameters():
-            self._log_statistics("parameter", name, parameter.detach())
-            gradient = parameter.grad
-            if gradient is not None:
-                # The present values of a sparse gradient.
-                self._log_statistics("gradient", name, gradient._values() if gradient.is_sparse else gradient)
+        self._add_train_scalars(parameter_statistics(model))
         if batch_grad_norm is not None:
             self.add_train_scalar("gradient_norm", batch_grad_norm)
 
     def log_learning_rates(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write the learning rate of every parameter, 0 for a frozen one."""
-        names = {parameter: name for name, parameter in model.named_parameters()}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if "lr" in group:
-                    self.add_train_scalar(f"learning_rate/{names[parameter]}", group["lr"] * parameter.requires_grad)
+        self._add_train_scalars(learning_rates(model, optimizer))
 
     def log_histograms(self, model: nn.Module) -> None:
         """Write histograms of the parameters, of those that the model names if it names any."""
@@ -166,10 +155,7 @@ class TensorboardWriter(Registrable):
 
     def log_gradient_updates(self, model: nn.Module, param_updates: Mapping[str, torch.Tensor]) -> None:
         """Write the norm of each parameter's update over that of the parameter."""
-        for name, parameter in model.named_parameters():
-            norm = torch.linalg.vector_norm(parameter.detach()).cpu()
-            update = torch.linalg.vector_norm(param_updates[name])
-            self.add_train_scalar(f"gradient_update/{name}", update / (norm + torch.finfo(norm.dtype).tiny))
+        self._add_train_scalars(relative_updates(model, param_updates))
 
     def log_metrics(
         self,
@@ -199,23 +185,19 @@ class TensorboardWriter(Registrable):
 
     def add_train_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
         """Write a number of training, at the present step or at ``timestep``."""
-        self._add_scalar("train", name, value, timestep)
+        self._files.add_scalar("train", name, value, timestep or self.get_batch_num_total())
 
     def add_validation_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
         """Write a number of validation, at the present step or at ``timestep``."""
-        self._add_scalar("validation", name, value, timestep)
+        self._files.add_scalar("validation", name, value, timestep or self.get_batch_num_total())
 
     def add_train_histogram(self, name: str, values: Any) -> None:
         """Write the distribution of a tensor's values; anything else is left out."""
-        if self._folder is not None and isinstance(values, torch.Tensor):
-            flat = values.detach().float().cpu().numpy().flatten()
-            self._log("train").add_histogram(name, flat, self.get_batch_num_total())
+        self._files.add_histogram("train", name, values, self.get_batch_num_total())
 
-    def _log_statistics(self, kind: str, name: str, values: torch.Tensor) -> None:
-        if values.numel() > 0:
-            self.add_train_scalar(f"{kind}_mean/{name}", values.mean())
-        if values.numel() > 1:
-            self.add_train_scalar(f"{kind}_std/{name}", values.std())
+    def _add_train_scalars(self, values: Iterable[tuple[str, Any]]) -> None:
+        for name, value in values:
+            self.add_train_scalar(name, value)
 
     def _log_batch_size(self, batch_group: Iterable[Any]) -> None:
         assert self._batch_size_interval is not None
@@ -227,24 +209,6 @@ class TensorboardWriter(Registrable):
             logger.info("current batch size: %d, mean batch size: %s", size, mean)
             self.add_train_scalar("current_batch_size", size)
             self.add_train_scalar("mean_batch_size", mean)
-
-    def _add_scalar(self, split: str, name: str, value: Any, timestep: int | None) -> None:
-        number = value.item() if hasattr(value, "item") else value
-        if self._folder is not None and isinstance(number, int | float):
-            self._log(split).add_scalar(name, number, timestep or self.get_batch_num_total())
-
-    def _log(self, split: str) -> Any:
-        if split not in self._logs:
-            from torch.utils.tensorboard import SummaryWriter
-
-            assert self._folder is not None
-            self._logs[split] = SummaryWriter(str(self._folder / split))
-        return self._logs[split]
-
-
-def tensorboard_is_installed() -> bool:
-    """Tell whether TensorBoard's package is there."""
-    return find_spec("tensorboard") is not None
 
 
 TensorboardWriter.register("default")(TensorboardWriter)

@@ -32,11 +32,6 @@ def poptorch() -> ModuleType:
         ) from error
 
 
-def is_emulated() -> bool:
-    """Tell whether programs run on the emulator."""
-    return "portico" in poptorch().__name__
-
-
 def __getattr__(name: str) -> Any:
     # `from portico.ipu import backend` and then `backend.Options`: every name comes through here.
     if name.startswith("__"):

@@ -1,6 +1,5 @@
 """What trainers that evaluate by answers have in common."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
@@ -10,15 +9,14 @@ from transformers.trainer_utils import PredictionOutput, has_length
 
 from portico.errors import InputError
 from portico.evaluation.session import EvaluationSession
+from portico.mrc.head_columns import HeadColumns
 from portico.mrc.session import AnswerSession, takes_stage
 from portico.trainer import Trainer
 
 Examples: TypeAlias = Sequence[Mapping[str, Any]]
 
-_POSITIONS = ("start_positions", "end_positions")
 
-
-class AnsweringMethods(Trainer):
+class AnsweringMethods(HeadColumns):
     """How a trainer turns the outputs of its evaluations into answers.
 
     Args:
@@ -48,14 +46,6 @@ class AnsweringMethods(Trainer):
         self.answered: Any = None
         self._answering_options: dict[str, Any] | None = None
         super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
-
-    def _take_model(self, model: Any, model_init: Any) -> None:
-        super()._take_model(model, model_init)
-        head = getattr(self.model, "task_head", None)
-        # The labels of a head are those of the model, whose own signature does not show them.
-        if head is not None and self.args.label_names is None:
-            taken = inspect.signature(head.forward).parameters
-            self.label_names = [name for name in _POSITIONS if name in taken]
 
     def _predicted(
         self, examples: Examples | None, features: Any, run: Callable[[], PredictionOutput], *, plain: bool
@@ -191,19 +181,6 @@ class AnsweringMethods(Trainer):
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         # Post-processing finds the features of an example by their order.
         return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is not None:
-            return
-        super()._set_signature_columns_if_needed()
-        head = getattr(self.model, "task_head", None)
-        if head is not None:
-            assert self._signature_columns is not None
-            taken = inspect.signature(head.forward).parameters.values()
-            of_head = [parameter.name for parameter in taken if parameter.kind is not parameter.VAR_KEYWORD]
-            columns = dict.fromkeys([*self._signature_columns, *of_head])
-            # What the model itself does not name is for the head, which takes no column of that name.
-            self._signature_columns = [name for name in columns if name != "kwargs"]
 
 
 def _named(examples: Any) -> str:

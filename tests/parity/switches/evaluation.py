@@ -1,6 +1,6 @@
 """Switches of evaluations and predictions."""
 
-from portico.accelerator import FacadeAccelerator
+from portico.accelerator.facade_accelerator import FacadeAccelerator
 from portico.evaluation.session import EvaluationSession
 from portico.module import TrainerModule
 

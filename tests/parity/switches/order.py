@@ -5,6 +5,7 @@ import itertools
 from torch.utils.data import DataLoader, RandomSampler
 
 from portico.facade.data import DataMethods
+from portico.facade.sampling import SamplingMethods
 from portico.loading.feeds import TrainFeed
 from portico.loading.samplers import SeededRandomSampler
 from portico.state import TrainingRun
@@ -66,4 +67,4 @@ def feed_without_length(patch):
 
 def costs_unknown(patch):
     """Batches are not made of examples that cost as much together."""
-    patch.setattr(DataMethods, "_batch_rebalanced", lambda self, dataset: RandomSampler(dataset))
+    patch.setattr(SamplingMethods, "_batch_rebalanced", lambda self, dataset: RandomSampler(dataset))

@@ -79,7 +79,7 @@ def test_sweep_group_needs_no_flag(train, tmp_path):
 
 
 def test_no_experiment_lists_them(train, capsys, tmp_path):
-    code = train(argv=["train.py"])
+    code = train(arguments=())
     names = ", ".join(experiment_names())
     assert_refused(capsys, code, "No experiment was chosen", f"there are: {names}.", "+experiment=")
     assert not list(tmp_path.iterdir())
@@ -98,7 +98,7 @@ def test_unknown_key_ends_a_sweep_at_its_first_run(train, capsys, tmp_path):
 
 
 def test_experiment_without_its_plus_sign(train, capsys):
-    code = train(argv=["train.py", "experiment=mrc"])
+    code = train(arguments=("experiment=mrc",))
     assert_refused(capsys, code, "Could not override 'experiment'", "use +experiment=mrc")
 
 

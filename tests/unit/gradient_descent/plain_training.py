@@ -5,20 +5,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from portico.gradient_descent import GradientDescentTrainer
+from unit.toy import Points
 
 
-class NoisyPoints(Dataset):
+class NoisyPoints(Points):
     """Points of a linear rule; each look at one draws noise from torch's global generator."""
-
-    def __init__(self, size: int = 10, seed: int = 0) -> None:
-        self.x = torch.randn(size, 3, generator=torch.Generator().manual_seed(seed))
-        self.y = self.x @ torch.tensor([[1.0], [-2.0], [0.5]])
-
-    def __len__(self) -> int:
-        return len(self.x)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"x": self.x[index] + 0.1 * torch.rand(3), "labels": self.y[index]}

@@ -1,8 +1,6 @@
 """Objects from names and configurations."""
 
 import functools
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -377,12 +375,6 @@ def test_a_wrong_part_is_refused_before_anything_is_frozen(parts, match):
 def test_a_wrong_value_is_refused_when_the_part_is_built(parts, match):
     with pytest.raises(ConfigurationError, match=match):
         built(**parts)
-
-
-def test_importing_the_base_registers_the_trainers():
-    script = "from portico.gradient_descent import Trainer; print(Trainer.list_available())"
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "['gradient_descent', 'no_op']"
 
 
 def test_a_trainer_of_a_configuration():

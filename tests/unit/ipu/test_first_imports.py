@@ -1,19 +1,13 @@
 """Any module of the room can be the first that a process imports."""
 
-import subprocess
-import sys
-
-import pytest
+from fresh_process import assert_runs_anew
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_any_module_can_come_first():
+    assert_runs_anew(
         "from portico import IPUStrategy",
         "import portico.ipu.data",
         "import portico.ipu.precision",
         "from portico import IPUGradientDescentTrainer",
-    ],
-)
-def test_works(statement):
-    subprocess.run([sys.executable, "-W", "ignore", "-c", statement], check=True, capture_output=True)
+        after=["transformers", "lightning.pytorch"],
+    )

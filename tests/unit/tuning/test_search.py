@@ -10,7 +10,7 @@ import pytest
 from transformers.trainer_utils import HPSearchBackend
 
 import portico
-from portico.accelerator import FacadeAccelerator
+from portico.accelerator.facade_accelerator import FacadeAccelerator
 from portico.errors import InputError
 from portico.tuning.optuna_backend import OptunaBackend
 from portico.tuning.ray_backend import RayBackend

@@ -1,15 +1,16 @@
 """Adam for a model in which only some gradients are sparse."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from portico.gradient_descent.errors import ConfigurationError
+from portico.parameter_updates import ParameterwiseOptimizer
 
 
-class DenseSparseAdam(torch.optim.Optimizer):
+class DenseSparseAdam(ParameterwiseOptimizer):
     """Adam that leaves the moments of rows without a gradient alone, where a gradient is sparse.
 
     A dense gradient is treated as by Adam, a sparse one as by ``torch.optim.SparseAdam``; which it is shows at each
@@ -34,19 +35,6 @@ class DenseSparseAdam(torch.optim.Optimizer):
                 "both betas to 0 or more and below 1."
             )
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step; return what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]

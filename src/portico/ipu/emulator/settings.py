@@ -14,14 +14,12 @@ class EmulatorSettings:
 
     Args:
         num_ipus: IPUs of the machine, 64 at most; programs that are attached hold theirs.
-        ipu_memory_bytes: On-chip memory of an IPU, for reports.
         strict: Refuse models whose shapes or branches depend on data, by a trace without data at compilation.
         keeps_float64: Compute doubles as doubles, where a device has single precision; for numeric proofs.
         seed: Seed of devices whose options name none.
     """
 
     num_ipus: int = MOST_IPUS
-    ipu_memory_bytes: int = 900 * 1024**2
     strict: bool = False
     keeps_float64: bool = False
     seed: int = 42

@@ -10,20 +10,19 @@ import torch
 from torch import Tensor
 from transformers import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    AutoConfig,
     GenerationMixin,
     PreTrainedConfig,
-    PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutput
 
 from portico.errors import InputError, InputKeyError, InputTypeError
+from portico.mrc.models.by_config import ModelByConfig
 
 # The head is the language model head of the encoder-decoder itself.
 FID_HEAD: Mapping[str, None] = {"fid_head": None}
 
 
-class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
+class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
     """An encoder-decoder, such as BART or T5, that reads several passages for each question.
 
     Its inputs have a dimension more, ``[B, N, L]`` for ``N`` passages; with the usual ``[B, L]`` it is the plain
@@ -34,7 +33,7 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
 
     Args:
         config: Configuration of the encoder-decoder.
-        task_heads: ``FID_HEAD``, the one head there is.
+        task_heads: ``FID_HEAD``, the one head there is; or nothing.
 
     Raises:
         InputTypeError: If it is this class that is instantiated, and not one made for an encoder-decoder.
@@ -44,13 +43,13 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
     # The loss is a mean of its batch, as in the plain models.
     accepts_loss_kwargs = False
 
-    def __init__(self, config: PreTrainedConfig, task_heads: Mapping[str, Any] = FID_HEAD) -> None:
+    def __init__(self, config: PreTrainedConfig, task_heads: Mapping[str, Any] | None = None) -> None:
         if not self.base_model_prefix:
             raise InputTypeError(
                 f"`{type(self).__name__}` itself has no encoder and no decoder; make a model with "
                 "`from_config(config, path)` or `from_pretrained(path)`."
             )
-        _check_heads(task_heads)
+        _check_heads(FID_HEAD if task_heads is None else task_heads)
         super().__init__(config)
 
     @classmethod
@@ -68,38 +67,6 @@ class FiDModelForDownstreamTasks(PreTrainedModel, GenerationMixin):
         plain: Any = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
         name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
         return type(name, (cls, plain), {"config_class": type(config), "__module__": __name__})
-
-    @classmethod
-    def from_config(
-        cls, config: PreTrainedConfig, *args: Any, task_heads: Mapping[str, Any] = FID_HEAD, **options: Any
-    ) -> Any:
-        """Return a model on the encoder-decoder of ``config``.
-
-        Args:
-            config: Its configuration.
-            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
-            task_heads: ``FID_HEAD``, the one head there is.
-            **options: Further options of ``from_pretrained``.
-        """
-        model_class = cls.model_class_from_config(config)
-        if not args:
-            return model_class(config, task_heads)
-        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
-        """Load the weights of a plain encoder-decoder, or of one saved from this class: they are the same.
-
-        Args:
-            name_or_path: Folder or name.
-            *args: See ``PreTrainedModel.from_pretrained``.
-            config: Its configuration; by default the one beside the weights.
-            **options: See there.
-        """
-        if cls.base_model_prefix:
-            return super().from_pretrained(name_or_path, *args, config=config, **options)
-        config = AutoConfig.from_pretrained(name_or_path) if config is None else config
-        return cls.from_config(config, name_or_path, *args, **options)
 
     def set_task_head(self, task_head: str) -> None:
         """Accept the one head there is, as the models with exchangeable heads are told theirs.

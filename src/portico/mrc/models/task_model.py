@@ -5,9 +5,10 @@ from copy import deepcopy
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from portico.errors import InputError, InputKeyError, InputTypeError
+from portico.mrc.models.by_config import ModelByConfig
 from portico.mrc.models.encoders import encoder_class, new_encoder
 from portico.mrc.models.heads import HEAD_CLASSES
 from portico.mrc.models.heads.task_head import TaskHead
@@ -15,7 +16,7 @@ from portico.mrc.models.heads.task_head import TaskHead
 TaskHeads: TypeAlias = Mapping[str, type[TaskHead]]
 
 
-class ModelForDownstreamTasks(PreTrainedModel):
+class ModelForDownstreamTasks(ModelByConfig):
     """A pretrained encoder under one of several heads, which share its weights.
 
     The class of a model depends on its encoder: make models with :meth:`from_config`, or load saved ones with
@@ -68,38 +69,6 @@ class ModelForDownstreamTasks(PreTrainedModel):
         )
         name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
         return type(name, (cls, family), {"config_class": type(config), "__module__": __name__})
-
-    @classmethod
-    def from_config(
-        cls, config: PreTrainedConfig, *args: Any, task_heads: TaskHeads | None = None, **options: Any
-    ) -> Any:
-        """Return a model on the encoder of ``config``.
-
-        Args:
-            config: Configuration of the encoder.
-            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
-            task_heads: Classes of the heads by name; by default those that ``config`` names.
-            **options: Further options of ``from_pretrained``.
-        """
-        model_class = cls.model_class_from_config(config)
-        if not args:
-            return model_class(config, task_heads)
-        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
-        """Load a model with its heads.
-
-        Args:
-            name_or_path: Folder or name.
-            *args: See ``PreTrainedModel.from_pretrained``.
-            config: Its configuration; by default the one beside the weights.
-            **options: See there; and ``task_heads``, by default those of the configuration.
-        """
-        if cls.base_model_prefix:
-            return super().from_pretrained(name_or_path, *args, config=config, **options)
-        config = AutoConfig.from_pretrained(name_or_path) if config is None else config
-        return cls.from_config(config, name_or_path, *args, **options)
 
     @property
     def model_(self) -> Any:

@@ -35,15 +35,11 @@ class Document:
         tokens: The tokens.
         context: The tokens with one blank between two.
         starts: Where each token begins in the context.
-        byte_starts: Where each token begins in the HTML page, in bytes; empty in the simplified form.
-        byte_ends: Where each token ends in the HTML page, in bytes; empty in the simplified form.
     """
 
     tokens: Sequence[str]
     context: str
     starts: Sequence[int]
-    byte_starts: Sequence[int]
-    byte_ends: Sequence[int]
 
     def chars(self, start_token: int, end_token: int) -> Span:
         """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; null stays null.
@@ -111,14 +107,7 @@ def read_document(raw: Any) -> Document:
 def _document(rows: Sequence[Mapping[str, Any]]) -> Document:
     tokens = [row["token"] for row in rows]
     starts = list(accumulate((len(token) + 1 for token in tokens), initial=0))[:-1]
-    bytes_known = bool(rows) and "start_byte" in rows[0]
-    return Document(
-        tokens,
-        " ".join(tokens),
-        starts,
-        [row["start_byte"] for row in rows] if bytes_known else [],
-        [row["end_byte"] for row in rows] if bytes_known else [],
-    )
+    return Document(tokens, " ".join(tokens), starts)
 
 
 def passage_spans(raw: Any, document: Document) -> list[Span]:

@@ -42,12 +42,10 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: Features; by default the trainer's own. A dict of them is evaluated one by one, with the
-                key in the names of metrics and files.
-            eval_examples: The examples they are features of; by default the trainer's own. A dict with the same keys
-                where the features are one.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name, and of the files.
+            eval_dataset: As of :meth:`portico.mrc.trainer.MRCTrainer.evaluate`, like what follows.
+            eval_examples: See there.
+            ignore_keys: See there.
+            metric_key_prefix: See there.
             **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
         """
         return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)

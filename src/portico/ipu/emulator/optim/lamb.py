@@ -1,17 +1,18 @@
 """LAMB."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from portico.ipu.emulator.optim.optimizer import Optimizer
 from portico.ipu.emulator.optim.rules import LambRule
+from portico.parameter_updates import ParameterwiseOptimizer
 
 _DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "max_weight_norm": 65500.0}
+_RULE = LambRule()
 
 
-class LAMB(Optimizer, torch.optim.Optimizer):
+class LAMB(Optimizer, ParameterwiseOptimizer):
     """Adam whose steps are scaled, weight by weight, to the norm of the weight.
 
     Args:
@@ -58,19 +59,8 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         self.bias_correction = bias_correction
         super().__init__(params, {**options, "bias_correction": bias_correction})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update weights on the host."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        rule = LambRule()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                state["step"] = state.get("step", 0) + 1
-                rule.update(parameter, parameter.grad, state, group, state["step"])
-        return loss
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        state["step"] = state.get("step", 0) + 1
+        assert parameter.grad is not None
+        _RULE.update(parameter, parameter.grad, state, group, state["step"])

@@ -19,7 +19,7 @@ from portico.mrc.report.html.explorer_data import ExplorerData
 from portico.mrc.report.html.markup import escaped
 from portico.mrc.report.html.page import Section, page, panels, small_panels
 from portico.mrc.report.html.settings import differing, settings_tables
-from portico.mrc.report.html.tables import difference_table, direction, share_bar
+from portico.mrc.report.html.tables import DIFFERENCES, direction, share_bar
 from portico.mrc.report.html.tiles import num_questions
 from portico.mrc.report.record import RunRecord
 from portico.mrc.report.results import QuestionResult
@@ -119,7 +119,7 @@ def _tables(first: Results, second: Results, groupings: Sequence[Slicing]) -> st
             for name, places in members.items()
         ]
         links = [group_link(number, name) for name in members]
-        tables.append(difference_table(slicing.title, slicing.column, groups, links))
+        tables.append(DIFFERENCES.html(slicing.title, slicing.column, groups, links))
     return panels(*tables)
 
 

@@ -18,7 +18,7 @@ from portico.mrc.report.html.markup import escaped
 from portico.mrc.report.html.page import Section, page, panels, small_panels
 from portico.mrc.report.html.reliability_chart import reliability_chart
 from portico.mrc.report.html.settings import settings_tables
-from portico.mrc.report.html.tables import group_table, share_bar
+from portico.mrc.report.html.tables import SCORES, share_bar
 from portico.mrc.report.html.tiles import lead, tiles, tiles_html
 from portico.mrc.report.record import RunRecord
 from portico.mrc.report.results import QuestionResult
@@ -71,7 +71,7 @@ def _group_table(number: int, slicing: Slicing, results: Sequence[QuestionResult
     members = slicing.members(results)
     groups = [score(name, [results[place] for place in places]) for name, places in members.items()]
     links = [group_link(number, name) for name in members]
-    return group_table(slicing.title, slicing.column, groups, links)
+    return SCORES.html(slicing.title, slicing.column, groups, links)
 
 
 def _confidence(record: RunRecord) -> str:

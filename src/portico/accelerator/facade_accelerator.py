@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.accelerator_surface import AcceleratorSurface
+from portico.accelerator.surface import AcceleratorSurface
 from portico.distributed.process_group import ProcessGroup
 from portico.loading.loaders import LookAheadLoader, skip_first_batches
 from portico.loading.prepared_loaders import prepare_loader

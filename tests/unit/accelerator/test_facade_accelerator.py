@@ -4,7 +4,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader
 
 import portico
-from portico.accelerator import FacadeAccelerator
+from portico.accelerator.facade_accelerator import FacadeAccelerator
 from portico.loading.loaders import LookAheadLoader
 from unit.toy import Line, toy_trainer
 

@@ -1,0 +1,34 @@
+"""Python code that is run where nothing of portico was imported before."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+# A fork starts with what its parent imported: big packages are imported once for all pieces of code.
+_FORKS = """
+import importlib, os, sys, traceback
+
+packages, *codes = sys.argv[1:]
+for name in packages.split():
+    importlib.import_module(name)
+assert not any(name.partition(".")[0] == "portico" for name in sys.modules)
+for code in codes:
+    child = os.fork()
+    if not child:
+        try:
+            exec(code, {})
+        except BaseException:
+            traceback.print_exc()
+            print("in a fresh process:", code, file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit(1)
+"""
+
+
+def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
+    """Run each piece of code in a process of its own that has imported the packages ``after`` and no others."""
+    command = [sys.executable, "-W", "ignore", "-c", _FORKS, " ".join(after), *codes]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
