@@ -44,6 +44,20 @@ class Heads(nn.Module):
         return self.last(heads.transpose(1, 2).reshape(rows, length, width))
 
 
+class Overwriting(nn.Module):
+    """Changes its input, which a linear layer reads and which is returned to its owner."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x.mul_(2)
+        x[:, 0] = 1
+        return self.linear(x)
+
+
 class Printing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,6 +85,13 @@ def test_a_view_of_what_lies_otherwise_in_onnxruntime():
         gradients.append([parameter.grad.clone() for parameter in net.parameters()])
         restore(net)
     torch.testing.assert_close(*gradients)
+
+
+def test_an_input_that_the_model_overwrites_is_overwritten():
+    net, x = portico.ort.compile(Overwriting()), torch.randn(3, 4)
+    found, expected = x.clone(), x.clone()
+    torch.testing.assert_close(net(found), Overwriting()(expected))
+    torch.testing.assert_close(found, expected)
 
 
 def test_evaluation_has_a_graph_of_its_own_that_sees_new_weights():

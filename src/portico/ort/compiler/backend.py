@@ -15,7 +15,7 @@ from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.fallbacks import run_in_torch
 from portico.ort.compiler.fingerprint import fingerprint
 from portico.ort.compiler.partition import partitioned
-from portico.ort.compiler.randomness import multiply_gradients_with_noise
+from portico.ort.compiler.randomness import describe_redrawn_noise, multiply_gradients_with_noise
 from portico.ort.compiler.translation import translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime.cache import SessionCache
@@ -50,7 +50,9 @@ def make_backend(
 def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Cut the graph of a forward and its backward in two, where the least has to be kept between them."""
     multiply_gradients_with_noise(joint.graph)
-    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    describe_redrawn_noise(joint.graph, backward.graph)
+    return forward, backward
 
 
 @register_backend(name="portico_ort")

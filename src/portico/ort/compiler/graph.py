@@ -34,6 +34,7 @@ class Graph:
         self._made: dict[Any, Value] = {}
         self._computed: set[str] = set()
         self._returned: set[str] = set()
+        self._transposed: set[str] = set()
 
     def op(self, op_type: str, *inputs: Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add a node and return its output, or a tuple of several.
@@ -59,6 +60,8 @@ class Graph:
             )
         )
         self._computed.update(value.name for value in values)
+        if op_type == "Transpose":
+            self._transposed.add(values[0].name)
         return values[0] if outputs == 1 else tuple(values)
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
@@ -136,8 +139,9 @@ class Graph:
         """Declare an output of the graph, under a name of its own if it has one."""
         if name is not None:
             self.nodes.append(helper.make_node("Identity", [value.name], [name]))
-        elif value.name not in self._computed or value.name in self._returned:
-            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own.
+        elif value.name not in self._computed or value.name in self._returned | self._transposed:
+            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own; and
+            # ONNX Runtime makes a transpose a part of the product that reads it, even if it is an output as well.
             name = self.op("Identity", value).name
         else:
             name = value.name
