@@ -59,7 +59,7 @@ class ORTTrainingArguments(TrainingArguments):
         """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
 
         Raises:
-            InputError: If ``onnx_log_level`` is no level.
+            InputError: If ``onnx_log_level`` is no level, or ``torch_compile`` names another compiler.
         """
         fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if fused:
@@ -70,6 +70,11 @@ class ORTTrainingArguments(TrainingArguments):
         if str(self.onnx_log_level).upper() not in _LOG_LEVELS:
             raise InputError(
                 f"`onnx_log_level={self.onnx_log_level!r}` is no level; set it to one of {', '.join(_LOG_LEVELS)}."
+            )
+        if self.torch_compile:
+            raise InputError(
+                "`torch_compile` and its options compile for another backend than ONNX Runtime, for which the model "
+                "is compiled anyway; leave them out."
             )
 
     @property

@@ -94,6 +94,16 @@ def test_an_input_that_the_model_overwrites_is_overwritten():
     torch.testing.assert_close(found, expected)
 
 
+def test_a_graph_may_be_gone_through_backward_twice():
+    gradients = []
+    for net in (portico.ort.compile(make_net()), make_net()):
+        y = net(torch.ones(3, 4))
+        y.sum().backward(retain_graph=True)
+        y.square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
 def test_evaluation_has_a_graph_of_its_own_that_sees_new_weights():
     net, x = portico.ort.compile(make_net()), torch.randn(3, 4)
     for _ in range(2):

@@ -10,6 +10,7 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import fx
 from torch._dynamo import register_backend
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 
 from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.fallbacks import run_in_torch
@@ -76,6 +77,7 @@ class _Builder:
 
     def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         start = time.perf_counter()
+        _keep_saved_tensors()
         whole = partitioned(module)
         record = GraphRecord(kind)
         device = device_of(example_inputs)
@@ -94,6 +96,13 @@ class _Builder:
         record.build_seconds = time.perf_counter() - start
         self._report.graphs.append(record)
         return make_boxed_func(whole.forward)
+
+
+def _keep_saved_tensors() -> None:
+    """Let a graph have several backward passes: ONNX Runtime writes over nothing that the forward saved for them."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 class _Called(torch.nn.Module):
