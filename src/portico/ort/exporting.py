@@ -17,10 +17,14 @@ _ASSERTIONS = {
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 }
+# Rows, tokens, and what there is of each token.
+_LARGEST_RANK_OF_SEQUENCES = 3
 
 
 def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
-    """Trace ``model``, in evaluation mode, for inputs whose first two dimensions are dynamic.
+    """Trace ``model``, in evaluation mode, for inputs of which rows and length are dynamic.
+
+    These are the first two dimensions, and of images, which have four or more, the first alone.
 
     Args:
         model: A model that takes its inputs by name.
@@ -97,7 +101,11 @@ def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> Export
 
 
 def _dynamic_shapes(inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
-    return {name: dict.fromkeys(range(min(tensor.dim(), 2)), Dim.AUTO) for name, tensor in inputs.items()}
+    return {name: dict.fromkeys(range(_num_dynamic(tensor)), Dim.AUTO) for name, tensor in inputs.items()}
+
+
+def _num_dynamic(tensor: torch.Tensor) -> int:
+    return 1 if tensor.dim() > _LARGEST_RANK_OF_SEQUENCES else min(tensor.dim(), 2)
 
 
 def _in_one_line(error: Exception) -> str:

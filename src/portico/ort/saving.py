@@ -23,8 +23,7 @@ _LARGEST_MESSAGE = 2**31 - 1
 def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
     """Write ``model`` as an ONNX file that needs nothing but a runtime.
 
-    The first two dimensions of every input are dynamic. Outputs have the names that the model gives them, or
-    ``output_0`` and so on.
+    Rows and length are dynamic. Outputs have the names that the model gives them, or ``output_0`` and so on.
 
     Args:
         model: A model that takes its inputs by name.
@@ -43,7 +42,7 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
     proto = translate(program.graph_module, weights=_weights(program), output_names=output_names)
     # About calls from torch; users of the file have nothing to do with it.
     del proto.metadata_props[:]
-    _name_inputs(proto, list(inputs))
+    _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(proto, path)
@@ -91,15 +90,28 @@ def _weights(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
     }
 
 
-def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> None:
-    """Call inputs and their dynamic dimensions by names that a user knows."""
+def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> dict[str, str]:
+    """Call inputs and their dynamic dimensions by names that a user knows; return those of the dimensions."""
     new_names = {value.name: name for value, name in zip(proto.graph.input, names, strict=True)}
+    dim_names: dict[str, str] = {}
     for value in proto.graph.input:
         value.name = new_names[value.name]
         prefix = "decoder_" if value.name.startswith("decoder_") else ""
         axis_names = ("batch_size", f"{prefix}sequence_length")
         for dim, axis_name in zip(value.type.tensor_type.shape.dim, axis_names, strict=False):
             if dim.dim_param:
-                dim.dim_param = axis_name
+                dim.dim_param = dim_names.setdefault(dim.dim_param, axis_name)
     for node in proto.graph.node:
         node.input[:] = [new_names.get(name, name) for name in node.input]
+    return dim_names
+
+
+def _name_output_dimensions(proto: onnx.ModelProto, program: ExportedProgram, dim_names: Mapping[str, str]) -> None:
+    """Tell the sizes of outputs: numbers, or the names of dimensions of the inputs."""
+    nodes: Any = program.graph.output_node().args[0]
+    for value, node in zip(proto.graph.output, nodes, strict=True):
+        for dim, size in zip(value.type.tensor_type.shape.dim, node.meta["val"].shape, strict=True):
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif str(size) in dim_names:
+                dim.dim_param = dim_names[str(size)]

@@ -78,7 +78,8 @@ class ORTMethods(OldOptimumArguments):
     @property
     def ort_report(self) -> Report | None:
         """What ran where, or ``None`` before the model was called."""
-        call = compiled_call(self.model)
+        # A search for hyperparameters leaves no model behind.
+        call = None if self.model is None else compiled_call(self.model)
         return call.report if call is not None else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:

@@ -59,6 +59,54 @@ def test_outputs_without_names_are_numbered(num_outputs, names, tmp_path):
     np.testing.assert_allclose(session.run(names[:1], {"x": x.numpy()})[0], model.linear(x).detach(), atol=1e-6)
 
 
+class Echo(nn.Module):
+    """Uses one weight twice, returns one tensor twice, and holds what it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.scores, self.unused = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), nn.Linear(4, 4)
+        self.scores.weight = self.embedding.weight
+
+    def forward(self, input_ids):
+        logits = self.scores(self.embedding(input_ids))
+        return {"logits": logits, "same": logits}
+
+
+def test_sizes_are_named_and_a_weight_is_stored_once(tmp_path):
+    path = save_onnx(Echo(), {"input_ids": torch.randint(9, (2, 5))}, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(path)
+    shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}
+    assert shapes == {
+        "input_ids": ["batch_size", "sequence_length"],
+        "logits": ["batch_size", "sequence_length", 9],
+        "same": ["batch_size", "sequence_length", 9],
+    }
+    assert [each.name for each in onnx.load(path).graph.initializer if list(each.dims) == [9, 4]] == ["scores.weight"]
+    assert not [each.name for each in onnx.load(path).graph.initializer if each.name.startswith("unused")]
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+
+    def forward(self, pixel_values):
+        return {"logits": self.layers(pixel_values)}
+
+
+def test_images_have_one_dynamic_dimension_and_batch_norm_its_running_statistics(tmp_path):
+    model = Images()
+    model(torch.randn(6, 3, 8, 8))
+    path = save_onnx(model, {"pixel_values": torch.randn(2, 3, 8, 8)}, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(path)
+    assert session.get_inputs()[0].shape == ["batch_size", 3, 8, 8]
+    assert session.get_outputs()[0].shape == ["batch_size", 2]
+    x = torch.randn(5, 3, 8, 8)
+    (found,) = session.run(None, {"pixel_values": x.numpy()})
+    np.testing.assert_allclose(found, model.eval()(x)["logits"].detach(), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [

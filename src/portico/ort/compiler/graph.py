@@ -156,7 +156,7 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def _drop_unused(self) -> None:
-        """Leave out what nobody reads: nodes, and outputs behind those that are read; ONNX Runtime computes them."""
+        """Leave out what nobody reads: constants, nodes, and outputs behind those that are read."""
         used = {value.name for value in self.outputs}
         kept = []
         for node in reversed(self.nodes):
@@ -167,6 +167,7 @@ class Graph:
             used.update(node.input)
             kept.append(node)
         self.nodes = kept[::-1]
+        self.initializers = [constant for constant in self.initializers if constant.name in used]
 
     def weight(self, name: str, tensor: torch.Tensor) -> Value:
         """Return a tensor that is stored in the model under ``name``."""

@@ -54,6 +54,23 @@ def native_batch_norm_functional(
     return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
 
 
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def native_batch_norm_no_training(
+    context: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    mean, _, rstd = _statistics(context, x, running_mean, running_var, False, eps)
+    # There are no statistics of the batch.
+    nothing = context.graph.constant([], context.out[1].dtype)
+    return _batch_normalized(context, x, weight, bias, mean, rstd), nothing, nothing
+
+
 @lowers(aten.native_batch_norm_backward.default)
 def native_batch_norm_backward(
     context: Context,
