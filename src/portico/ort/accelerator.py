@@ -13,15 +13,16 @@ class ORTAccelerator(Accelerator):
     """ONNX Runtime, on the CPU or, where its CUDA provider is installed, on CUDA devices.
 
     It says where tensors are; that models run in ONNX Runtime is the strategy's doing: choose ``strategy="ort"`` too.
+
+    Raises:
+        InputError: If ONNX Runtime is not installed; names the extra to install.
     """
 
-    def setup_device(self, device: torch.device) -> None:
-        """Check that ONNX Runtime is there for ``device``.
-
-        Raises:
-            InputError: Names the extra to install.
-        """
+    def __init__(self) -> None:
         require()
+
+    def setup_device(self, device: torch.device) -> None:
+        """Prepare ``device``."""
         if device.type == "cuda":
             CUDAAccelerator().setup_device(device)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
 from torch.fx.experimental import _config as fx_config
 
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.ort.packages import require
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings
@@ -44,9 +44,11 @@ def compile(
         ``model`` itself.
 
     Raises:
-        InputError: If ONNX Runtime is not installed.
+        InputError: If ONNX Runtime is not installed (a ``TypeError`` too if ``model`` is no module).
     """
     require()
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"`model` is a {type(model).__name__}; give a `torch.nn.Module`.")
     options = (settings or SessionSettings(), strict)
     call = model._compiled_call_impl
     if not isinstance(call, CompiledCall) or call.options != options:

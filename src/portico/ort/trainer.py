@@ -10,7 +10,7 @@ from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from portico.errors import InputTypeError
+from portico.errors import InputError, InputTypeError
 from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
 from portico.ort.compiling import compiled_call, running_in_torch
 from portico.ort.exporting import exported
@@ -89,7 +89,7 @@ class ORTMethods(OldOptimumArguments):
             InputError: If it is, and the model cannot be saved as one; before training.
         """
         saves_onnx = self.args.should_save and self.args.save_onnx
-        if saves_onnx:
+        if saves_onnx and self.train_dataset is not None:
             with running_in_torch(self.model):
                 exported(self.model, self._example_inputs())
         output = super().train(*args, **kwargs)
@@ -107,7 +107,7 @@ class ORTMethods(OldOptimumArguments):
             Path of the file.
 
         Raises:
-            InputError: If the model cannot be traced, or uses an operator that cannot be lowered.
+            InputError: If the model cannot be traced, or uses an operator that cannot be lowered; or without data.
         """
         folder = Path(output_dir or self.args.output_dir or ".")
         with running_in_torch(self.model):
@@ -133,6 +133,11 @@ class ORTMethods(OldOptimumArguments):
 
     def _example_inputs(self) -> dict[str, torch.Tensor]:
         dataset = self.train_dataset if self.train_dataset is not None else self.eval_dataset
+        if dataset is None:
+            raise InputError(
+                "A model is traced with a batch to save it as ONNX, and there is no data; give the trainer a "
+                "`train_dataset` or an `eval_dataset`."
+            )
         loader = self.get_eval_dataloader(dataset)
         # Collators may draw, and a run is to draw the same with the file and without.
         with isolate_rng():

@@ -1,12 +1,34 @@
 """Accelerators and precisions that ONNX Runtime does not compute on, or in."""
 
+import lightning
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+import portico.ort
 from portico import InputError, ORTTrainingArguments
+from portico.errors import InputTypeError
+from portico.ort import packages
 from unit.ort.test_ort_strategy import Classifier, fitted
 from unit.toy import toy_arguments
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="names a GPU where there is none")
+def test_lightning_names_the_accelerators_that_are_here():
+    with pytest.raises(MisconfigurationException, match=r"`CUDAAccelerator` can not run .*\[.*'ort'.*\]"):
+        lightning.Trainer(accelerator="cuda", logger=False)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    for make in (
+        lambda: lightning.Trainer(accelerator="ort", strategy="ort", logger=False),
+        lambda: ORTTrainingArguments(tmp_path),
+        lambda: toy_arguments(tmp_path, strategy="ort").device,
+    ):
+        with pytest.raises(InputError, match=r"needs onnxruntime and onnx, not installed here; .*portico\[ort\]"):
+            make()
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp"])
@@ -46,6 +68,35 @@ def test_bfloat16_is_mixed_where_the_model_is(tmp_path):
     assert set(model.seen) == {(True, torch.bfloat16)}
 
 
-def test_another_compiler_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"compile for another backend than ONNX Runtime, .* anyway; leave them"):
-        toy_arguments(tmp_path, ORTTrainingArguments, torch_compile=True)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"torch_compile": True}, "compile for another backend than ONNX Runtime, .* anyway; leave them out"),
+        ({"onnx_log_level": 9}, "`onnx_log_level=9` is no level; set it to one of VERBOSE, INFO"),
+        ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
+        ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
+        ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a text, or null"),
+        ({"onnx_prefix": "models/mine"}, "`onnx_prefix='models/mine'` is no name for a file; give one without folder"),
+        ({"onnx_prefix": "mine.onnx"}, "`onnx_prefix='mine.onnx'` is no name for a file; .* without `.onnx`"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        toy_arguments(tmp_path, ORTTrainingArguments, **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_threads": 0}, "`num_threads=0` is not positive; set it to 1 or more"),
+        ({"log_level": 9}, "`log_level=9` is no level; set it to a number from 0 to 4"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        portico.ort.SessionSettings(**options)
+
+
+def test_only_modules_are_compiled():
+    with pytest.raises(InputTypeError, match=r"`model` is a str; give a `torch.nn.Module`"):
+        portico.ort.compile("bert")

@@ -149,3 +149,9 @@ def test_a_run_draws_the_same_with_the_file_and_without(tmp_path):
         trainer.train()
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
+
+
+def test_a_model_is_saved_with_the_data_that_there_is(tmp_path):
+    trainer = ORTTrainer(Pair(), toy_arguments(tmp_path, ORTTrainingArguments))
+    with pytest.raises(InputError, match="there is no data; give the trainer a `train_dataset` or an `eval_dataset`"):
+        trainer.save_onnx()
