@@ -10,6 +10,7 @@ from torch import nn
 
 import portico.ort
 from portico import InputError
+from portico.ort import compiling
 from portico.ort.compiling import compiled_call, restore, running_in_torch
 from portico.ort.report import write_reports
 
@@ -160,6 +161,34 @@ def test_the_report_names_the_cause_of_a_graph_break():
     report = compiled_call(model).report
     assert any("item" in cause for cause in report.graph_breaks)
     assert "Graph break, " in str(report)
+
+
+def test_the_report_of_one_model_does_not_count_the_graph_breaks_of_another():
+    whole, cut = portico.ort.compile(make_net()), portico.ort.compile(Printing())
+    for model in (whole, cut, whole):
+        model(torch.randn(3, 4))
+    assert compiled_call(cut).report.graph_breaks
+    assert not compiled_call(whole).report.graph_breaks
+
+
+class Counting(nn.Module):
+    """Is another model at each call, as torch sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def test_strict_refuses_a_model_that_is_traced_again_and_again(monkeypatch):
+    monkeypatch.setattr(compiling, "_MOST_GRAPHS", 2)
+    model, x = portico.ort.compile(Counting(), strict=True), torch.randn(3, 4)
+    model(x), model(x)
+    with pytest.raises(InputError, match=r"`strict=True`, but the model was traced 2 times, .*; make it a tensor, or"):
+        model(x)
 
 
 def test_the_report_is_saved_as_json(tmp_path):
