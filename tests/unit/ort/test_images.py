@@ -5,8 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import portico.ort
-from portico.ort.compiling import running_in_torch
 from unit.ort.lowered import assert_agrees
 
 aten = torch.ops.aten
@@ -80,17 +78,3 @@ def test_the_first_of_equal_elements_is_the_largest():
     x = torch.tensor([[[[1.0, 1.0, 0.0, 2.0], [1.0, 0.0, 2.0, 2.0]]]])
     assert_agrees(lambda x: aten.max_pool2d_with_indices(x, [2, 2]), x)
     assert_agrees(lambda x: aten.max_pool2d_with_indices(x, [2, 2]), torch.full((1, 1, 2, 2), float("-inf")))
-
-
-@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (2, 3, 4, 4)])
-@pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_of_an_evaluation_runs_in_onnxruntime(shape, affine):
-    torch.manual_seed(0)
-    make = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)]
-    net, x = make(3, affine=affine), torch.randn(shape)
-    net(x * 3 + 1)
-    portico.ort.compile(net.eval(), strict=True)
-    with torch.no_grad():
-        found = net(x)
-        with running_in_torch(net):
-            torch.testing.assert_close(found, net(x))
