@@ -10,6 +10,7 @@ import portico.ort
 from portico import InputError, ORTTrainingArguments
 from portico.errors import InputTypeError
 from portico.ort import packages
+from portico.ort.runtime.cache import cache_folder
 from unit.ort.test_ort_strategy import Classifier, fitted
 from unit.toy import toy_arguments
 
@@ -100,3 +101,10 @@ def test_settings_out_of_range_are_refused(options, message):
 def test_only_modules_are_compiled():
     with pytest.raises(InputTypeError, match=r"`model` is a str; give a `torch.nn.Module`"):
         portico.ort.compile("bert")
+
+
+@pytest.mark.parametrize("spelling", ["off", "OFF", "Off"])
+def test_off_is_no_folder_however_it_is_spelt(spelling, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cache_folder(spelling) is None
+    assert not list(tmp_path.iterdir())
