@@ -32,7 +32,7 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
         for registry, classes in registries:
             for name, home in classes.items():
                 registry.register(
-                    name, _maker(home), description=f"{home.partition(':')[2]} of portico", override=True
+                    name, _Maker(home), description=f"{home.partition(':')[2]} of portico", override=True
                 )
 
     if _LIGHTNING in sys.modules:
@@ -41,14 +41,25 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
         sys.meta_path.insert(0, _ImportWatcher(_LIGHTNING, register))
 
 
-def _maker(home: str) -> Callable[..., Any]:
-    """Return a function that makes an object of a class, whose home may be just importing Lightning."""
-    module, _, class_name = home.partition(":")
+class _Maker:
+    """Stands for a class, whose home may be just importing Lightning: makes objects of it.
 
-    def make(**params: Any) -> Any:
-        return getattr(import_module(module), class_name)(**params)
+    Args:
+        home: ``"module:class"``.
+    """
 
-    return make
+    def __init__(self, home: str) -> None:
+        self._module, _, self._class_name = home.partition(":")
+
+    def __call__(self, **params: Any) -> Any:
+        return self._class()(**params)
+
+    def is_available(self) -> bool:
+        """Tell whether an accelerator can be used, which Lightning asks to name those that can."""
+        return bool(self._class().is_available())
+
+    def _class(self) -> Any:
+        return getattr(import_module(self._module), self._class_name)
 
 
 class _ImportWatcher(importlib.abc.MetaPathFinder):

@@ -1,9 +1,11 @@
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import Accelerator, CUDAAccelerator
 from lightning.pytorch.accelerators.cpu import CPUAccelerator
 
+from portico.errors import InputError
 from portico.ort.packages import is_available, require
 
 
@@ -11,17 +13,32 @@ class ORTAccelerator(Accelerator):
     """ONNX Runtime, on the CPU or, where its CUDA provider is installed, on CUDA devices.
 
     It says where tensors are; that models run in ONNX Runtime is the strategy's doing: choose ``strategy="ort"`` too.
+
+    Raises:
+        InputError: If ONNX Runtime is not installed; names the extra to install.
     """
 
-    def setup_device(self, device: torch.device) -> None:
-        """Check that ONNX Runtime is there for ``device``.
-
-        Raises:
-            InputError: Names the extra to install.
-        """
+    def __init__(self) -> None:
         require()
+
+    def setup_device(self, device: torch.device) -> None:
+        """Prepare ``device``."""
         if device.type == "cuda":
             CUDAAccelerator().setup_device(device)
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Check that the strategy runs the model in ONNX Runtime.
+
+        Raises:
+            InputError: If it would run in torch.
+        """
+        from portico.ort.strategy import RunsInORT
+
+        if not isinstance(trainer.strategy, RunsInORT):
+            raise InputError(
+                f"`accelerator='ort'`, but {type(trainer.strategy).__name__} would run the model in torch; set "
+                "`strategy='ort'` too, or `strategy='ort_ddp'` for several devices."
+            )
 
     def teardown(self) -> None:
         """Nothing is left behind."""

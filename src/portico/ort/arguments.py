@@ -7,10 +7,8 @@ from transformers.training_args import OptimizerNames
 from transformers.utils.generic import ExplicitEnum
 
 from portico.arguments import TrainingArguments
-from portico.errors import InputError
+from portico.ort.argument_checks import LOG_LEVELS, check_arguments
 from portico.ort.settings import SessionSettings
-
-_LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 
 
 class ORTOptimizerNames(ExplicitEnum):
@@ -48,7 +46,7 @@ class ORTTrainingArguments(TrainingArguments):
     save_onnx: bool = field(default=False, metadata={"help": "Write the trained model as an ONNX file."})
     onnx_prefix: str | None = field(default=None, metadata={"help": "Name of the ONNX file, without its ending."})
     onnx_log_level: str = field(
-        default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(_LOG_LEVELS)}
+        default="WARNING", metadata={"help": "Least severity that is printed.", "choices": list(LOG_LEVELS)}
     )
     onnx_cache_dir: str | None = field(default=None, metadata={"help": "Folder of prepared graphs, or 'off'."})
     onnx_profile: bool = field(default=False, metadata={"help": "Measure the time in each kind of operator."})
@@ -59,7 +57,7 @@ class ORTTrainingArguments(TrainingArguments):
         """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
 
         Raises:
-            InputError: If ``onnx_log_level`` is no level.
+            InputError: As :func:`~portico.ort.argument_checks.check_arguments`.
         """
         fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if fused:
@@ -67,16 +65,13 @@ class ORTTrainingArguments(TrainingArguments):
         super().__post_init__()
         if fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
-        if str(self.onnx_log_level).upper() not in _LOG_LEVELS:
-            raise InputError(
-                f"`onnx_log_level={self.onnx_log_level!r}` is no level; set it to one of {', '.join(_LOG_LEVELS)}."
-            )
+        check_arguments(self)
 
     @property
     def session_settings(self) -> SessionSettings:
         """How ONNX Runtime runs the graphs."""
         return SessionSettings(
-            log_level=_LOG_LEVELS.index(self.onnx_log_level.upper()),
+            log_level=LOG_LEVELS.index(self.onnx_log_level.upper()),
             cache_dir=self.onnx_cache_dir,
             profile=self.onnx_profile,
         )

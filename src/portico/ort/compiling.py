@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
+from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError
 from torch.fx.experimental import _config as fx_config
 
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.ort.packages import require
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings
@@ -44,9 +44,11 @@ def compile(
         ``model`` itself.
 
     Raises:
-        InputError: If ONNX Runtime is not installed.
+        InputError: If ONNX Runtime is not installed (a ``TypeError`` too if ``model`` is no module).
     """
     require()
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"`model` is a {type(model).__name__}; give a `torch.nn.Module`.")
     options = (settings or SessionSettings(), strict)
     call = model._compiled_call_impl
     if not isinstance(call, CompiledCall) or call.options != options:
@@ -109,7 +111,7 @@ class CompiledCall:
         """Call the module."""
         if not self.is_on:
             return self._in_torch(*args, **kwargs)
-        with _tracing_options(), _plain_errors():
+        with _tracing_options(), _plain_errors(), self.report.counting_breaks():
             return self._compiled(*args, **kwargs)
 
 
@@ -155,4 +157,10 @@ def _plain_errors() -> Iterator[None]:
         raise InputError(
             f"`strict=True`, but torch cannot trace the model in one piece: {error} Change that line of the model, or "
             "leave `strict` out to run it in several pieces."
+        ) from error
+    except FailOnRecompileLimitHit as error:
+        raise InputError(
+            f"`strict=True`, but the model was traced {_MOST_GRAPHS} times, since it changes a number that torch "
+            "takes for a constant, which torch's warning names; make it a tensor, or leave `strict` out to run it in "
+            "torch from here on."
         ) from error

@@ -5,7 +5,8 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,21 @@ class Report:
     fallbacks: dict[str, Fallback] = field(default_factory=dict)
     profiled: list[Any] = field(default_factory=list)
     _operator_seconds: Counter[str] = field(default_factory=Counter)
-    _breaks_before: Counter[str] = field(default_factory=lambda: Counter(counters["graph_break"]))
+    _graph_breaks: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def counting_breaks(self) -> Iterator[None]:
+        """Count the graph breaks that torch makes meanwhile: it counts those of all models together."""
+        before = Counter(counters["graph_break"])
+        try:
+            yield
+        finally:
+            self._graph_breaks += Counter(counters["graph_break"]) - before
 
     @property
     def graph_breaks(self) -> dict[str, int]:
         """Causes for which torch cut a model into several graphs, and how often each did."""
-        return dict(Counter(counters["graph_break"]) - self._breaks_before)
+        return dict(self._graph_breaks)
 
     @property
     def num_built(self) -> int:

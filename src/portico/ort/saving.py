@@ -1,6 +1,6 @@
 """A trained model as an ONNX file."""
 
-import warnings
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,32 +8,25 @@ from typing import Any
 import onnx
 import torch
 from torch import nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from portico.errors import InputError
-from portico.ort.packages import require
+from portico.ort.exporting import exported
 
 # Torch's own exporter needs onnxscript, which an installation with `portico[ort]` may lack; the compiler's table of
 # lowerings makes the same file without it.
 
 # What a protobuf message can hold; weights beyond it go into a file of their own.
 _LARGEST_MESSAGE = 2**31 - 1
-# What an export checks about its inputs; they compute nothing.
-_ASSERTIONS = {
-    torch.ops.aten._assert_scalar.default,
-    torch.ops.aten._assert_tensor_metadata.default,
-    torch.ops.aten.sym_constrain_range_for_size.default,
-}
 
 
 def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
     """Write ``model`` as an ONNX file that needs nothing but a runtime.
 
-    The first two dimensions of every input are dynamic. Outputs have the names that the model gives them.
+    Rows and length are dynamic. Outputs have the names that the model gives them, or ``output_0`` and so on.
 
     Args:
-        model: A model that takes its inputs by name, and returns a dict or a ``ModelOutput``.
+        model: A model that takes its inputs by name.
         inputs: Example inputs by name, at least 2 rows.
         path: File to write; weights above 2 GB lie beside it, in a file that ends in ``.data``.
 
@@ -41,31 +34,30 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
         The path.
 
     Raises:
-        InputError: If the model uses an operator that has no lowering, or ONNX Runtime is not installed.
+        InputError: As :func:`~portico.ort.exporting.exported`.
     """
-    require()
     from portico.ort.compiler.translation import translate
 
-    wrapper = _TensorsOnly(model)
-    was_training = model.training
-    try:
-        wrapper.eval()
-        with torch.no_grad():
-            output_names = list(wrapper.named(inputs))
-            exported = _exported(wrapper, inputs)
-    finally:
-        model.train(was_training)
-    _drop_assertions(exported)
-    _check(exported)
-    proto = translate(exported.graph_module, weights=_weights(exported), output_names=output_names)
+    program, output_names = exported(model, inputs)
+    proto = translate(program.graph_module, weights=_weights(program), output_names=output_names)
     # About calls from torch; users of the file have nothing to do with it.
     del proto.metadata_props[:]
-    _name_inputs(proto, list(inputs))
+    _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
-    onnx.save_model(proto, path, save_as_external_data=too_large, location=f"{path.name}.data" if too_large else None)
+    _write(proto, path)
     return path
+
+
+def _write(proto: onnx.ModelProto, path: Path) -> None:
+    too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
+    location = f"{path.name}.data" if too_large else None
+    # A file of weights that is there already would be written on at its end.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+        onnx.save_model(proto, Path(folder) / path.name, save_as_external_data=too_large, location=location)
+        for name in (location, path.name):
+            if name is not None:
+                (Path(folder) / name).replace(path.with_name(name))
 
 
 def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -89,75 +81,37 @@ def _makes_decoder_inputs(model: Any) -> bool:
     return is_encoder_decoder and hasattr(model, "prepare_decoder_input_ids_from_labels")
 
 
-class _TensorsOnly(nn.Module):
-    """Calls a model and returns the tensors among its outputs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def named(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        # Past the place where calls go to a compiler.
-        outputs = self.model._call_impl(**inputs)
-        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
-
-    def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        return tuple(self.named(inputs).values())
-
-
-def _exported(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
-    from portico.ort.compiler.decompositions import decompositions
-
-    shapes = {"inputs": _dynamic_shapes(inputs)}
-    with warnings.catch_warnings():
-        # Torch's export uses a name that torch deprecates.
-        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        exported = torch.export.export(wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes=shapes)
-        return exported.run_decompositions(decompositions())
-
-
-def _dynamic_shapes(inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
-    return {name: dict.fromkeys(range(min(tensor.dim(), 2)), Dim.AUTO) for name, tensor in inputs.items()}
-
-
-def _weights(exported: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
-    stored = {**exported.state_dict, **exported.constants}
+def _weights(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
+    stored = {**program.state_dict, **program.constants}
     return {
         spec.arg.name: (str(spec.target).removeprefix("model."), stored[str(spec.target)])
-        for spec in exported.graph_signature.input_specs
+        for spec in program.graph_signature.input_specs
         if spec.kind is not InputKind.USER_INPUT and spec.target in stored
     }
 
 
-def _drop_assertions(exported: ExportedProgram) -> None:
-    graph = exported.graph_module.graph
-    for node in list(graph.nodes):
-        if node.target in _ASSERTIONS:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-
-
-def _check(exported: ExportedProgram) -> None:
-    from portico.ort.compiler.lowerings import LOWERINGS
-
-    operators = {node.target for node in exported.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
-    missing = sorted(str(operator) for operator in operators - set(LOWERINGS) - {torch.ops.aten.sym_size.int})
-    if missing:
-        raise InputError(
-            f"The model cannot be saved as ONNX, since it uses {', '.join(missing)}, which portico cannot lower; set "
-            "`save_onnx=False`, or export the model with another tool."
-        )
-
-
-def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> None:
-    """Call inputs and their dynamic dimensions by names that a user knows."""
+def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> dict[str, str]:
+    """Call inputs and their dynamic dimensions by names that a user knows; return those of the dimensions."""
     new_names = {value.name: name for value, name in zip(proto.graph.input, names, strict=True)}
+    dim_names: dict[str, str] = {}
     for value in proto.graph.input:
         value.name = new_names[value.name]
         prefix = "decoder_" if value.name.startswith("decoder_") else ""
         axis_names = ("batch_size", f"{prefix}sequence_length")
         for dim, axis_name in zip(value.type.tensor_type.shape.dim, axis_names, strict=False):
             if dim.dim_param:
-                dim.dim_param = axis_name
+                dim.dim_param = dim_names.setdefault(dim.dim_param, axis_name)
     for node in proto.graph.node:
         node.input[:] = [new_names.get(name, name) for name in node.input]
+    return dim_names
+
+
+def _name_output_dimensions(proto: onnx.ModelProto, program: ExportedProgram, dim_names: Mapping[str, str]) -> None:
+    """Tell the sizes of outputs: numbers, or the names of dimensions of the inputs."""
+    nodes: Any = program.graph.output_node().args[0]
+    for value, node in zip(proto.graph.output, nodes, strict=True):
+        for dim, size in zip(value.type.tensor_type.shape.dim, node.meta["val"].shape, strict=True):
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif str(size) in dim_names:
+                dim.dim_param = dim_names[str(size)]

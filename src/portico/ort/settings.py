@@ -1,6 +1,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from portico.errors import InputError
+
 
 @dataclass(frozen=True)
 class SessionSettings:
@@ -13,6 +15,9 @@ class SessionSettings:
         cache_dir: Folder in which prepared graphs are kept, or ``"off"``; by default that of the environment variable
             ``PORTICO_ORT_CACHE_DIR``, or else ``~/.cache/portico/onnxruntime``.
         profile: Measure the time in each kind of operator, for the report.
+
+    Raises:
+        InputError: If ``num_threads`` or ``log_level`` is out of range.
     """
 
     num_threads: int | None = None
@@ -20,3 +25,11 @@ class SessionSettings:
     entries: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str | None = None
     profile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_threads is not None and self.num_threads < 1:
+            raise InputError(
+                f"`num_threads={self.num_threads}` is not positive; set it to 1 or more, or leave it out."
+            )
+        if self.log_level not in range(5):
+            raise InputError(f"`log_level={self.log_level!r}` is no level; set it to a number from 0 to 4.")

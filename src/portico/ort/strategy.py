@@ -15,7 +15,9 @@ from portico.errors import InputError
 from portico.ort.compiling import compile as compile_in_ort
 from portico.ort.compiling import compiled_call, restore, running_in_torch
 from portico.ort.packages import require
+from portico.ort.parts import called_parts, warn_of_idle_parts
 from portico.ort.report import Report, write_reports
+from portico.ort.run_checks import check_accelerator, place_mixed_precision
 from portico.ort.settings import SessionSettings
 
 REPORT_NAME = "ort_report.json"
@@ -63,13 +65,21 @@ class RunsInORT(Strategy):
         calls = {name: compiled_call(part) for name, part in self._compiled.items()}
         return {name: call.report for name, call in calls.items() if call is not None}
 
+    def setup_environment(self) -> None:
+        """Check what the run is placed on.
+
+        Raises:
+            InputError: If ONNX Runtime does not compute there, or not in the precision that is asked for.
+        """
+        check_accelerator(self.accelerator)
+        super().setup_environment()
+        place_mixed_precision(self.precision_plugin, self.root_device)
+
     def setup(self, trainer: pl.Trainer) -> None:
         """Place the model and hand its parts to ONNX Runtime."""
         assert self.lightning_module is not None
-        for name, part in self.lightning_module.named_children():
-            # Losses and metrics of torchmetrics keep state in ways that a compiler would not see.
-            if any(True for _ in part.parameters()):
-                self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
+        for name, part in called_parts(self.lightning_module):
+            self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
         super().setup(trainer)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,6 +102,8 @@ class RunsInORT(Strategy):
             for name, report in self.reports.items():
                 print(f"`{name}`: {report}")
             write_reports(self.reports, Path(trainer.default_root_dir) / REPORT_NAME)
+            if not trainer.interrupted:
+                warn_of_idle_parts(self._compiled, self.reports)
         for part in self._compiled.values():
             restore(part)
         self._compiled.clear()

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
-from portico.errors import InputTypeError
+from portico.errors import InputError, InputTypeError
 from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
 from portico.ort.compiling import compiled_call, running_in_torch
+from portico.ort.exporting import exported
 from portico.ort.old_optimum import OldOptimumArguments
 from portico.ort.packages import require
 from portico.ort.report import Report
@@ -76,13 +78,22 @@ class ORTMethods(OldOptimumArguments):
     @property
     def ort_report(self) -> Report | None:
         """What ran where, or ``None`` before the model was called."""
-        call = compiled_call(self.model)
+        # A search for hyperparameters leaves no model behind.
+        call = None if self.model is None else compiled_call(self.model)
         return call.report if call is not None else None
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if it is asked for."""
+        """Train, and write the ONNX file if it is asked for.
+
+        Raises:
+            InputError: If it is, and the model cannot be saved as one; before training.
+        """
+        saves_onnx = self.args.should_save and self.args.save_onnx
+        if saves_onnx and self.train_dataset is not None:
+            with running_in_torch(self.model):
+                exported(self.model, self._example_inputs())
         output = super().train(*args, **kwargs)
-        if self.args.should_save and self.args.save_onnx:
+        if saves_onnx:
             self.save_onnx()
         return output
 
@@ -96,7 +107,7 @@ class ORTMethods(OldOptimumArguments):
             Path of the file.
 
         Raises:
-            InputError: If the model uses an operator that cannot be lowered.
+            InputError: If the model cannot be traced, or uses an operator that cannot be lowered; or without data.
         """
         folder = Path(output_dir or self.args.output_dir or ".")
         with running_in_torch(self.model):
@@ -122,8 +133,15 @@ class ORTMethods(OldOptimumArguments):
 
     def _example_inputs(self) -> dict[str, torch.Tensor]:
         dataset = self.train_dataset if self.train_dataset is not None else self.eval_dataset
+        if dataset is None:
+            raise InputError(
+                "A model is traced with a batch to save it as ONNX, and there is no data; give the trainer a "
+                "`train_dataset` or an `eval_dataset`."
+            )
         loader = self.get_eval_dataloader(dataset)
-        batch = self._prepare_inputs(next(iter(loader)))
+        # Collators may draw, and a run is to draw the same with the file and without.
+        with isolate_rng():
+            batch = self._prepare_inputs(next(iter(loader)))
         return example_inputs(self.model, batch, self.label_names)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import portico.ort
 from portico import InputError
+from portico.ort import compiling
 from portico.ort.compiling import compiled_call, restore, running_in_torch
 from portico.ort.report import write_reports
 
@@ -44,6 +45,20 @@ class Heads(nn.Module):
         return self.last(heads.transpose(1, 2).reshape(rows, length, width))
 
 
+class Overwriting(nn.Module):
+    """Changes its input, which a linear layer reads and which is returned to its owner."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x.mul_(2)
+        x[:, 0] = 1
+        return self.linear(x)
+
+
 class Printing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -70,6 +85,23 @@ def test_a_view_of_what_lies_otherwise_in_onnxruntime():
         net(x).square().sum().backward()
         gradients.append([parameter.grad.clone() for parameter in net.parameters()])
         restore(net)
+    torch.testing.assert_close(*gradients)
+
+
+def test_an_input_that_the_model_overwrites_is_overwritten():
+    net, x = portico.ort.compile(Overwriting()), torch.randn(3, 4)
+    found, expected = x.clone(), x.clone()
+    torch.testing.assert_close(net(found), Overwriting()(expected))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_may_be_gone_through_backward_twice():
+    gradients = []
+    for net in (portico.ort.compile(make_net()), make_net()):
+        y = net(torch.ones(3, 4))
+        y.sum().backward(retain_graph=True)
+        y.square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
     torch.testing.assert_close(*gradients)
 
 
@@ -129,6 +161,34 @@ def test_the_report_names_the_cause_of_a_graph_break():
     report = compiled_call(model).report
     assert any("item" in cause for cause in report.graph_breaks)
     assert "Graph break, " in str(report)
+
+
+def test_the_report_of_one_model_does_not_count_the_graph_breaks_of_another():
+    whole, cut = portico.ort.compile(make_net()), portico.ort.compile(Printing())
+    for model in (whole, cut, whole):
+        model(torch.randn(3, 4))
+    assert compiled_call(cut).report.graph_breaks
+    assert not compiled_call(whole).report.graph_breaks
+
+
+class Counting(nn.Module):
+    """Is another model at each call, as torch sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+
+
+def test_strict_refuses_a_model_that_is_traced_again_and_again(monkeypatch):
+    monkeypatch.setattr(compiling, "_MOST_GRAPHS", 2)
+    model, x = portico.ort.compile(Counting(), strict=True), torch.randn(3, 4)
+    model(x), model(x)
+    with pytest.raises(InputError, match=r"`strict=True`, but the model was traced 2 times, .*; make it a tensor, or"):
+        model(x)
 
 
 def test_the_report_is_saved_as_json(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import portico.ort
 from portico.ort.compiling import compiled_call
@@ -42,3 +43,29 @@ def test_a_dropout_keeps_its_noise_and_no_mask():
     forward, _ = compiled_call(net).report.graphs
     # A product for the linear layer and one for the dropout, and nothing that would make a mask.
     assert forward.num_onnx_nodes <= 3
+
+
+class Recomputing(nn.Module):
+    """Keeps nothing of its dropping layers for the backward."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.3)) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x
+
+
+def test_activation_checkpointing_drops_the_same_again():
+    gradients, states = [], []
+    for net in (portico.ort.compile(Recomputing()), Recomputing()):
+        torch.manual_seed(1)
+        for rows in (5, 3):
+            net(torch.ones(rows, 4)).square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+        states.append(torch.get_rng_state())
+    torch.testing.assert_close(*gradients)
+    assert torch.equal(*states)

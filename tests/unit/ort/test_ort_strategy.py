@@ -41,8 +41,8 @@ class Classifier(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), 1e-2)
 
 
-def fitted(folder, **placement):
-    model = Classifier()
+def fitted(folder, make=Classifier, **placement):
+    model = make()
     points = torch.randn(18, 4, generator=torch.Generator().manual_seed(3))
     loader = DataLoader([(point, int(point.sum() > 0)) for point in points], batch_size=4)
     torch.manual_seed(1)

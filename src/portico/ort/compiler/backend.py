@@ -10,12 +10,13 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import fx
 from torch._dynamo import register_backend
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 
 from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.fallbacks import run_in_torch
 from portico.ort.compiler.fingerprint import fingerprint
 from portico.ort.compiler.partition import partitioned
-from portico.ort.compiler.randomness import multiply_gradients_with_noise
+from portico.ort.compiler.randomness import describe_redrawn_noise, multiply_gradients_with_noise
 from portico.ort.compiler.translation import translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime.cache import SessionCache
@@ -50,7 +51,9 @@ def make_backend(
 def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Cut the graph of a forward and its backward in two, where the least has to be kept between them."""
     multiply_gradients_with_noise(joint.graph)
-    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    describe_redrawn_noise(joint.graph, backward.graph)
+    return forward, backward
 
 
 @register_backend(name="portico_ort")
@@ -74,6 +77,7 @@ class _Builder:
 
     def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         start = time.perf_counter()
+        _keep_saved_tensors()
         whole = partitioned(module)
         record = GraphRecord(kind)
         device = device_of(example_inputs)
@@ -92,6 +96,13 @@ class _Builder:
         record.build_seconds = time.perf_counter() - start
         self._report.graphs.append(record)
         return make_boxed_func(whole.forward)
+
+
+def _keep_saved_tensors() -> None:
+    """Let a graph have several backward passes: ONNX Runtime writes over nothing that the forward saved for them."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 class _Called(torch.nn.Module):

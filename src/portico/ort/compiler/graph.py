@@ -34,6 +34,7 @@ class Graph:
         self._made: dict[Any, Value] = {}
         self._computed: set[str] = set()
         self._returned: set[str] = set()
+        self._transposed: set[str] = set()
 
     def op(self, op_type: str, *inputs: Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add a node and return its output, or a tuple of several.
@@ -59,6 +60,8 @@ class Graph:
             )
         )
         self._computed.update(value.name for value in values)
+        if op_type == "Transpose":
+            self._transposed.add(values[0].name)
         return values[0] if outputs == 1 else tuple(values)
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
@@ -136,8 +139,9 @@ class Graph:
         """Declare an output of the graph, under a name of its own if it has one."""
         if name is not None:
             self.nodes.append(helper.make_node("Identity", [value.name], [name]))
-        elif value.name not in self._computed or value.name in self._returned:
-            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own.
+        elif value.name not in self._computed or value.name in self._returned | self._transposed:
+            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own; and
+            # ONNX Runtime makes a transpose a part of the product that reads it, even if it is an output as well.
             name = self.op("Identity", value).name
         else:
             name = value.name
@@ -152,7 +156,7 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def _drop_unused(self) -> None:
-        """Leave out what nobody reads: nodes, and outputs behind those that are read; ONNX Runtime computes them."""
+        """Leave out what nobody reads: constants, nodes, and outputs behind those that are read."""
         used = {value.name for value in self.outputs}
         kept = []
         for node in reversed(self.nodes):
@@ -163,6 +167,7 @@ class Graph:
             used.update(node.input)
             kept.append(node)
         self.nodes = kept[::-1]
+        self.initializers = [constant for constant in self.initializers if constant.name in used]
 
     def weight(self, name: str, tensor: torch.Tensor) -> Value:
         """Return a tensor that is stored in the model under ``name``."""

@@ -5,6 +5,7 @@ from itertools import count
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_with_rng_state
 
 _draws = count()
 
@@ -14,8 +15,13 @@ _draws = count()
     mutates_args=(),
     tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order),
 )
-def dropout_noise(size: Sequence[int], p: float, dtype: torch.dtype, device: torch.device, draw: int) -> torch.Tensor:
+def dropout_noise(
+    size: Sequence[int], p: float, dtype: torch.dtype, *, device: torch.device, draw: int
+) -> torch.Tensor:
     """Draw what a dropout multiplies with.
+
+    Torch finds the random generator of an operator that it draws from again, for activation checkpointing, by the
+    keyword ``device``.
 
     Args:
         size: Shape of what is dropped from.
@@ -31,7 +37,7 @@ def dropout_noise(size: Sequence[int], p: float, dtype: torch.dtype, device: tor
 
 
 @dropout_noise.register_fake
-def _(size: Sequence[int], p: float, dtype: torch.dtype, device: torch.device, draw: int) -> torch.Tensor:
+def _(size: Sequence[int], p: float, dtype: torch.dtype, *, device: torch.device, draw: int) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
@@ -41,7 +47,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    noise = torch.ops.portico_ort.dropout_noise(list(x.shape), p, x.dtype, x.device, next(_draws))
+    noise = torch.ops.portico_ort.dropout_noise(list(x.shape), p, x.dtype, device=x.device, draw=next(_draws))
     return x * noise, noise != 0
 
 
@@ -60,3 +66,15 @@ def multiply_gradients_with_noise(joint: fx.Graph) -> None:
         product.meta = dict(node.meta)
         node.replace_all_uses_with(product)
         joint.erase_node(node)
+
+
+def describe_redrawn_noise(joint: fx.Graph, backward: fx.Graph) -> None:
+    """Give the noise that a backward graph draws again, for activation checkpointing, the metadata that torch drops.
+
+    Such noise is drawn from the state that the random generator had in the forward.
+    """
+    drawn = joint.find_nodes(op="call_function", target=torch.ops.portico_ort.dropout_noise.default)
+    metadata = {node.kwargs["draw"]: node.meta for node in drawn}
+    for node in backward.find_nodes(op="call_function", target=run_with_rng_state):
+        if "draw" in node.kwargs:
+            node.meta = dict(metadata[node.kwargs["draw"]])

@@ -90,7 +90,7 @@ def cache_folder(chosen: str | Path | None) -> Path | None:
         InputError: If a folder that was asked for cannot be written.
     """
     wanted = chosen or os.environ.get(VARIABLE)
-    if str(wanted) == OFF:
+    if str(wanted).lower() == OFF:
         return None
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     folder = Path(wanted or base / "portico" / "onnxruntime").expanduser()

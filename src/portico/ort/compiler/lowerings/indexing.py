@@ -89,6 +89,7 @@ def index_put(
     context: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Value:
     graph = context.graph
+    indices = _positions(context, indices)
     order, rest, coordinates, first = _coordinates(context, x, indices)
     rank = max(index.rank for index in indices if index is not None)
     target = graph.op(
@@ -106,6 +107,21 @@ def index_put(
     reduction = "add" if accumulate else None
     put = graph.op("ScatterND", graph.transpose(x, order), coordinates, updates, reduction=reduction)
     return graph.transpose(put, [order.index(axis) for axis in range(x.rank)])
+
+
+def _positions(context: Context, indices: Sequence[Value | None]) -> list[Value | None]:
+    """Return indices without masks: for each dimension of a mask the positions at which it is true."""
+    graph = context.graph
+    positions: list[Value | None] = []
+    for index in indices:
+        if index is None or index.dtype is not torch.bool:
+            positions.append(index)
+            continue
+        true = graph.op("NonZero", index)
+        count: Any = Value(graph.op("Squeeze", graph.op("Shape", true, start=1), graph.axes(0)).name, torch.int64, ())
+        rows = [graph.op("Gather", true, graph.scalar(axis, torch.int64), axis=0) for axis in range(index.rank)]
+        positions += [Value(row.name, torch.int64, (count,)) for row in rows]
+    return positions
 
 
 def _coordinates(

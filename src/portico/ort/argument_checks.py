@@ -1,0 +1,48 @@
+"""Values of ``ORTTrainingArguments`` that mean nothing."""
+
+from pathlib import PurePath
+from typing import Any
+
+from portico.errors import InputError
+from portico.value_rules import Rule
+
+LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
+_TRUTH, _TEXT = Rule((bool,)), Rule((str, type(None)))
+_RULES = {
+    "use_module_with_loss": _TRUTH,
+    "save_onnx": _TRUTH,
+    "onnx_prefix": _TEXT,
+    "onnx_cache_dir": _TEXT,
+    "onnx_profile": _TRUTH,
+    "evaluate_in_ort": _TRUTH,
+    "strict": _TRUTH,
+}
+
+
+def check_arguments(args: Any) -> None:
+    """Refuse values that mean nothing in ONNX Runtime.
+
+    Args:
+        args: ``ORTTrainingArguments`` as they were given.
+
+    Raises:
+        InputError: Names the argument, and what it may be.
+    """
+    for name, rule in _RULES.items():
+        if not rule.allows(getattr(args, name)):
+            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
+    if str(args.onnx_log_level).upper() not in LOG_LEVELS:
+        raise InputError(
+            f"`onnx_log_level={args.onnx_log_level!r}` is no level; set it to one of {', '.join(LOG_LEVELS)}."
+        )
+    prefix = args.onnx_prefix
+    if prefix is not None and (PurePath(prefix).name != prefix or prefix.endswith(".onnx")):
+        raise InputError(
+            f"`onnx_prefix={prefix!r}` is no name for a file; give one without folder and without `.onnx`, such as "
+            "'model'."
+        )
+    if args.torch_compile:
+        raise InputError(
+            "`torch_compile` and its options compile for another backend than ONNX Runtime, for which the model is "
+            "compiled anyway; leave them out."
+        )
