@@ -13,24 +13,8 @@ from portico.ort.compiler.value import Value
 aten = torch.ops.aten
 
 
-@lowers(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
-def native_batch_norm(
-    context: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    mean, _, rstd = _statistics(context, x, running_mean, running_var, training, eps)
-    return _batch_normalized(context, x, weight, bias, mean, rstd), mean, rstd
-
-
 @lowers(aten._native_batch_norm_legit_functional.default)
-def native_batch_norm_functional(
+def batch_norm(
     context: Context,
     x: Value,
     weight: Value | None,
@@ -41,17 +25,44 @@ def native_batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[Value, ...]:
-    graph = context.graph
-    mean, var, rstd = _statistics(context, x, running_mean, running_var, training, eps)
-    y = _batch_normalized(context, x, weight, bias, mean, rstd)
     if not training:
-        return y, mean, rstd, running_mean, running_var
+        options = (running_mean, running_var, momentum, eps)
+        return *batch_norm_of_before(context, x, weight, bias, *options), running_mean, running_var
+    graph = context.graph
+    mean, var = _statistics(graph, x)
+    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
     dtype = running_var.dtype or torch.float32
     size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
     channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
     count = graph.op("Cast", graph.op("Div", size, channels), to=onnx_type(dtype))
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
     return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_memory(
+    context: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    mean, var = _statistics(context.graph, x)
+    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
+    return y, mean, rstd
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_of_before(
+    context: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Normalise by the statistics of batches before; a derivative needs none of this one."""
+    y, _ = _batch_normalized(context, x, weight, bias, running_mean, running_var, eps)
+    nothing = context.graph.constant([], context.out[1].dtype)
+    return y, nothing, nothing
 
 
 @lowers(aten.native_batch_norm_backward.default)
@@ -91,28 +102,23 @@ def native_batch_norm_backward(
     return tuple(grads)
 
 
-def _statistics(
-    context: Context, x: Value, running_mean: Value, running_var: Value, training: bool, eps: float
-) -> Any:
-    graph = context.graph
-    dtype = context.out[0].dtype
-    if not training:
-        return running_mean, running_var, _rstd(context, running_var, eps, dtype)
+def _statistics(graph: Any, x: Value) -> tuple[Value, Value]:
     dims = [axis for axis in range(x.rank) if axis != 1]
     mean = reduced(graph, "ReduceMean", x, dims)
     centered = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
-    var = reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
-    return mean, var, _rstd(context, var, eps, dtype)
+    return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
 
 
 def _batch_normalized(
-    context: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, rstd: Value
-) -> Value:
+    context: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
+) -> tuple[Value, Value]:
+    """Return ``x`` normalised, and the reciprocal of the standard deviation of each channel."""
     graph = context.graph
+    rstd = _rstd(context, var, eps, context.out[0].dtype)
     scale = rstd if weight is None else graph.op("Mul", rstd, weight)
     y = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
     y = graph.op("Mul", y, _along_channels(graph, scale, x.rank))
-    return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank))
+    return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank)), rstd
 
 
 def _rstd(context: Context, var: Any, eps: float, dtype: Any) -> Value:
