@@ -1,5 +1,6 @@
 """Runs a function of ATen operators in ONNX Runtime, so that tests can compare it with ATen."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +13,16 @@ from portico.ort.runtime.session import make_session
 from portico.ort.settings import SessionSettings
 
 
-def in_onnxruntime(function: Any, *inputs: torch.Tensor, symbolic: bool = True) -> tuple[torch.Tensor, ...]:
-    """Trace ``function``, check that every operator has a lowering, and run it; sizes are symbols, or numbers."""
+def traced(
+    function: Any, *inputs: torch.Tensor, symbolic: bool = True
+) -> Callable[..., tuple[torch.Tensor, ...] | torch.Tensor]:
+    """Trace ``function``, check that every operator has a lowering, and return it in ONNX Runtime.
+
+    Args:
+        function: Of tensors.
+        inputs: What it is traced with.
+        symbolic: Whether sizes are symbols, so that tensors of other sizes may come; they are numbers otherwise.
+    """
     module = make_fx(function, tracing_mode="symbolic" if symbolic else "fake")(*inputs)
     module.graph.eliminate_dead_code()
     _with_sizes_outside(module)
@@ -24,19 +33,22 @@ def in_onnxruntime(function: Any, *inputs: torch.Tensor, symbolic: bool = True) 
     }
     assert not missing, f"no lowering for {missing}"
     program = Program(make_session(translate(module), SessionSettings(num_threads=1)))
-    result = program(*inputs, *(inputs[index].shape[axis] for index, axis in module.meta["sizes_of"]))
-    return result if isinstance(result, tuple) else (result,)
+    return lambda *inputs: program(*inputs, *(inputs[index].shape[axis] for index, axis in module.meta["sizes_of"]))
+
+
+def assert_is(found: Any, expected: Any, *, tolerance: float | None = None) -> None:
+    """Compare the values, dtypes and shapes of one tensor or several."""
+    pairs = zip(*(each if isinstance(each, tuple | list) else (each,) for each in (found, expected)), strict=True)
+    options = {} if tolerance is None else {"atol": tolerance, "rtol": tolerance}
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, equal_nan=True, **options)
 
 
 def assert_agrees(function: Any, *inputs: torch.Tensor, tolerance: float | None = None) -> None:
-    """Compare values, dtypes and shapes of a function in ONNX Runtime with ATen's, with and without symbols."""
-    expected = function(*inputs)
-    expected = expected if isinstance(expected, tuple) else (expected,)
+    """Compare a function in ONNX Runtime with ATen, with and without symbols."""
     for symbolic in (False, True):
-        found = in_onnxruntime(function, *inputs, symbolic=symbolic)
-        for ours, theirs in zip(found, expected, strict=True):
-            options = {} if tolerance is None else {"atol": tolerance, "rtol": tolerance}
-            torch.testing.assert_close(ours, theirs, equal_nan=True, **options)
+        program = traced(function, *inputs, symbolic=symbolic)
+        assert_is(program(*inputs), function(*inputs), tolerance=tolerance)
 
 
 def _with_sizes_outside(module: Any) -> None:

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 import portico.ort
-from portico.ort.compiling import compiled_call, running_in_torch
+from portico.ort.compiling import compiled_call
 from unit.ort.families import FAMILIES, make_batch, make_model
+from unit.ort.gradients import assert_gradients_are_eager
 
 QUICK = {("bert-qa", "sdpa"), ("gpt2", "sdpa"), ("convolutional", "sdpa"), ("perceptron", "sdpa")}
 HAVE_NO_ATTENTION = ("convolutional", "perceptron")
@@ -20,15 +21,6 @@ CASES = [
     for attention in ("sdpa", "eager")
     if name not in HAVE_NO_ATTENTION or attention == "sdpa"
 ]
-
-
-def loss_and_gradients(model, batch):
-    """Return the loss of one step and every gradient; dropout is drawn from the same seed each time."""
-    torch.manual_seed(1)
-    model.zero_grad()
-    loss = model(**batch)["loss"]
-    loss.backward()
-    return loss.item(), {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
 def train(model, name, learning_rate=0.01):
@@ -49,23 +41,10 @@ def train(model, name, learning_rate=0.01):
     return losses
 
 
-def assert_gradients_are_eager(model, name):
-    for rows, length in SHAPES:
-        batch = make_batch(name, rows, length)
-        with running_in_torch(model):
-            loss, gradients = loss_and_gradients(model, batch)
-        found_loss, found = loss_and_gradients(model, batch)
-        assert found_loss == pytest.approx(loss, abs=TOLERANCE)
-        assert found.keys() == gradients.keys()
-        largest = max(gradient.abs().max() for gradient in gradients.values())
-        for parameter, gradient in gradients.items():
-            assert (found[parameter] - gradient).abs().max() <= TOLERANCE * largest, parameter
-
-
 @pytest.mark.parametrize(("name", "attention"), CASES)
 def test_a_family_trains_as_in_eager_mode(name, attention, record_property):
     compiled, plain = portico.ort.compile(make_model(name, attention), strict=True), make_model(name, attention)
-    assert_gradients_are_eager(compiled, name)
+    assert_gradients_are_eager(compiled, [make_batch(name, *shape) for shape in SHAPES], TOLERANCE)
     # Evaluations above went through batch norms.
     compiled.load_state_dict(plain.state_dict())
     losses, expected = train(compiled, name), train(plain, name)

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import fx
@@ -10,6 +9,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from portico.ort.compiler.dtypes import ONNX_TYPES
+from portico.ort.compiler.kernels import fakes, has_kernels
 from portico.ort.compiler.lowerings import LOWERINGS
 
 # They only look at memory in another way, which costs torch nothing.
@@ -39,7 +39,9 @@ class Lowered(OperatorSupportBase):
         if node.target is operator.getitem:
             source = node.args[0]
             return isinstance(source, fx.Node) and self.is_node_supported(submodules, source)
-        return node.target in LOWERINGS and _has_types(node) and not _only_seen_outside(node)
+        if node.target not in LOWERINGS or _only_seen_outside(node):
+            return False
+        return _has_types(node) and has_kernels(node)
 
 
 def partitioned(module: fx.GraphModule) -> fx.GraphModule:
@@ -82,14 +84,8 @@ def _has_types(node: fx.Node) -> bool:
     return all(
         fake.dtype in ONNX_TYPES and fake.layout is torch.strided
         for part in (node, *node.all_input_nodes)
-        for fake in _fakes(part.meta.get("val"))
+        for fake in fakes(part.meta.get("val"))
     )
-
-
-def _fakes(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [fake for fake in value if isinstance(fake, torch.Tensor)] if isinstance(value, tuple | list) else []
 
 
 def _only_seen_outside(node: fx.Node) -> bool:

@@ -125,12 +125,13 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return the order of dimensions in which a transposed tensor lies in memory; ``None`` if it is contiguous."""
     if tensor.is_contiguous() or tensor.dim() < 2:
         return None
-    strides = [_hint(stride) for stride in tensor.stride()]
+    strides = [hint(stride) for stride in tensor.stride()]
     order = tuple(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
     return order if tensor.permute(order).is_contiguous() else None
 
 
-def _hint(number: Any) -> int:
+def hint(number: Any) -> int:
+    """Return a number, or for a symbolic one that of the tensors that the graph was traced with."""
     return number if isinstance(number, int) else int(number.node.hint)
 
 

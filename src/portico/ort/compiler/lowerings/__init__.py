@@ -2,19 +2,21 @@
 
 from portico.ort.compiler.lowerings import (
     activations,
+    arithmetic,
     attention,
     batch_norm,
     convolution,
     copies,
     creation,
     division,
-    elementwise,
     indexing,
+    logic,
     matrices,
     normalization,
     pooling,
     reductions,
     shapes,
+    unary,
 )
 from portico.ort.compiler.lowerings.registry import LOWERINGS, Context
 
@@ -22,17 +24,19 @@ __all__ = [
     "LOWERINGS",
     "Context",
     "activations",
+    "arithmetic",
     "attention",
     "batch_norm",
     "convolution",
     "copies",
     "creation",
     "division",
-    "elementwise",
     "indexing",
+    "logic",
     "matrices",
     "normalization",
     "pooling",
     "reductions",
     "shapes",
+    "unary",
 ]

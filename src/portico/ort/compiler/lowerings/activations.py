@@ -77,12 +77,12 @@ def sigmoid_backward(context: Context, grad: Value, y: Value) -> Value:
 @lowers(aten.threshold_backward.default)
 def threshold_backward(context: Context, grad: Value, x: Value, threshold: Any) -> Value:
     graph, number = context.graph, _numbers(context)
-    return graph.op("Where", graph.op("Greater", x, number(threshold)), grad, number(0))
+    return graph.op("Where", graph.op("LessOrEqual", x, number(threshold)), number(0), grad)
 
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(context: Context, x: Value, negative_slope: float = 0.01) -> Value:
-    return context.graph.op("LeakyRelu", x, alpha=negative_slope)
+    return context.graph.op("LeakyRelu", x, alpha=float(negative_slope))
 
 
 @lowers(aten.leaky_relu_backward.default)

@@ -7,6 +7,7 @@ import torch
 
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.lowerings.shapes import padded
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
@@ -80,12 +81,10 @@ def _spread(
     whole = graph.op("ConvTranspose", grad, weight, strides=list(stride), dilations=list(dilation), group=groups)
     if not any(padding) and all(step == 1 for step in stride):
         return whole
-    zeros, axes = [0] * len(spatial), graph.axes(*spatial)
-    beyond = graph.constant([*zeros, *(step - 1 for step in stride)], torch.int64)
-    whole = graph.op("Pad", whole, beyond, None, axes)
+    whole = padded(graph, Value(whole.name, shape=x.shape), [0] * len(spatial), [step - 1 for step in stride])
     start = graph.constant(list(padding), torch.int64)
     end = graph.op("Add", start, graph.op("Shape", x, start=2))
-    return graph.op("Slice", whole, start, end, axes)
+    return graph.op("Slice", whole, start, end, graph.axes(*spatial))
 
 
 def _correlated(

@@ -20,9 +20,7 @@ def convert_element_type(context: Context, x: Value, dtype: torch.dtype) -> Valu
     return context.graph.cast(x, dtype)
 
 
-@lowers(
-    aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default
-)
+@lowers(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
 def same(context: Context, x: Value, **_: Any) -> Value:
     return x
 

@@ -74,16 +74,22 @@ def scalar_tensor(context: Context, number: Any, **_: Any) -> Value:
 @lowers(aten.arange.default, aten.arange.start, aten.arange.start_step)
 def arange(context: Context, *bounds: Any, **_: Any) -> Value:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1)}.get(len(bounds), bounds)
-    graph, dtype = context.graph, context.out.dtype
-    return graph.op("Range", *(graph.scalar(number, dtype) for number in (start, end, step)))
+    graph = context.graph
+    if any(isinstance(number, float) for number in (start, end, step)):
+        return _counted(context, context.out.shape[0], start, step)
+    numbers = graph.op("Range", *(graph.scalar(number, torch.int64) for number in (start, end, step)))
+    return graph.cast(Value(numbers.name, torch.int64), context.out.dtype)
 
 
 @lowers(torch.ops.prims.iota.default)
 def iota(context: Context, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
-    graph, dtype = context.graph, torch.int64
-    count = graph.op("Range", graph.constant(0, dtype), graph.scalar(length, dtype), graph.constant(1, dtype))
-    if step != 1:
-        count = graph.op("Mul", count, graph.scalar(step, dtype))
-    if start != 0:
-        count = graph.op("Add", count, graph.scalar(start, dtype))
-    return graph.cast(count, context.out.dtype)
+    return _counted(context, length, start, step)
+
+
+def _counted(context: Context, length: Any, start: Any, step: Any) -> Value:
+    """Return as many numbers, from ``start`` on in steps, multiplied as torch does it: sums of floats would drift."""
+    graph, dtype = context.graph, torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
+    zero, one = (graph.constant(number, torch.int64) for number in (0, 1))
+    count = graph.op("Range", zero, graph.scalar(length, torch.int64), one)
+    steps = graph.op("Mul", graph.cast(Value(count.name, torch.int64), dtype), graph.scalar(step, dtype))
+    return graph.cast(Value(graph.op("Add", steps, graph.scalar(start, dtype)).name, dtype), context.out.dtype)

@@ -5,16 +5,18 @@ from typing import Any
 
 import torch
 
+from portico.ort.compiler.graph import same_shape
 from portico.ort.compiler.lowerings.creation import filled
-from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
+from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
+_ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.int32}
 
 
 @lowers(aten.embedding.default)
 def embedding(context: Context, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
-    return context.graph.op("Gather", weight, indices, axis=0)
+    return context.graph.op("Gather", weight, _not_negative(context, indices), axis=0)
 
 
 @lowers(aten.embedding_dense_backward.default)
@@ -29,7 +31,7 @@ def embedding_dense_backward(
         padded = graph.op("Equal", rows, graph.constant(padding_idx, indices.dtype or torch.int64))
         grad = graph.op("Where", padded, graph.constant(0, context.out.dtype), grad)
     zeros = filled(context, [num_weights, context.out.shape[1]], 0)
-    return graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), grad, reduction="add")
+    return _added(context, "ScatterND", zeros, graph.cast(rows, torch.int64), grad)
 
 
 def _frequencies(context: Context, indices: Value, rows: Value, num_weights: Any) -> Value:
@@ -37,37 +39,73 @@ def _frequencies(context: Context, indices: Value, rows: Value, num_weights: Any
     graph = context.graph
     ones = graph.op("Expand", graph.constant(1, context.out.dtype), graph.op("Shape", indices))
     zeros = filled(context, [num_weights], 0)
-    counts = graph.op("ScatterND", zeros, graph.cast(rows, torch.int64), ones, reduction="add")
+    counts = _added(context, "ScatterND", zeros, graph.cast(rows, torch.int64), ones)
     return graph.op("Unsqueeze", graph.op("Gather", counts, indices, axis=0), graph.axes(-1))
 
 
 @lowers(aten.gather.default)
+@numbers_as_vectors
 def gather(context: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    if x.rank == 0:
-        return x
-    return context.graph.op("GatherElements", x, context.graph.cast(index, torch.int64), axis=dim)
+    return context.graph.op("GatherElements", x, _not_negative(context, index), axis=dim)
 
 
 @lowers(aten.scatter.src)
+@numbers_as_vectors
 def scatter_src(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
-    return context.graph.op("ScatterElements", x, index, src, axis=dim)
+    positions, elements = _not_negative(context, index), _as_large_as(context, src, index)
+    return context.graph.op("ScatterElements", x, positions, elements, axis=dim)
 
 
 @lowers(aten.scatter.value)
+@numbers_as_vectors
 def scatter_value(context: Context, x: Value, dim: int, index: Value, value: Any) -> Value:
     graph = context.graph
     src = graph.op("Expand", graph.scalar(value, context.out.dtype), graph.op("Shape", index))
-    return graph.op("ScatterElements", x, index, src, axis=dim)
+    return graph.op("ScatterElements", x, _not_negative(context, index), src, axis=dim)
 
 
 @lowers(aten.scatter_add.default)
+@numbers_as_vectors
 def scatter_add(context: Context, x: Value, dim: int, index: Value, src: Value) -> Value:
-    return context.graph.op("ScatterElements", x, index, src, axis=dim, reduction="add")
+    positions = _not_negative(context, index)
+    return _added(context, "ScatterElements", x, positions, _as_large_as(context, src, index), axis=dim)
+
+
+def _added(context: Context, op_type: str, x: Value, positions: Value, updates: Value, **attributes: Any) -> Value:
+    """Add by index, in a dtype in which ONNX Runtime does that."""
+    graph, dtype = context.graph, context.out.dtype
+    wide = _ADDED_IN.get(dtype, dtype)
+    x, updates = (graph.cast(Value(value.name, dtype), wide) for value in (x, updates))
+    total = graph.op(op_type, x, positions, updates, reduction="add", **attributes)
+    return graph.cast(Value(total.name, wide), dtype)
+
+
+def _as_large_as(context: Context, src: Value, index: Value) -> Value:
+    """Return the first elements of ``src``: torch lets it be larger than the index."""
+    if same_shape(src.shape or (), index.shape or ()):
+        return src
+    graph, axes = context.graph, range(src.rank)
+    return graph.op("Slice", src, graph.axes(*[0] * src.rank), graph.op("Shape", index), graph.axes(*axes))
 
 
 @lowers(aten.index_select.default)
+@numbers_as_vectors
 def index_select(context: Context, x: Value, dim: int, index: Value) -> Value:
-    return context.graph.op("Gather", x, index, axis=dim)
+    graph = context.graph
+    positions = _not_negative(context, index)
+    rows = positions if index.rank else graph.op("Unsqueeze", positions, graph.axes(0))
+    return graph.op("Gather", x, rows, axis=dim)
+
+
+def _not_negative(context: Context, index: Value) -> Value:
+    """Return an index in int64, in which a negative one is too large.
+
+    ONNX counts it from the end; here torch says that it is out of range, and then ONNX Runtime does so too.
+    """
+    graph = context.graph
+    positions = graph.cast(index, torch.int64)
+    is_negative = graph.op("Less", positions, graph.constant(0, torch.int64))
+    return graph.op("Where", is_negative, graph.constant(torch.iinfo(torch.int64).max, torch.int64), positions)
 
 
 @lowers(aten.index.Tensor)
@@ -104,8 +142,11 @@ def index_put(
         values = graph.reshape(values, [*[1] * missing, *(values.shape or ())]) if missing else values
         values = graph.transpose(values, source_order)
     updates = graph.op("Expand", *promoted(context, context.out.dtype, values), target)
-    reduction = "add" if accumulate else None
-    put = graph.op("ScatterND", graph.transpose(x, order), coordinates, updates, reduction=reduction)
+    whole = graph.transpose(x, order)
+    if accumulate:
+        put = _added(context, "ScatterND", whole, coordinates, updates)
+    else:
+        put = graph.op("ScatterND", whole, coordinates, updates)
     return graph.transpose(put, [order.index(axis) for axis in range(x.rank)])
 
 

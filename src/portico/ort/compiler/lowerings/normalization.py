@@ -7,18 +7,20 @@ import torch
 
 from portico.ort.compiler.dtypes import onnx_type
 from portico.ort.compiler.lowerings.reductions import reduced
-from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 
 
 @lowers(aten._softmax.default)
+@numbers_as_vectors
 def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
     return context.graph.op("Softmax", context.graph.cast(x, context.out.dtype), axis=dim)
 
 
 @lowers(aten._safe_softmax.default)
+@numbers_as_vectors
 def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     graph, dtype = context.graph, context.out.dtype
     x, nothing = graph.cast(x, dtype), graph.constant(float("-inf"), dtype)
@@ -30,11 +32,13 @@ def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None
 
 
 @lowers(aten._log_softmax.default)
+@numbers_as_vectors
 def log_softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
     return context.graph.op("LogSoftmax", context.graph.cast(x, context.out.dtype), axis=dim)
 
 
 @lowers(aten._softmax_backward_data.default)
+@numbers_as_vectors
 def softmax_backward(context: Context, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     graph = context.graph
     weighted = graph.op("Mul", grad, y)
@@ -43,6 +47,7 @@ def softmax_backward(context: Context, grad: Value, y: Value, dim: int, input_dt
 
 
 @lowers(aten._log_softmax_backward_data.default)
+@numbers_as_vectors
 def log_softmax_backward(context: Context, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     graph = context.graph
     total = reduced(graph, "ReduceSum", grad, dim, True)
@@ -60,7 +65,12 @@ def native_layer_norm(
     graph = context.graph
     if weight is None:
         weight = graph.op("Expand", graph.constant(1, context.out[0].dtype), graph.vector(normalized_shape))
-    return graph.op("LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps))
+    y, *statistics = graph.op(
+        "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
+    )
+    # ONNX Runtime returns them in float32, whatever it is that is normalised.
+    mean, rstd = (graph.cast(Value(value.name, torch.float32), context.out[1].dtype) for value in statistics)
+    return y, mean, rstd
 
 
 @lowers(aten.native_layer_norm_backward.default)

@@ -23,9 +23,11 @@ def max_pool(
     graph = context.graph
     kernel = _both(kernel_size)
     batch = x if x.rank == 4 else graph.op("Unsqueeze", x, graph.axes(0))
-    largest, positions = graph.op(
+    # ONNX Runtime passes over what is no number: infinity stands in for it, and the pooling tells only where.
+    is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), context.out[0].dtype)
+    _, positions = graph.op(
         "MaxPool",
-        batch,
+        graph.op("Where", is_nan, infinity, batch),
         outputs=2,
         kernel_shape=kernel,
         strides=_both(stride) if stride else kernel,
@@ -33,6 +35,7 @@ def max_pool(
         dilations=_both(dilation),
         ceil_mode=int(ceil_mode),
     )
+    largest = graph.op("Gather", graph.op("Reshape", batch, graph.axes(-1)), positions)
     # ONNX counts positions in the whole tensor, torch in each channel's plane.
     plane = graph.op("ReduceProd", graph.op("Shape", x, start=-2), keepdims=0)
     positions = graph.op("Mod", positions, plane)

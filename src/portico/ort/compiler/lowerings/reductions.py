@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.dtypes import onnx_type
-from portico.ort.compiler.graph import Graph
-from portico.ort.compiler.lowerings.registry import Context, lowers
+from portico.ort.compiler.graph import Graph, same_shape
+from portico.ort.compiler.lowerings.creation import filled
+from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
@@ -18,26 +18,41 @@ def reduced(
 ) -> Value:
     """Return a reduction of ``x`` over ``dims``; none, or an empty list, means all."""
     chosen = [dims] if isinstance(dims, int) else list(dims or ())
+    if x.shape is not None:
+        # Counted from the end ONNX Runtime does not find the dimensions of an empty tensor.
+        chosen = [axis % x.rank for axis in chosen]
     axes = graph.axes(*chosen) if chosen else None
     return graph.op(op_type, x, axes, keepdims=int(keepdim))
 
 
 @lowers(aten.sum.dim_IntList, aten.sum.default)
+@numbers_as_vectors
 def sum_(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     return reduced(context.graph, "ReduceSum", context.graph.cast(x, context.out.dtype), dim, keepdim)
 
 
 @lowers(aten.mean.dim, aten.mean.default)
+@numbers_as_vectors
 def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduced(context.graph, "ReduceMean", context.graph.cast(x, context.out.dtype), dim, keepdim)
+    graph, out = context.graph, context.out
+    if _is_empty(x):
+        return filled(context, out.shape, float("nan"))
+    return reduced(graph, "ReduceMean", graph.cast(x, out.dtype), dim, keepdim)
 
 
-@lowers(aten.amax.default)
+def _is_empty(x: Value) -> bool:
+    """Tell whether there are no elements, the mean of which is 0 in ONNX Runtime and not a number in torch."""
+    return any(same_shape([dim], [0]) for dim in x.shape or ())
+
+
+@lowers(aten.amax.default, aten.max.default)
+@numbers_as_vectors
 def amax(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     return _extreme(context, "ReduceMax", x, dim, keepdim)
 
 
-@lowers(aten.amin.default)
+@lowers(aten.amin.default, aten.min.default)
+@numbers_as_vectors
 def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     return _extreme(context, "ReduceMin", x, dim, keepdim)
 
@@ -45,6 +60,8 @@ def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> 
 def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
     """Return the largest or smallest element, and NaN where there is one: ONNX Runtime passes over it."""
     graph = context.graph
+    if x.dtype is torch.bool:
+        return graph.cast(reduced(graph, op_type, graph.cast(x, torch.int32), dim, keepdim), torch.bool)
     extreme = reduced(graph, op_type, x, dim, keepdim)
     if not _may_be_nan(x):
         return extreme
@@ -63,36 +80,48 @@ def _nan(graph: Graph, x: Value) -> Value:
 
 def _is_nan(graph: Graph, x: Value) -> Value:
     """Return 1 where ``x`` is NaN and 0 elsewhere: ONNX Runtime has no reductions of booleans."""
-    return graph.op("Cast", graph.op("IsNaN", x), to=onnx_type(torch.int32))
+    is_nan = Value(graph.op("IsNaN", x).name, torch.bool, x.shape)
+    return graph.cast(is_nan, torch.int32)
 
 
 @lowers(aten.prod.default, aten.prod.dim_int)
+@numbers_as_vectors
 def prod(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     return reduced(context.graph, "ReduceProd", context.graph.cast(x, context.out.dtype), dim, keepdim)
 
 
 @lowers(aten.any.default, aten.any.dim, aten.any.dims)
+@numbers_as_vectors
 def any_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return _over_truth(context, "ReduceMax", x, dim, keepdim)
+    truth = context.graph.cast(x, torch.bool)
+    return context.graph.cast(_any(context, truth, dim, keepdim), context.out.dtype)
 
 
 @lowers(aten.all.default, aten.all.dim, aten.all.dims)
+@numbers_as_vectors
 def all_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return _over_truth(context, "ReduceMin", x, dim, keepdim)
-
-
-def _over_truth(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
     graph = context.graph
-    numbers = graph.cast(graph.cast(x, torch.bool), torch.int32)
-    return graph.cast(reduced(graph, op_type, numbers, dim, keepdim), torch.bool)
+    is_false = Value(graph.op("Not", graph.cast(x, torch.bool)).name, torch.bool, x.shape)
+    are_all = Value(graph.op("Not", _any(context, is_false, dim, keepdim)).name, torch.bool)
+    return graph.cast(are_all, context.out.dtype)
+
+
+def _any(context: Context, truth: Value, dim: Any, keepdim: bool) -> Value:
+    """Tell whether there is one that is true, by their number; over an empty list of dimensions each is left."""
+    if dim == []:
+        return truth
+    number = reduced(context.graph, "ReduceSum", context.graph.cast(truth, torch.int32), dim, keepdim)
+    return context.graph.cast(Value(number.name, torch.int32), torch.bool)
 
 
 @lowers(aten.argmax.default)
+@numbers_as_vectors
 def argmax(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     return _index_of(context, "ArgMax", x, dim, keepdim)
 
 
 @lowers(aten.argmin.default)
+@numbers_as_vectors
 def argmin(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     return _index_of(context, "ArgMin", x, dim, keepdim)
 
@@ -107,6 +136,7 @@ def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim
 
 def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) -> Value:
     """Return where the largest or smallest element is, or the first NaN where there is one, as torch does."""
+    x = graph.cast(x, torch.int32) if x.dtype is torch.bool else x
     index = graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
     if not _may_be_nan(x):
         return index
@@ -116,18 +146,23 @@ def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) 
 
 
 @lowers(aten.max.dim)
+@numbers_as_vectors
 def max_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extreme(context, "ReduceMax", x, dim, keepdim), _index_of(context, "ArgMax", x, dim, keepdim)
 
 
 @lowers(aten.min.dim)
+@numbers_as_vectors
 def min_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     return _extreme(context, "ReduceMin", x, dim, keepdim), _index_of(context, "ArgMin", x, dim, keepdim)
 
 
 @lowers(aten.var.correction)
+@numbers_as_vectors
 def var(context: Context, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
     graph, dtype = context.graph, context.out.dtype
+    if _is_empty(x):
+        return filled(context, context.out.shape, float("nan"))
     centered = graph.op("Sub", x, reduced(graph, "ReduceMean", x, dim, True))
     squares = graph.op("Mul", centered, centered)
     if correction in (0, 0.0):
@@ -135,11 +170,13 @@ def var(context: Context, x: Value, dim: Any = None, *, correction: Any = 1, kee
     ones = graph.op("Expand", graph.constant(1, dtype), graph.op("Shape", x))
     count = reduced(graph, "ReduceSum", ones, dim, keepdim)
     free = graph.op("Sub", count, graph.scalar(1 if correction is None else correction, dtype))
+    free = graph.op("Max", free, graph.constant(0, dtype))
     return graph.op("Div", reduced(graph, "ReduceSum", squares, dim, keepdim), free)
 
 
 @lowers(aten.cumsum.default)
+@numbers_as_vectors
 def cumsum(context: Context, x: Value, dim: int, *, dtype: Any = None) -> Value:
     graph = context.graph
     numbers = graph.cast(x, context.out.dtype)
-    return graph.op("CumSum", numbers, graph.constant(dim, torch.int64)) if x.rank else numbers
+    return graph.op("CumSum", numbers, graph.constant(dim, torch.int64))

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from portico.ort.compiler.graph import Graph
 from portico.ort.compiler.value import Value
@@ -40,6 +42,28 @@ def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
         return lowering
 
     return register
+
+
+def numbers_as_vectors(lowering: Lowering) -> Lowering:
+    """Let a lowering that is told dimensions see a vector of one element in the place of a tensor without any.
+
+    So torch does: the dimensions 0 and -1 of a number are allowed.
+    """
+
+    @wraps(lowering)
+    def widened(context: Context, x: Value, *args: Any, **kwargs: Any) -> Any:
+        if x.rank:
+            return lowering(context, x, *args, **kwargs)
+        graph = context.graph
+
+        def vector(value: Value) -> Value:
+            is_number = value.rank == 0
+            return Value(graph.op("Unsqueeze", value, graph.axes(0)).name, value.dtype, (1,)) if is_number else value
+
+        results = lowering(context, vector(x), *tree_map_only(Value, vector, args), **kwargs)
+        return tree_map_only(Value, lambda value: graph.op("Reshape", value, graph.axes()), results)
+
+    return widened
 
 
 def promoted(context: Context, dtype: torch.dtype, *operands: Any) -> list[Value]:

@@ -5,15 +5,15 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import same_shape
-from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
+from portico.ort.compiler.graph import Graph, same_shape
+from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 _END = 2**63 - 1
 
 
-@lowers(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+@lowers(aten.view.default, aten._unsafe_view.default)
 def view(context: Context, x: Value, size: Sequence[Any]) -> Value:
     shape = context.out.shape
     # The sizes as asked for are in the graph already; those of the result may have to be computed.
@@ -39,6 +39,7 @@ def permute(context: Context, x: Value, dims: Sequence[int]) -> Value:
 
 
 @lowers(aten.transpose.int)
+@numbers_as_vectors
 def transpose(context: Context, x: Value, first: int, second: int) -> Value:
     order = list(range(x.rank))
     order[first], order[second] = order[second], order[first]
@@ -91,11 +92,17 @@ def split_with_sizes(context: Context, x: Value, sizes: Sequence[Any], dim: int 
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad_nd(context: Context, x: Value, pad: Sequence[Any], value: Any = 0) -> Value:
-    graph = context.graph
     # Torch lists pairs of before and after from the last dimension on; ONNX all befores, then all afters.
-    before, after = pad[::2][::-1], pad[1::2][::-1]
-    axes = graph.axes(*range(x.rank - len(before), x.rank))
-    return graph.op("Pad", x, graph.vector([*before, *after]), graph.scalar(value, context.out.dtype), axes)
+    return padded(context.graph, x, pad[::2][::-1], pad[1::2][::-1], context.graph.scalar(value, context.out.dtype))
+
+
+def padded(graph: Graph, x: Value, before: Sequence[Any], after: Sequence[Any], value: Value | None = None) -> Value:
+    """Return ``x`` with more elements, or fewer, before and after those of its last dimensions.
+
+    All dimensions are told, since ONNX Runtime forgets which are meant when it moves a transposition past a padding.
+    """
+    others = [0] * (x.rank - len(before))
+    return graph.op("Pad", x, graph.vector([*others, *before, *others, *after]), value)
 
 
 @lowers(aten.repeat.default)
@@ -106,10 +113,13 @@ def repeat(context: Context, x: Value, repeats: Sequence[Any]) -> Value:
 
 
 @lowers(aten.flip.default)
+@numbers_as_vectors
 def flip(context: Context, x: Value, dims: Sequence[int]) -> Value:
-    graph, each = context.graph, [1] * len(dims)
-    starts, ends = graph.constant([-1] * len(dims), torch.int64), graph.constant([-_END] * len(dims), torch.int64)
-    return graph.op("Slice", x, starts, ends, graph.axes(*dims), graph.constant([-one for one in each], torch.int64))
+    if not dims:
+        return x
+    graph, num_dims = context.graph, len(dims)
+    backwards, before_first = graph.axes(*[-1] * num_dims), graph.axes(*[-_END] * num_dims)
+    return graph.op("Slice", x, backwards, before_first, graph.axes(*dims), backwards)
 
 
 @lowers(aten.slice_scatter.default)

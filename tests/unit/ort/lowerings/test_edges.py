@@ -1,0 +1,92 @@
+"""What ONNX Runtime's own operators do otherwise than ATen's, each once."""
+
+import pytest
+import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from unit.ort.lowered import assert_agrees, traced
+
+aten = torch.ops.aten
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def test_the_digits_of_small_numbers_stay_in_a_logarithm():
+    x = torch.tensor([1e-10, -1e-10, 3e-5, -2e-4, 0.3, 5.0, -1.0, -2.0, INFINITY, NAN, 1e-38])
+    program = traced(torch.log1p, x)
+    torch.testing.assert_close(program(x), torch.log1p(x), rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_remainders_of_large_integers_are_exact():
+    x, y = torch.tensor([2**63 - 1, -(2**62) - 1, 7]), torch.tensor([2, 3, -2])
+    assert_agrees(torch.fmod, x, y)
+    assert_agrees(torch.remainder, x, y)
+
+
+def test_remainders_and_quotients_of_floats():
+    x, y = torch.tensor([1.0, -1.0, 1.0, -7.5, 3.0, 1.0]), torch.tensor([INFINITY, INFINITY, 0.1, 2.0, 0.0, NAN])
+    assert_agrees(torch.remainder, x, y)
+    assert_agrees(lambda x, y: aten.div.Tensor_mode(x, y, rounding_mode="floor"), x, y)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.remainder, torch.fmod, lambda x, y: torch.div(x, y, rounding_mode="floor")]
+)
+def test_integers_are_not_divided_by_zero(function):
+    program = traced(function, torch.tensor([1, 2]), torch.tensor([1, 2]))
+    with pytest.raises(state.Fail, match=r"Integer (division|modulo) by zero"):
+        program(torch.tensor([1, 2]), torch.tensor([1, 0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i: aten.embedding(torch.ones(3, 2) * i.sum(), i),
+        lambda i: aten.index_select(i + 1, 0, i),
+        lambda i: aten.gather(i + 1, 0, i),
+        lambda i: aten.scatter.value(i + 1, 0, i, 5),
+        lambda i: aten.scatter.src(i + 1, 0, i, i),
+        lambda i: aten.scatter_add(i + 1, 0, i, i),
+    ],
+)
+@pytest.mark.parametrize("index", [-1, 3])
+def test_an_index_that_torch_refuses_is_refused(function, index):
+    program = traced(function, torch.tensor([0, 1, 2]))
+    with pytest.raises((state.InvalidArgument, state.Fail), match=r"(?i)out of (data )?(bounds|range)"):
+        program(torch.tensor([0, 1, index]))
+
+
+def test_the_first_nan_is_the_extreme():
+    x = torch.tensor([[1.0, NAN, 3.0, NAN], [NAN, NAN, -1.0, 5.0], [4.0, 1.0, 1.0, 4.0]])
+    assert_agrees(lambda x: aten.max.dim(x, 1), x)
+    assert_agrees(lambda x: aten.min.dim(x, 1, True), x)
+    assert_agrees(lambda x: (x.argmax(), x.argmin(0)), x)
+
+
+def test_rows_that_are_masked_altogether_have_no_probabilities():
+    nothing = -INFINITY
+    x = torch.tensor([[nothing, nothing], [nothing, -3e38], [0.0, nothing], [NAN, 0.0]])
+    assert_agrees(lambda x: aten._safe_softmax(x, -1), x)
+    assert_agrees(lambda x: aten._safe_softmax(x, 0), x[:3])
+
+
+def test_the_first_of_equal_elements_is_the_largest():
+    x = torch.tensor([[[[1.0, 1.0, 0.0, 2.0], [1.0, 0.0, 2.0, 2.0]]]])
+    assert_agrees(lambda x: aten.max_pool2d_with_indices(x, [2, 2]), x)
+    assert_agrees(lambda x: aten.max_pool2d_with_indices(x, [2, 2]), torch.full((1, 1, 2, 2), -INFINITY))
+
+
+@pytest.mark.parametrize("wanted", [[True, False, False], [False, True, False]])
+def test_only_the_derivatives_that_are_wanted_are_computed(wanted):
+    x, weight, grad = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 4, 4), torch.randn(2, 4, 2, 2)
+
+    def backward(g, x, w):
+        grads = aten.convolution_backward(g, x, w, [4], [4, 4], [0, 0], [1, 1], False, [0, 0], 1, wanted)
+        return next(each for each in grads if each is not None)
+
+    assert_agrees(backward, grad, x, weight, tolerance=1e-4)
+
+
+def test_a_padding_of_what_was_transposed():
+    """ONNX Runtime moves the transposition past it."""
+    assert_agrees(lambda x: aten.constant_pad_nd(x.transpose(1, 2) + 1, [1, -1], 0.5) * 2, torch.randn(2, 3, 4))
+    assert_agrees(lambda x: aten.constant_pad_nd(x, [0, -1], 0.5), torch.randn(2, 3, 4).transpose(1, 2))
