@@ -77,6 +77,26 @@ def test_a_batch_as_large_as_a_layer_is_wide_keeps_its_size_a_symbol():
     assert [graph.kind for graph in compiled_call(net).report.graphs] == ["forward", "backward"]
 
 
+class SquaredError(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x, labels):
+        return nn.functional.mse_loss(self.linear(x), labels)
+
+
+def test_a_mean_over_a_number_of_rows_that_torch_does_not_know():
+    net, in_torch = portico.ort.compile(SquaredError(), strict=True), SquaredError()
+    for rows in (4, 6):
+        losses = [model(torch.ones(rows, 3), torch.zeros(rows, 1)) for model in (net, in_torch)]
+        torch.testing.assert_close(*losses)
+        for loss in losses:
+            loss.backward()
+    torch.testing.assert_close(net.linear.weight.grad, in_torch.linear.weight.grad)
+
+
 def test_a_view_of_what_lies_otherwise_in_onnxruntime():
     net, x = portico.ort.compile(Heads()), torch.randn(3, 5, 4)
     gradients = []

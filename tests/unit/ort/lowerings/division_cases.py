@@ -26,7 +26,7 @@ def _pair(draw):
     return _divisible(x), y if x.numel() else y.masked_fill(y == 0, 1)
 
 
-@case(aten.div.Tensor)
+@case(aten.div.Tensor, aten.true_divide.Tensor)
 def of_dividend_and_divisor(draw, op):
     dtypes = draw(st.sampled_from([(ALL, ALL), *((dtype, dtype) for dtype in ALL)]))
     return Call(tuple(draw(broadcasting(*dtypes))))

@@ -45,6 +45,8 @@ def test_each_lowering_has_a_case_and_each_case_a_lowering():
 @pytest.mark.parametrize("target", LOWERINGS, ids=str)
 def test_a_lowering_is_for_what_reaches_the_compiler(target):
     """Torch takes operators apart that are made of others, and gives those that write to an argument another name."""
+    if target is torch.ops.aten.true_divide.Tensor:
+        return  # Torch computes with it what were numbers in Python.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     assert not target._schema.is_mutable
     assert not has_kernel(target.name(), "CompositeImplicitAutograd") or has_kernel(target.name(), "CPU")

@@ -11,7 +11,8 @@ from portico.ort.compiler.value import Value
 aten = torch.ops.aten
 
 
-@lowers(aten.div.Tensor, aten.div.Scalar)
+# The last is what torch makes of a division of numbers, such as a mean over rows of which it does not know how many.
+@lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(context: Context, x: Any, y: Any) -> Value:
     return context.graph.op("Div", *promoted(context, context.out.dtype, x, y))
 
