@@ -4,7 +4,10 @@ import math
 from typing import Any
 
 import torch
+from torch import fx
 
+from portico.ort.compiler.dtypes import onnx_type
+from portico.ort.compiler.graph import MICROSOFT, same_shape
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers
 from portico.ort.compiler.value import Value
@@ -25,11 +28,47 @@ def flash_attention(
     scale: Any = None,
 ) -> tuple[Value, Value]:
     graph = context.graph
+    if not _is_read(context.node, 1) and _is_fusible(query, key, is_causal, attn_mask):
+        # The logarithms are for a derivative: without one, ONNX Runtime has an operator that goes head by head.
+        return _alive(context, _fused(context, query, key, value, attn_mask, scale), attn_mask), query
     scores = _scores(context, query, key, is_causal, attn_mask, scale)
     highest = reduced(graph, "ReduceMax", scores, -1, True)
     total = reduced(graph, "ReduceSum", graph.op("Exp", graph.op("Sub", scores, highest)), -1, True)
     logsumexp = graph.op("Squeeze", graph.op("Add", graph.op("Log", total), highest), graph.axes(-1))
-    return graph.op("MatMul", graph.op("Softmax", scores, axis=-1), value), logsumexp
+    return _alive(context, graph.op("MatMul", graph.op("Softmax", scores, axis=-1), value), attn_mask), logsumexp
+
+
+def _fused(context: Context, query: Value, key: Value, value: Value, attn_mask: Value | None, scale: Any) -> Value:
+    """Return attention by one operator, which takes and returns the heads side by side: (batch, length, all heads)."""
+    graph = context.graph
+    batch, num_heads, length, width = query.shape or ()
+    joined = [
+        graph.reshape(graph.transpose(part, [0, 2, 1, 3]), [batch, rows, heads * columns])
+        for part in (query, key, value)
+        for _, heads, rows, columns in [part.shape or ()]
+    ]
+    out = graph.op(
+        "MultiHeadAttention",
+        *joined, None, None, _floored(context, attn_mask),
+        domain=MICROSOFT, num_heads=num_heads, scale=1 / math.sqrt(width) if scale is None else float(scale),
+    )  # fmt: skip
+    apart = graph.reshape(out, [batch, length, num_heads, (value.shape or ())[-1]])
+    return graph.transpose(apart, [0, 2, 1, 3])
+
+
+def _is_read(node: fx.Node, index: int) -> bool:
+    return any(user.args[1] == index for user in node.users)
+
+
+def _is_fusible(query: Value, key: Value, is_causal: bool, attn_mask: Value | None) -> bool:
+    """Tell whether ONNX Runtime's operator computes the same: it repeats a mask for rows and heads, and no further."""
+    batch, num_heads, length, width = query.shape or ()
+    if is_causal or query.dtype is not torch.float32 or not isinstance(num_heads, int) or not isinstance(width, int):
+        return False
+    if not same_shape((batch, num_heads), (key.shape or ())[:2]):
+        return False
+    seen = (length, (key.shape or ())[2])
+    return attn_mask is None or (attn_mask.rank == 4 and same_shape((attn_mask.shape or ())[2:], seen))
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -48,6 +87,7 @@ def flash_attention_backward(
     scale: Any = None,
 ) -> tuple[Value, Value, Value]:
     graph, swapped = context.graph, [0, 1, 3, 2]
+    grad = _alive(context, grad, attn_mask)
     scores = _scores(context, query, key, is_causal, attn_mask, scale)
     probabilities = graph.op("Exp", graph.op("Sub", scores, graph.op("Unsqueeze", logsumexp, graph.axes(-1))))
     grad_value = graph.op("MatMul", graph.op("Transpose", probabilities, perm=swapped), grad)
@@ -61,12 +101,29 @@ def flash_attention_backward(
     return grad_query, grad_key, grad_value
 
 
+def _floored(context: Context, attn_mask: Value | None) -> Value | None:
+    """Return a mask without infinities, of which a row of nothing else would become NaN."""
+    if attn_mask is None or attn_mask.dtype is None:
+        return attn_mask
+    lowest = context.graph.constant(torch.finfo(attn_mask.dtype).min, attn_mask.dtype)
+    return context.graph.op("Max", attn_mask, lowest)
+
+
+def _alive(context: Context, rows: Value, attn_mask: Value | None) -> Value:
+    """Return 0 for rows of queries that see no key, as torch's kernel does."""
+    if attn_mask is None or attn_mask.dtype is None:
+        return rows
+    graph, dtype = context.graph, attn_mask.dtype
+    seen = graph.op("Greater", reduced(graph, "ReduceMax", attn_mask, -1, True), graph.constant(-math.inf, dtype))
+    return graph.op("Mul", rows, graph.op("Cast", seen, to=onnx_type(dtype)))
+
+
 def _scores(context: Context, query: Value, key: Value, is_causal: bool, attn_mask: Value | None, scale: Any) -> Value:
     graph = context.graph
     product = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2]))
     scores = graph.op("Mul", product, _scale(context, query, scale))
     if attn_mask is not None:
-        scores = graph.op("Add", scores, attn_mask)
+        scores = graph.op("Add", scores, _floored(context, attn_mask))
     return _causal(context, scores, query, key) if is_causal else scores
 
 
