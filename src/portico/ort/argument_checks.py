@@ -1,7 +1,10 @@
 """Values of ``ORTTrainingArguments`` that mean nothing."""
 
+from enum import Enum
 from pathlib import PurePath
 from typing import Any
+
+from transformers.training_args import OptimizerNames
 
 from portico.errors import InputError
 from portico.value_rules import Rule
@@ -41,8 +44,28 @@ def check_arguments(args: Any) -> None:
             f"`onnx_prefix={prefix!r}` is no name for a file; give one without folder and without `.onnx`, such as "
             "'model'."
         )
+    if args.optim_args and args.optim == "adamw_ort_fused":
+        raise InputError(
+            f"`optim_args={args.optim_args!r}` changes nothing for `optim='adamw_ort_fused'`, which takes "
+            "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
+        )
     if args.torch_compile:
         raise InputError(
             "`torch_compile` and its options compile for another backend than ONNX Runtime, for which the model is "
             "compiled anyway; leave them out."
         )
+
+
+def check_optimizer(optim: Any, own: type[Enum]) -> None:
+    """Refuse the name of an optimizer that is neither transformers' nor ours.
+
+    Args:
+        optim: Name, or member of an enumeration.
+        own: The names of ours.
+
+    Raises:
+        InputError: Names those there are.
+    """
+    names = [member.value for kind in (own, OptimizerNames) for member in kind]
+    if getattr(optim, "value", optim) not in names:
+        raise InputError(f"`optim={optim!r}` is no optimizer; set it to one of {', '.join(names)}.")

@@ -7,7 +7,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils.generic import ExplicitEnum
 
 from portico.arguments import TrainingArguments
-from portico.ort.argument_checks import LOG_LEVELS, check_arguments
+from portico.ort.argument_checks import LOG_LEVELS, check_arguments, check_optimizer
 from portico.ort.settings import SessionSettings
 
 
@@ -59,6 +59,7 @@ class ORTTrainingArguments(TrainingArguments):
         Raises:
             InputError: As :func:`~portico.ort.argument_checks.check_arguments`.
         """
+        check_optimizer(self.optim, ORTOptimizerNames)
         fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
         if fused:
             self.optim = OptimizerNames.ADAMW_TORCH

@@ -1,26 +1,26 @@
 """AdamW whose step runs in ONNX Runtime."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper
-from torch.optim import Optimizer
 
 from portico.errors import InputError
 from portico.ort.compiler.graph import IR_VERSION, OPSET
 from portico.ort.packages import require
 from portico.ort.runtime.session import make_session
 from portico.ort.settings import SessionSettings
+from portico.parameter_updates import ParameterwiseOptimizer
 
 _TENSORS = ("parameter", "gradient", "mean", "square")
 # What changes from step to step, as one number each; see `_numbers`.
 _NUMBERS = ("keep", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "root_correction", "eps", "step_size")
 
 
-class FusedAdamW(Optimizer):
+class FusedAdamW(ParameterwiseOptimizer):
     """``torch.optim.AdamW`` with each parameter's step as one run of an ONNX Runtime graph, in place.
 
     The state has the names that torch gives it, so that checkpoints may change between the two.
@@ -52,19 +52,6 @@ class FusedAdamW(Optimizer):
         for group in self.param_groups:
             _check(group["params"])
         self._session = make_session(_step_model(), settings or SessionSettings())
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what ``closure`` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]

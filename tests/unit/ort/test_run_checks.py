@@ -79,6 +79,11 @@ def test_bfloat16_is_mixed_where_the_model_is(tmp_path):
         ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a text, or null"),
         ({"onnx_prefix": "models/mine"}, "`onnx_prefix='models/mine'` is no name for a file; give one without folder"),
         ({"onnx_prefix": "mine.onnx"}, "`onnx_prefix='mine.onnx'` is no name for a file; .* without `.onnx`"),
+        ({"optim": "adamw_ort"}, "`optim='adamw_ort'` is no optimizer; set it to one of adamw_ort_fused, "),
+        (
+            {"optim": "adamw_ort_fused", "optim_args": "eps=1"},
+            "`optim_args='eps=1'` changes nothing for `optim='adamw_ort_fused'`, .* leave it out",
+        ),
     ],
 )
 def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
