@@ -37,12 +37,13 @@ def test_torchs_own_operator_returns_a_mask(p, train):
     torch.testing.assert_close(grad, expected_grad)
 
 
-def test_a_dropout_keeps_its_noise_and_no_mask():
+def test_a_dropout_keeps_bytes_for_its_backward():
     net = portico.ort.compile(nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3)))
-    net(torch.ones(5, 4)).sum().backward()
-    forward, _ = compiled_call(net).report.graphs
-    # A product for the linear layer and one for the dropout, and nothing that would make a mask.
-    assert forward.num_onnx_nodes <= 3
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        loss = net(torch.ones(5, 4)).sum()
+    loss.backward()
+    assert [tensor.dtype for tensor in kept if tensor.shape == (5, 6)] == [torch.bool]
 
 
 class Recomputing(nn.Module):
@@ -69,3 +70,33 @@ def test_activation_checkpointing_drops_the_same_again():
         states.append(torch.get_rng_state())
     torch.testing.assert_close(*gradients)
     assert torch.equal(*states)
+
+
+class Permuting(nn.Module):
+    """Drops from what does not lie in memory in the order of its dimensions."""
+
+    def __init__(self, order, is_cut):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 6)
+        self.order, self.is_cut = order, is_cut
+
+    def forward(self, x):
+        permuted = self.linear(x).permute(self.order)
+        return nn.functional.dropout(permuted[1:] if self.is_cut else permuted, 0.4)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (0, 2, 1)])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_transposed_tensor_is_dropped_from_in_the_order_of_its_memory(order, is_cut):
+    net = portico.ort.compile(Permuting(order, is_cut))
+    for rows in (5, 3):
+        outcomes = []
+        for each in (net, Permuting(order, is_cut)):
+            torch.manual_seed(1)
+            dropped = each(torch.arange(1.0, rows * 12 + 1).view(rows, 3, 4))
+            dropped.square().sum().backward()
+            outcomes.append((dropped.detach(), each.linear.weight.grad, torch.get_rng_state()))
+            each.zero_grad()
+        torch.testing.assert_close(*outcomes)
+    assert len(compiled_call(net).report.graphs) == 2

@@ -6,17 +6,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo import register_backend
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 
+from portico.ort.compiler.boxing import taking_list
 from portico.ort.compiler.decompositions import decompositions
 from portico.ort.compiler.fallbacks import run_in_torch
 from portico.ort.compiler.fingerprint import fingerprint
 from portico.ort.compiler.partition import partitioned
-from portico.ort.compiler.randomness import describe_redrawn_noise, multiply_gradients_with_noise
+from portico.ort.compiler.randomness import describe_redrawn_masks
 from portico.ort.compiler.translation import translate
 from portico.ort.report import GraphRecord, Report
 from portico.ort.runtime.cache import SessionCache
@@ -50,9 +52,10 @@ def make_backend(
 
 def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Cut the graph of a forward and its backward in two, where the least has to be kept between them."""
-    multiply_gradients_with_noise(joint.graph)
-    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
-    describe_redrawn_noise(joint.graph, backward.graph)
+    # Even what a product in the backward reads is made again, if it can be made of what is kept for other reasons.
+    with functorch_config.patch(ban_recompute_materialized_backward=False):
+        forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    describe_redrawn_masks(joint.graph, backward.graph)
     return forward, backward
 
 
@@ -78,7 +81,7 @@ class _Builder:
     def build(self, kind: str, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         start = time.perf_counter()
         _keep_saved_tensors()
-        whole = partitioned(module)
+        whole = partitioned(module, is_in_stages=kind == "backward")
         record = GraphRecord(kind)
         device = device_of(example_inputs)
         for name, part in list(whole.named_children()):
@@ -92,10 +95,10 @@ class _Builder:
                 if self._settings.profile:
                     self._report.profiled.append(session)
         run_in_torch(whole, strict=self._strict, report=self._report)
-        whole.recompile()
+        call = taking_list(whole)
         record.build_seconds = time.perf_counter() - start
         self._report.graphs.append(record)
-        return make_boxed_func(whole.forward)
+        return call
 
 
 def _keep_saved_tensors() -> None:

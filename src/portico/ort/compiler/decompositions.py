@@ -7,7 +7,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from portico.ort.compiler.lowerings import LOWERINGS
-from portico.ort.compiler.randomness import native_dropout
+from portico.ort.compiler.randomness import native_dropout, native_dropout_backward
 
 aten = torch.ops.aten
 # Beside those of torch's list, which counts some of them among the core operators.
@@ -28,4 +28,5 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     table |= get_decompositions(_TAKEN_APART)
     table[aten.native_dropout.default] = native_dropout
+    table[aten.native_dropout_backward.default] = native_dropout_backward
     return {target: decomposition for target, decomposition in table.items() if target not in LOWERINGS}

@@ -13,7 +13,7 @@ from portico.ort.report import Fallback, Report
 logger = logging.getLogger(__name__)
 
 # They run in torch on purpose: random numbers as eager mode draws them, and what costs nothing there.
-_AT_HOME = {torch.ops.portico_ort.dropout_noise.default, torch.ops.aten.sym_size.int, *FREE_VIEWS}
+_AT_HOME = {torch.ops.portico_ort.dropout_mask.default, torch.ops.aten.sym_size.int, *FREE_VIEWS}
 
 
 def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> None:

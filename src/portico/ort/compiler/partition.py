@@ -11,6 +11,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from portico.ort.compiler.dtypes import ONNX_TYPES
 from portico.ort.compiler.kernels import fakes, has_kernels
 from portico.ort.compiler.lowerings import LOWERINGS
+from portico.ort.compiler.stages import in_stages
 
 # They only look at memory in another way, which costs torch nothing.
 FREE_VIEWS = {
@@ -44,11 +45,19 @@ class Lowered(OperatorSupportBase):
         return _has_types(node) and has_kernels(node)
 
 
-def partitioned(module: fx.GraphModule) -> fx.GraphModule:
-    """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on."""
+def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.GraphModule:
+    """Return the graph with every part that ONNX Runtime can run as a submodule, ``fused_0`` and so on.
+
+    Args:
+        module: Graph of ATen operators; it is changed.
+        is_in_stages: Whether long parts are cut, to let go of inputs between two stages.
+    """
     _view_outputs_outside(module.graph)
     partitioner = CapabilityBasedPartitioner(module, Lowered(), allows_single_node_partition=True)
-    whole = partitioner.partition_and_fuse()
+    parts = partitioner.propose_partitions()
+    if is_in_stages:
+        parts = [stage for part in parts for stage in in_stages(part)]
+    whole = partitioner.fuse_partitions(parts)
     for node in whole.graph.nodes:
         # What comes out of ONNX Runtime is contiguous, where torch may have counted on other strides.
         if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):

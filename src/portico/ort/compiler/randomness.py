@@ -7,18 +7,18 @@ import torch
 from torch import fx
 from torch._prims.rng_prims import run_with_rng_state
 
+from portico.ort.compiler.translation import memory_order
+
 _draws = count()
 
 
 @torch.library.custom_op(
-    "portico_ort::dropout_noise",
+    "portico_ort::dropout_mask",
     mutates_args=(),
     tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order),
 )
-def dropout_noise(
-    size: Sequence[int], p: float, dtype: torch.dtype, *, device: torch.device, draw: int
-) -> torch.Tensor:
-    """Draw what a dropout multiplies with.
+def dropout_mask(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torch.Tensor:
+    """Draw which elements a dropout keeps.
 
     Torch finds the random generator of an operator that it draws from again, for activation checkpointing, by the
     keyword ``device``.
@@ -26,54 +26,58 @@ def dropout_noise(
     Args:
         size: Shape of what is dropped from.
         p: Probability of dropping an element.
-        dtype: Dtype of what is dropped from.
         device: Whose random generator draws.
         draw: A number of its own for each use: torch merges calls with equal arguments into one.
 
     Returns:
-        Tensor of that shape: 0 with probability ``p``, or else ``1 / (1 - p)``.
+        Boolean tensor of that shape, from the draws of eager mode: the numbers that eager mode keeps for the backward
+        pass take four times the memory.
     """
-    return torch.empty(size, dtype=dtype, device=device).bernoulli_(1 - p).div_(1 - p)
+    return torch.empty(size, dtype=torch.bool, device=device).bernoulli_(1 - p)
 
 
-@dropout_noise.register_fake
-def _(size: Sequence[int], p: float, dtype: torch.dtype, *, device: torch.device, draw: int) -> torch.Tensor:
-    return torch.empty(size, dtype=dtype, device=device)
+@dropout_mask.register_fake
+def _(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.bool, device=device)
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose dropout into drawn noise and a product; the mask tells, as torch's does, what is kept."""
+    """Decompose dropout into a drawn mask, which it returns as torch's does, and a product."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    noise = torch.ops.portico_ort.dropout_noise(list(x.shape), p, x.dtype, device=x.device, draw=next(_draws))
-    return x * noise, noise != 0
+    mask = _drawn_mask(x, p)
+    return x * _noise(mask, 1 / (1 - p), x.dtype), mask
 
 
-def multiply_gradients_with_noise(joint: fx.Graph) -> None:
-    """Let the derivative of each dropout in a joint graph be a product with its noise.
+def _drawn_mask(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Draw which elements of ``x`` are kept, in the order in which eager mode's noise lies in memory."""
+    order = memory_order(torch.empty_like(x))
+    size = x.shape if order is None else [x.shape[axis] for axis in order]
+    mask = torch.ops.portico_ort.dropout_mask(list(size), p, device=x.device, draw=next(_draws))
+    return mask if order is None else mask.permute([order.index(axis) for axis in range(x.dim())])
 
-    Eager mode keeps the noise as well, and a product is faster than a choice by the mask.
+
+def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Decompose the derivative of a dropout into a product with the numbers that the dropout multiplied with."""
+    if scale == 0:
+        return torch.zeros_like(grad)
+    return grad * _noise(mask, scale, grad.dtype)
+
+
+def _noise(mask: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return 0 for what is dropped and ``scale`` for what is kept, rounded as eager mode rounds its division."""
+    computed_in = torch.float64 if dtype is torch.float64 else torch.float32
+    return (mask.to(computed_in) / (1 / scale)).to(dtype)
+
+
+def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
+    """Give the masks that a backward graph draws again, for activation checkpointing, the metadata that torch drops.
+
+    Such a mask is drawn from the state that the random generator had in the forward.
     """
-    for node in joint.find_nodes(op="call_function", target=torch.ops.aten.native_dropout_backward.default):
-        grad, mask, scale = node.args
-        noise = mask.args[0] if mask.target is torch.ops.aten.ne.Scalar else mask
-        if noise.target is not torch.ops.portico_ort.dropout_noise.default or scale != 1 / (1 - noise.args[1]):
-            continue
-        with joint.inserting_before(node):
-            product = joint.call_function(torch.ops.aten.mul.Tensor, (grad, noise))
-        product.meta = dict(node.meta)
-        node.replace_all_uses_with(product)
-        joint.erase_node(node)
-
-
-def describe_redrawn_noise(joint: fx.Graph, backward: fx.Graph) -> None:
-    """Give the noise that a backward graph draws again, for activation checkpointing, the metadata that torch drops.
-
-    Such noise is drawn from the state that the random generator had in the forward.
-    """
-    drawn = joint.find_nodes(op="call_function", target=torch.ops.portico_ort.dropout_noise.default)
+    drawn = joint.find_nodes(op="call_function", target=torch.ops.portico_ort.dropout_mask.default)
     metadata = {node.kwargs["draw"]: node.meta for node in drawn}
     for node in backward.find_nodes(op="call_function", target=run_with_rng_state):
         if "draw" in node.kwargs:

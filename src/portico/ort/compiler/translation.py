@@ -109,7 +109,7 @@ class _Translation:
         if isinstance(out, torch.SymInt):
             self.values[node] = self.graph.symbols.value(out)
             return
-        result = LOWERINGS[node.target](Context(self.graph, out), *args, **kwargs)
+        result = LOWERINGS[node.target](Context(self.graph, out, node), *args, **kwargs)
         self.values[node] = _typed(result, out)
 
     def output(self, node: fx.Node) -> None:

@@ -10,6 +10,7 @@ import torch
 from onnx import TensorProto
 
 from portico.errors import InputError
+from portico.ort.runtime.memory import SHARED, share_memory
 from portico.ort.runtime.providers import CPU, providers_for
 from portico.ort.settings import SessionSettings
 
@@ -72,6 +73,8 @@ def _options(settings: SessionSettings) -> Any:
     options.log_severity_level = settings.log_level
     # One block for all that a run computes on its way would be taken beside what the arena holds already.
     options.enable_mem_pattern = False
+    share_memory()
+    options.add_session_config_entry(*SHARED)
     # Torch works between two runs, with threads of its own: ones that spin would take its cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_LARGEST_FOLDED))
@@ -97,6 +100,6 @@ def _about_missing_kernel(reason: str, model: onnx.ModelProto, device: torch.dev
     types = " and ".join(name for number, name in _FLOATS.items() if number in given) or "a type of this model"
     return (
         f"ONNX Runtime has no kernel for {operator[1] if operator else reason} in {types} on {device.type}; let the "
-        "model compute in float32 (leave `bf16` and `precision` out, and the model uncast), or set `strategy='auto'` "
-        "to run it in torch."
+        "model compute in float32 (leave `bf16`, `bf16_full_eval` and `precision` out, and the model uncast), or set "
+        "`strategy='auto'` to run it in torch."
     )

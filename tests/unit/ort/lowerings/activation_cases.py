@@ -60,9 +60,3 @@ def of_a_slope(draw, op):
 @case(aten.leaky_relu_backward.default, ulps=1)
 def of_a_gradient_and_a_slope(draw, op):
     return Call((*_two(draw), draw(st.sampled_from([0.01, 0.3])), draw(st.booleans())))
-
-
-@case(aten.native_dropout_backward.default, ulps=1)
-def of_a_gradient_and_a_mask(draw, op):
-    grad, x = _two(draw)
-    return Call((grad, x > 0, draw(st.sampled_from([1.0, 1.25, 2.0]))))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from portico.ort.compiler.graph import MICROSOFT
-from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
+from portico.ort.compiler.lowerings.registry import Context, lowers
 from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
@@ -14,9 +14,12 @@ aten = torch.ops.aten
 
 @lowers(aten.gelu.default)
 def gelu(context: Context, x: Value, *, approximate: str = "none") -> Value:
-    if approximate == "none":
-        return context.graph.op("Gelu", x, domain=MICROSOFT)
-    return context.graph.op("Gelu", x, approximate=approximate)
+    if approximate != "none":
+        return context.graph.op("Gelu", x, approximate=approximate)
+    if context.reads_too(aten.gelu_backward.default):
+        # ONNX Runtime computes equal nodes once, and the derivative has them.
+        return context.graph.op("Mul", x, _normal_distribution(context, _over_sqrt_2(context, x)))
+    return context.graph.op("Gelu", x, domain=MICROSOFT)
 
 
 @lowers(aten.gelu_backward.default)
@@ -26,13 +29,21 @@ def gelu_backward(context: Context, grad: Value, x: Value, *, approximate: str =
 
 
 def _gelu_derivative(context: Context, x: Value) -> Value:
-    """``Phi(x) + x phi(x)`` of the normal distribution."""
+    """``Phi(x) + x phi(x)`` of the normal distribution, in as few passes over memory as there can be."""
     graph, number = context.graph, _numbers(context)
-    erf = graph.op("Erf", graph.op("Mul", x, number(math.sqrt(0.5))))
-    cumulative = graph.op("Mul", graph.op("Add", erf, number(1)), number(0.5))
-    density = graph.op("Exp", graph.op("Mul", graph.op("Mul", x, x), number(-0.5)))
-    density = graph.op("Mul", density, number(1 / math.sqrt(2 * math.pi)))
-    return graph.op("Add", cumulative, graph.op("Mul", x, density))
+    t = _over_sqrt_2(context, x)
+    # x phi(x) is t exp(-t^2) / sqrt(pi): the factor is a summand of the exponent.
+    exponent = graph.op("Sub", number(-math.log(math.pi) / 2), graph.op("Mul", t, t))
+    return graph.op("Add", _normal_distribution(context, t), graph.op("Mul", t, graph.op("Exp", exponent)))
+
+
+def _over_sqrt_2(context: Context, x: Value) -> Value:
+    return context.graph.op("Mul", x, _numbers(context)(math.sqrt(0.5)))
+
+
+def _normal_distribution(context: Context, t: Value) -> Value:
+    """``Phi(sqrt(2) t)``, which is ``erf(t) / 2 + 1 / 2``: a hard sigmoid computes that in one pass."""
+    return context.graph.op("HardSigmoid", context.graph.op("Erf", t), alpha=0.5, beta=0.5)
 
 
 def _tanh_gelu_derivative(context: Context, x: Value) -> Value:
@@ -96,9 +107,3 @@ def leaky_relu_backward(
 
 def _numbers(context: Context) -> Any:
     return lambda number: context.graph.constant(number, context.out.dtype)
-
-
-@lowers(aten.native_dropout_backward.default)
-def native_dropout_backward(context: Context, grad: Value, mask: Value, scale: float) -> Value:
-    noise = context.graph.op("Mul", *promoted(context, context.out.dtype, mask, scale))
-    return context.graph.op("Mul", grad, noise)

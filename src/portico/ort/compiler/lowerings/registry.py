@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from portico.ort.compiler.graph import Graph
@@ -22,10 +23,16 @@ class Context:
     Args:
         graph: Where nodes are added.
         out: The fake result of the operator: its dtype and shape are those the result must have.
+        node: The operator in its graph.
     """
 
     graph: Graph
     out: Any
+    node: fx.Node
+
+    def reads_too(self, target: Any) -> bool:
+        """Tell whether an operator ``target`` of the graph has an input in common with this one."""
+        return any(user.target is target for source in self.node.all_input_nodes for user in source.users)
 
 
 def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:

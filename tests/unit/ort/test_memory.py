@@ -1,0 +1,171 @@
+"""What is kept for a backward pass, and for how long."""
+
+import operator
+import weakref
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.passes.infra.partitioner import Partition
+
+import portico.ort
+from portico.ort.compiler.boxing import taking_list
+from portico.ort.compiler.stages import in_stages
+from portico.ort.compiling import compiled_call
+from portico.ort.runtime.program import Program
+
+aten = torch.ops.aten
+
+
+def chain(*widths):
+    """Return the nodes of a graph in which each reads the one before, with results as wide as given."""
+    graph = fx.Graph()
+    node = graph.placeholder("x")
+    nodes = []
+    for width in widths:
+        node = graph.call_function(aten.relu.default, (node,))
+        node.meta["val"] = torch.empty(width, device="meta")
+        nodes.append(node)
+    graph.output(node)
+    return nodes
+
+
+def parts_of(nodes):
+    return [list(part.nodes) for part in in_stages(Partition(0, nodes))]
+
+
+def test_a_short_graph_is_one_stage():
+    nodes = chain(*[1] * 150)
+    assert parts_of(nodes) == [nodes]
+
+
+def test_a_stage_ends_where_the_least_is_handed_on():
+    widths = [100] * 300
+    widths[99] = widths[199] = 1
+    nodes = chain(*widths)
+    assert parts_of(nodes) == [nodes[:100], nodes[100:200], nodes[200:]]
+
+
+def test_stages_are_in_the_order_of_the_graph():
+    nodes = chain(*[1] * 400)
+    assert [node for part in parts_of(nodes[::-1]) for node in part] == nodes
+
+
+def test_results_stay_with_what_they_are_results_of():
+    graph = fx.Graph()
+    first = graph.placeholder("x")
+    both = graph.call_function(aten.aminmax.default, (first,))
+    both.meta["val"] = (torch.empty(1, device="meta"), torch.empty(1, device="meta"))
+    between = first
+    for _ in range(200):
+        between = graph.call_function(aten.relu.default, (between,))
+        between.meta["val"] = torch.empty(1000, device="meta")
+    lowest = graph.call_function(operator.getitem, (both, 0))
+    lowest.meta["val"] = torch.empty(1, device="meta")
+    graph.output((lowest, between))
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    for given in (nodes, nodes[::-1]):
+        assert parts_of(given)[0][:2] == [both, lowest]
+
+
+def test_an_input_is_let_go_after_its_last_use():
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    held = []
+    squared = graph.call_function(torch.square, (x,))
+    graph.call_function(lambda: held.append(reference() is not None))
+    graph.output(graph.call_function(torch.add, (squared, y)))
+    call = taking_list(fx.GraphModule(nn.Module(), graph))
+    inputs = [torch.tensor(3.0), torch.tensor(1.0)]
+    reference = weakref.ref(inputs[0])
+    assert call(inputs) == 10
+    assert (held, inputs) == ([False], [])
+
+
+class Deep(nn.Module):
+    """Has a backward of several stages, and tells how much of what was saved is alive in the course of it."""
+
+    def __init__(self, num_layers):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.2), nn.Linear(32, 8))
+            for _ in range(num_layers)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+class Folding(nn.Module):
+    """Has results of a size that cannot be computed for every size of its input."""
+
+    def forward(self, x):
+        rows = x.tanh().view(-1, len(x) // (x.shape[1] - 64), 1)
+        return rows.sin().cos()
+
+
+def test_a_size_that_is_not_defined_for_every_input_is_no_obstacle():
+    net = portico.ort.compile(Folding())
+    for columns in (65, 66):
+        x = torch.linspace(-1, 1, 8 * columns).view(8, columns).requires_grad_()
+        (grad,) = torch.autograd.grad(net(x).sum(), x)
+        (expected,) = torch.autograd.grad(Folding()(x).sum(), x)
+        torch.testing.assert_close(grad, expected)
+
+
+def gradients(net, rows):
+    torch.manual_seed(1)
+    net.zero_grad()
+    net(torch.linspace(-2, 2, rows * 8).view(rows, 8)).square().sum().backward()
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+@pytest.fixture(scope="module")
+def deep():
+    return portico.ort.compile(Deep(12))
+
+
+def test_a_long_backward_has_stages(deep):
+    gradients(deep, 5)
+    forward, backward = compiled_call(deep).report.graphs
+    assert (forward.num_sessions, backward.num_sessions > 2) == (1, True)
+
+
+@pytest.mark.parametrize("rows", [5, 3])
+def test_stages_compute_the_gradients_of_one_backward(deep, rows):
+    for ours, theirs in zip(gradients(deep, rows), gradients(Deep(12), rows), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backward_in_stages_can_be_repeated(deep):
+    torch.manual_seed(1)
+    deep.zero_grad()
+    loss = deep(torch.ones(4, 8)).square().sum()
+    loss.backward(retain_graph=True)
+    once = [parameter.grad.clone() for parameter in deep.parameters()]
+    loss.backward()
+    for parameter, grad in zip(deep.parameters(), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * grad)
+
+
+def test_what_was_saved_is_freed_while_the_backward_runs(monkeypatch):
+    read, alive, rows = [], [], 6
+    run = Program.__call__
+
+    def watched(program, *args):
+        alive.append([reference() is not None for reference in read])
+        read.extend(weakref.ref(value) for value in args if isinstance(value, torch.Tensor) and rows in value.shape)
+        return run(program, *args)
+
+    monkeypatch.setattr(Program, "__call__", watched)
+    net = portico.ort.compile(Deep(12))
+    loss = net(torch.ones(rows, 8, requires_grad=True)).square().sum()
+    read.clear()
+    alive.clear()
+    loss.backward()
+    num_read_first = len(alive[1])
+    assert num_read_first > 5
+    assert not any(alive[-1][:num_read_first])
