@@ -46,8 +46,9 @@ def _bytes_handed_on(nodes: Sequence[fx.Node]) -> list[float]:
     handed = [0.0] * len(nodes)
     for node, position in positions.items():
         last_use = max((positions[user] for user in node.users if user in positions), default=position)
+        num_bytes = _num_bytes(node.meta.get("val"))
         for between in range(position + 1, last_use + 1):
-            handed[between] += _num_bytes(node.meta.get("val"))
+            handed[between] += num_bytes
     return handed
 
 
