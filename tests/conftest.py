@@ -44,7 +44,7 @@ def log_levels():
 @pytest.fixture
 def kept_logging(monkeypatch):
     """Hydra configures the root logger; put it back so that no other test sees it."""
-    # To configure is to close all handlers there are; that of absl closes the stream it was made with, which is pytest's.
+    # To configure is to close all handlers there are; that of absl closes the stream it was made with: pytest's.
     monkeypatch.setattr(logging, "_handlerList", [])
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
