@@ -32,6 +32,15 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
             make()
 
 
+@pytest.fixture
+def no_process_group():
+    """Lightning makes one before it asks the accelerator; processes that a later test forks would wait for it."""
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("no_process_group")
 @pytest.mark.parametrize("strategy", ["auto", "ddp"])
 def test_the_accelerator_alone_would_train_in_torch(strategy, tmp_path):
     with pytest.raises(
