@@ -114,7 +114,7 @@ def _impure(modules: dict[str, Module], package: str) -> Iterator[str]:
 
 
 def _circles(modules: dict[str, Module], package: str) -> list[str]:
-    """Find the first circle of imports, those for types included: data flows one way."""
+    """Find the first circle of run-time imports; an import for types alone may look back up."""
     graph = {module.name: _neighbours(module, modules, package) for module in modules.values()}
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -126,7 +126,7 @@ def _circles(modules: dict[str, Module], package: str) -> list[str]:
 def _neighbours(module: Module, modules: dict[str, Module], package: str) -> set[str]:
     names = set()
     for one in module.imports:
-        if one.is_of(package):
+        if one.is_of(package) and not one.for_types_only:
             inner = one.target.removeprefix(f"{package}.")
             names.add(inner if inner in modules else inner.rpartition(".")[0])
     return {name for name in names if name and name in modules and name != module.name}
