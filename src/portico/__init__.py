@@ -8,7 +8,8 @@ from portico.registration import register_with_lightning
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments as TrainingArguments
     from portico.cli import compose as compose
-    from portico.datamodule import TrainerDataModule as TrainerDataModule
+    from portico.data.datamodule import TrainerDataModule as TrainerDataModule
+    from portico.deprecated import HfArgumentParser as HfArgumentParser
     from portico.errors import InputError as InputError
     from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
     from portico.gradient_descent.callbacks import EpochCallback as EpochCallback
@@ -24,18 +25,17 @@ if TYPE_CHECKING:
     from portico.ipu.seq2seq import IPUSeq2SeqTrainingArguments as IPUSeq2SeqTrainingArguments
     from portico.ipu.strategy import IPUStrategy as IPUStrategy
     from portico.ipu.trainer import IPUTrainer as IPUTrainer
-    from portico.module import TrainerModule as TrainerModule
+    from portico.loop.module import TrainerModule as TrainerModule
     from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
-    from portico.old_spellings.parser import HfArgumentParser as HfArgumentParser
     from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
     from portico.ort.arguments import ORTTrainingArguments as ORTTrainingArguments
     from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
     from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
     from portico.ort.strategy import ORTStrategy as ORTStrategy
     from portico.ort.trainer import ORTTrainer as ORTTrainer
-    from portico.seq2seq.arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from portico.seq2seq.trainer import Seq2SeqTrainer as Seq2SeqTrainer
+    from portico.seq2seq.trainer import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from portico.trainer import Trainer as Trainer
 
 _HOMES = {
@@ -44,7 +44,7 @@ _HOMES = {
     "EpochCallback": "portico.gradient_descent.callbacks",
     "ExponentialMovingAverage": "portico.gradient_descent.moving_average",
     "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
-    "HfArgumentParser": "portico.old_spellings.parser",
+    "HfArgumentParser": "portico.deprecated",
     "IPUAccelerator": "portico.ipu.accelerator",
     "IPUConfig": "portico.ipu.config",
     "IPUGradientDescentTrainer": "portico.ipu.gradient_descent",
@@ -58,7 +58,7 @@ _HOMES = {
     "MovingAverage": "portico.gradient_descent.moving_average",
     "Seq2SeqMRCTrainer": "portico.mrc.seq2seq.trainer",
     "Seq2SeqTrainer": "portico.seq2seq.trainer",
-    "Seq2SeqTrainingArguments": "portico.seq2seq.arguments",
+    "Seq2SeqTrainingArguments": "portico.seq2seq.trainer",
     "ORTAccelerator": "portico.ort.accelerator",
     "ORTSeq2SeqTrainer": "portico.ort.seq2seq",
     "ORTSeq2SeqTrainingArguments": "portico.ort.seq2seq",
@@ -66,8 +66,8 @@ _HOMES = {
     "ORTTrainer": "portico.ort.trainer",
     "ORTTrainingArguments": "portico.ort.arguments",
     "Trainer": "portico.trainer",
-    "TrainerDataModule": "portico.datamodule",
-    "TrainerModule": "portico.module",
+    "TrainerDataModule": "portico.data.datamodule",
+    "TrainerModule": "portico.loop.module",
     "TrainingArguments": "portico.arguments",
     "compose": "portico.cli",
 }

@@ -4,7 +4,7 @@ from functools import cache
 from typing import get_args, get_type_hints
 
 from portico.arguments import TrainingArguments
-from portico.old_spellings.renamed import RENAMED
+from portico.deprecated import RENAMED
 from portico.value_rules import Rule
 
 # Values below these fail deep inside torch or numpy, or divide by zero; other bounds transformers checks itself.

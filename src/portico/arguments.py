@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers.training_args import ParallelMode
 
-from portico.accelerator.settings import forget_unused_state
-from portico.old_spellings.renamed import TakesOldNames, with_old_names
-from portico.old_spellings.retired import RetiredArguments
+from portico.deprecated import RetiredArguments, TakesOldNames, with_old_names
+from portico.distributed.accelerator import forget_unused_state
+from portico.hf_compat import ParallelMode
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -31,7 +30,7 @@ class LightningPlacement:
     def lightning_strategy(self) -> "Strategy":
         """The strategy of the run, or the one a run would get."""
         if "_lightning_strategy" not in self.__dict__:
-            from portico.placement import resolve_strategy
+            from portico.distributed.placement import resolve_strategy
 
             self.__dict__["_lightning_strategy"] = resolve_strategy(self)
         strategy: Strategy = self.__dict__["_lightning_strategy"]
@@ -113,7 +112,7 @@ class TrainingArguments(LightningPlacement, RetiredArguments, transformers.Train
         num_nodes: Machines.
         precision: Lightning precision (``"bf16-mixed"``, ...); by default what ``bf16`` and ``fp16`` say.
 
-    Arguments of ``transformers`` 4 are taken too, with a warning: :mod:`portico.old_spellings`.
+    Arguments of ``transformers`` 4 are taken too, with a warning: :mod:`portico.deprecated`.
     """
 
     accelerator: str | None = field(default=None, metadata={"help": "Lightning accelerator."})

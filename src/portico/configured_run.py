@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from portico.arguments import TrainingArguments
+from portico.deprecated import RENAMED
 from portico.errors import InputError
-from portico.old_spellings.renamed import RENAMED
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer

@@ -1,14 +1,38 @@
-"""Parameter groups, optimizers and schedules, chosen as Hugging Face chooses them."""
+"""Optimizers that update one parameter after the other."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from transformers.optimization import GreedyLR
-from transformers.trainer_optimizer import is_optimizer_factory
-from transformers.trainer_pt_utils import LayerWiseDummyOptimizer, get_parameter_names
+from transformers import GreedyLR
+
+from portico.hf_compat import LayerWiseDummyOptimizer, get_parameter_names, is_optimizer_factory
+
+
+class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
+    """Takes a step in each parameter that has a gradient; a subclass says how."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step; return what ``closure`` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    @abstractmethod
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        """Change ``parameter`` and its state in place, without recording gradients."""
+
 
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 # Parameters come inside the keyword arguments of optimizers that choose their own.

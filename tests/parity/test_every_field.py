@@ -16,7 +16,7 @@ from datasets import Dataset as ArrowDataset
 
 import portico
 from parity.peers import ToyDataset, assert_identical, run, untimed
-from portico.fields.table import TREATMENTS
+from portico.field_effects import TREATMENTS
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}

@@ -5,17 +5,16 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from portico import lightning_internals
-from portico.lightning_internals import UndividedLoss, continue_from, end_epoch_after, publish_metrics
-from portico.loading.feeds import TrainFeed
-from portico.quiet import quiet_lightning
+from portico import lightning_compat as lightning_internals
+from portico.data.datamodule import TrainFeed
+from portico.lightning_compat import UndividedLoss, continue_from, end_epoch_after, publish_metrics, quiet_lightning
 from unit.toy import toy_trainer
 
 
 def test_the_file_was_read_against_the_installed_lightning():
     installed = version("lightning")
     assert installed.startswith(f"{lightning_internals.CHECKED_VERSION}."), (
-        f"Lightning {installed} is installed, but src/portico/lightning_internals.py was read against "
+        f"Lightning {installed} is installed, but src/portico/lightning_compat.py was read against "
         f"{lightning_internals.CHECKED_VERSION}: read its private names anew, run the tests, set `CHECKED_VERSION`."
     )
 

@@ -3,8 +3,7 @@ import inspect
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler
 
-from portico.lightning_internals import UndividedLoss
-from portico.lightning_shortcuts import Unprofiled
+from portico.lightning_compat import UndividedLoss, Unprofiled
 from unit.toy import toy_trainer
 
 

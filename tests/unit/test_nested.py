@@ -2,7 +2,7 @@ from collections import namedtuple
 
 import torch
 
-from portico.nested import map_tensors, pad_to_longest
+from portico.tree import map_tensors, pad_to_longest
 
 
 def two_processes(length):

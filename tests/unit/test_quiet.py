@@ -3,7 +3,7 @@ import warnings
 
 import pytest
 
-from portico.quiet import quiet_lightning
+from portico.lightning_compat import quiet_lightning
 
 ANNOUNCER = logging.getLogger("lightning.pytorch.utilities.rank_zero")
 

@@ -9,8 +9,8 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 
 import portico
 from parity.peers import ToyDataset, tiny_bert
-from portico.facade.hooks import INSTEAD
-from portico.old_spellings.retired import RetiredArguments
+from portico.deprecated import RetiredArguments
+from portico.validation import INSTEAD
 from unit.toy import toy_trainer
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins"]

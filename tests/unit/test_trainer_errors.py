@@ -7,7 +7,7 @@ from lightning.pytorch import Callback as LightningCallback
 
 import portico
 from parity.peers import ToyDataset
-from portico.facade.unsupported import REFUSALS
+from portico.validation import REFUSALS
 from unit.toy import Line, Nameless, Points, PointStream, toy_trainer
 
 

@@ -1,22 +1,29 @@
 """A run brought back to where a checkpoint left it."""
 
+import random
 import warnings
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from transformers.trainer_callback import TrainerState
-from transformers.trainer_utils import compare_trainer_and_checkpoint_args, get_last_checkpoint
+from transformers import TrainerState
 
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
-from portico.lightning_internals import continue_from
+from portico.hf_compat import (
+    compare_trainer_and_checkpoint_args,
+    get_last_checkpoint,
+    logger,
+    safe_globals,
+    set_rng_state_for_device,
+)
+from portico.lightning_compat import continue_from
 from portico.plan import ResumePoint, RunPlan
-from portico.run_log import logger
 
 if TYPE_CHECKING:
-    from portico.contract import Facade
+    from portico.trainer import Trainer
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
@@ -77,7 +84,7 @@ def resumed_batch_size(folder: str, args: Any) -> int | None:
     return size
 
 
-def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: ResumePoint) -> None:
+def restore_training(facade: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
     """Load optimizer, schedule and scaler from ``folder``, and tell Lightning's loops where they stand.
 
     Args:
@@ -97,7 +104,7 @@ def restore_training(facade: "Facade", folder: str, plan: RunPlan, point: Resume
     )
 
 
-def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
+def load_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
     """Load the states of optimizer and schedule from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
@@ -111,8 +118,59 @@ def load_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
         logger.warning("%s holds no optimizer state, so the optimizer starts anew.", folder)
 
 
-def load_scaler(facade: "Facade", folder: str) -> None:
+def load_scaler(facade: "Trainer", folder: str) -> None:
     """Load the state of the gradient scaler from ``folder``, where there is one."""
     scaler, scaler_file = gradient_scaler(facade), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
         scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
+
+
+def save_rng_state(folder: str, args: Any) -> None:
+    """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    torch.save(present_rng_states(args), _rng_file(folder, args))
+
+
+def present_rng_states(args: Any) -> dict[str, Any]:
+    """Return the states of Python's, numpy's and torch's generators of this process."""
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "cpu": torch.random.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = (
+            torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
+        )
+    return states
+
+
+def load_rng_state(folder: str | None, args: Any) -> None:
+    """Bring the generators of this process back to what ``folder`` holds; say so when it holds nothing."""
+    if folder is None:
+        return
+    file = _rng_file(folder, args)
+    if not file.is_file():
+        logger.warning(
+            "%s is missing, so random numbers go on from the present seed: the resumed run will differ from an "
+            "uninterrupted one.",
+            file,
+        )
+        return
+    with safe_globals():
+        states = torch.load(file, weights_only=True)
+    set_rng_states(states, args)
+
+
+def set_rng_states(states: dict[str, Any], args: Any) -> None:
+    """Bring the generators of this process to ``states``."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.random.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+
+
+def _rng_file(folder: str, args: Any) -> Path:
+    name = "rng_state.pth" if args.world_size <= 1 else f"rng_state_{args.process_index}.pth"
+    return Path(folder) / name

@@ -9,14 +9,20 @@ import safetensors.torch
 import torch
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
-from transformers import PreTrainedModel
-from transformers.trainer_utils import load_sharded_checkpoint
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
-from transformers.utils import logging as transformers_logging
+from transformers import WEIGHTS_NAME, PreTrainedModel
+from transformers import logging as transformers_logging
 
-from portico.checkpoint.adapters import has_adapters, load_adapters
 from portico.errors import InputError
-from portico.run_log import logger
+from portico.hf_compat import (
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    load_sharded_checkpoint,
+    logger,
+    unwrap_peft_model,
+)
 
 
 def save_weights(
@@ -108,3 +114,39 @@ def _without_progress_bars() -> Iterator[None]:
     finally:
         if enabled:
             transformers_logging.enable_progress_bar()
+
+
+def has_adapters(model: Any) -> bool:
+    """Tell whether ``model`` is a base model inside PEFT's adapters."""
+    return unwrap_peft_model(model) is not model
+
+
+def load_adapters(model: Any, folder: str) -> None:
+    """Load the adapters that ``folder`` holds into ``model``, and go on training the one that is active.
+
+    PEFT writes the adapter named ``"default"`` into the folder itself, and others into folders of their names.
+
+    Raises:
+        InputError: If ``folder`` holds no adapter.
+    """
+    active = model.active_adapters[0]
+    if len(model.active_adapters) > 1:
+        logger.warning("Several adapters are active, %s; training goes on with %s.", model.active_adapters, active)
+    named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
+    if not named and _holds_adapter(Path(folder)):
+        model.load_adapter(folder, active, is_trainable=True)
+        return
+    if _holds_adapter(Path(folder)):
+        named["default"] = Path(folder)
+    if not named:
+        raise InputError(
+            f"{folder} holds no adapter ({ADAPTER_SAFE_WEIGHTS_NAME} or {ADAPTER_WEIGHTS_NAME}), but the model has "
+            "adapters of PEFT; set `resume_from_checkpoint` to a checkpoint of such a model, or leave it out."
+        )
+    for name, path in named.items():
+        model.load_adapter(str(path), name, is_trainable=name == active)
+    model.set_adapter(active)
+
+
+def _holds_adapter(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME))

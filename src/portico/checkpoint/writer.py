@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.trainer_callback import TrainerState
+from transformers import TrainerControl, TrainerState
 
 from portico.arguments import as_transformers_arguments
-from portico.checkpoint.callback_states import export_callbacks
+from portico.hf_compat import ExportableState, logger
 
 if TYPE_CHECKING:
-    from portico.contract import Facade
+    from portico.trainer import Trainer
+
 
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
@@ -24,7 +25,7 @@ ARGUMENTS_FILE = "training_args.bin"
 _PARTIAL = ".partial"
 
 
-def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
+def write_checkpoint(facade: "Trainer", run_folder: str, name: str) -> None:
     """Write ``run_folder/name``: model, optimizer, schedule, random states and trainer state; rotate old ones."""
     args, state = facade.args, facade.state
     final = Path(run_folder) / name
@@ -45,7 +46,7 @@ def write_checkpoint(facade: "Facade", run_folder: str, name: str) -> None:
         facade._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
 
 
-def save_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
+def save_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
     """Write the states of optimizer and schedule into ``folder``."""
     if not facade.args.should_save:
         return
@@ -57,7 +58,7 @@ def save_optimizer_and_scheduler(facade: "Facade", folder: str) -> None:
         torch.save(facade.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
 
 
-def save_scaler(facade: "Facade", folder: str) -> None:
+def save_scaler(facade: "Trainer", folder: str) -> None:
     """Write the state of the gradient scaler into ``folder``, if there is one."""
     scaler = gradient_scaler(facade)
     if scaler is not None and facade.args.should_save:
@@ -75,13 +76,13 @@ def save_arguments(args: Any, folder: str) -> None:
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
 
-def gradient_scaler(facade: "Facade") -> Any:
+def gradient_scaler(facade: "Trainer") -> Any:
     """Return the gradient scaler of the run's precision, if it has one."""
     return getattr(facade.lightning_trainer.strategy.precision_plugin, "scaler", None)
 
 
 @contextmanager
-def _staged(final: Path, facade: "Facade") -> Iterator[Path]:
+def _staged(final: Path, facade: "Trainer") -> Iterator[Path]:
     """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace.
 
     The folder has the name of ``final`` in another place: users' ``_save`` and ``save_model`` look at the name.
@@ -131,3 +132,47 @@ def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> No
     best = f"checkpoint-{state.best_global_step}"
     if best == name or (Path(run_folder) / best).exists():
         state.best_model_checkpoint = str(Path(run_folder) / best)
+
+
+def exportable_callbacks(facade: "Trainer") -> list[Any]:
+    """Return the callbacks (and the control flags) whose state belongs into a checkpoint."""
+    candidates = [*facade.callback_handler.callbacks, facade.control]
+    return [candidate for candidate in candidates if isinstance(candidate, ExportableState)]
+
+
+def export_callbacks(facade: "Trainer") -> None:
+    """Write the present states into the trainer state, as a list where a class is there more than once."""
+    stored: Any = facade.state.stateful_callbacks
+    for callback in exportable_callbacks(facade):
+        name = type(callback).__name__
+        if isinstance(stored.get(name), list):
+            stored[name].append(callback.state())
+        else:
+            stored[name] = callback.state()
+
+
+def restore_callbacks(facade: "Trainer") -> None:
+    """Give callbacks the state that the checkpoint holds, where the user asked for it."""
+    if not facade.args.restore_callback_states_from_checkpoint:
+        return
+    stored: Any = facade.state.stateful_callbacks
+    known = exportable_callbacks(facade)
+    unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
+    if unknown:
+        logger.warning(
+            f"The checkpoint holds states of callbacks that this run has not, and they are left: {', '.join(unknown)}."
+        )
+    for name, states in stored.items():
+        same = [callback for callback in known if type(callback).__name__ == name]
+        for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
+            _replace(facade, callback, type(callback).from_state(state))
+        if same:
+            logger.info("Callbacks go on with the states that the checkpoint holds.")
+
+
+def _replace(facade: "Trainer", old: Any, new: Any) -> None:
+    if isinstance(new, TrainerControl):
+        facade.control = new
+    else:
+        facade.callback_handler.remove_callback(type(old))
+        facade.callback_handler.add_callback(new)

@@ -7,7 +7,6 @@ import lightning.pytorch as pl
 import torch
 import transformers
 from torch import nn
-from transformers.trainer_utils import has_length
 
 from portico.gradient_descent.callbacks import TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
@@ -16,6 +15,7 @@ from portico.gradient_descent.learning_rate_schedulers import LearningRateSchedu
 from portico.gradient_descent.momentum_schedulers import MomentumScheduler
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.tensorboard import TensorboardWriter
+from portico.hf_compat import has_length
 
 _KINDS: Mapping[str, type] = {
     "model": nn.Module,

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from portico.checkpoint.callback_states import exportable_callbacks
+from portico.checkpoint.writer import exportable_callbacks
 
 logger = logging.getLogger(__name__)
 

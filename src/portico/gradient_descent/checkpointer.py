@@ -8,13 +8,13 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from transformers.trainer_pt_utils import safe_globals
 
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.files import replace_file
 from portico.gradient_descent.registry import Registrable
 from portico.gradient_descent.retention import Retention
 from portico.gradient_descent.trainer import Trainer, TrainerCheckpoint
+from portico.hf_compat import safe_globals
 
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
 _UNSET: Any = object()

@@ -5,9 +5,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers.trainer_utils import has_length
-
 from portico.gradient_descent.errors import ConfigurationError
+from portico.hf_compat import has_length
 from portico.plan import RunPlan
 
 

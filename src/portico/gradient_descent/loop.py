@@ -5,18 +5,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from portico.arguments import TrainingArguments
-from portico.evaluation.session import EvaluationSession
-from portico.facade.preparation import prepared_for_training
 from portico.gradient_descent.epoch_plan import count_epochs
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.sharing import dealt
 from portico.gradient_descent.validation import ValidationSession
+from portico.hf_compat import EvalLoopOutput, TrainOutput
+from portico.loop.evaluation import EvaluationSession
+from portico.loop.run import fresh_state
+from portico.model_setup import prepared_for_training
 from portico.plan import ResumePoint
-from portico.run_start import fresh_state
 from portico.trainer import Trainer
 
 # AllenNLP's rules take the place of these parts of the Hugging Face trainer.

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.trainer_utils import denumpify_detensorize
+
+from portico.hf_compat import denumpify_detensorize
 
 
 @dataclass

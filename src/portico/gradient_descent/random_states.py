@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from portico.checkpoint.rng import present_rng_states, set_rng_states
+from portico.checkpoint.resume import present_rng_states, set_rng_states
 
 _WHERE = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
 

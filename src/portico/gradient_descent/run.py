@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from portico.checkpoint.rng import set_rng_states
+from portico.checkpoint.resume import set_rng_states
 from portico.gradient_descent.callback_states import restore_lightning_callbacks
 from portico.gradient_descent.epoch_plan import EpochPlan
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.losses import batch_metrics
 from portico.gradient_descent.memory import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.random_states import present_states, set_states
-from portico.lightning_internals import continue_from, end_epoch_after
-from portico.state import TrainingRun
+from portico.lightning_compat import continue_from, end_epoch_after
+from portico.loop.run import TrainingRun
 
 
 class DescentRun(TrainingRun):
@@ -27,7 +27,7 @@ class DescentRun(TrainingRun):
     Args:
         facade: The loop.
         descent: The AllenNLP trainer.
-        **options: As of :class:`~portico.state.TrainingRun`.
+        **options: As of :class:`~portico.loop.run.TrainingRun`.
     """
 
     plan: EpochPlan

@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Any
 
 from torch.utils.data import DistributedSampler
-from transformers.trainer_utils import has_length
+
+from portico.hf_compat import has_length
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.trainer_pt_utils import find_batch_size
 
 from portico.gradient_descent.activations import log_activations
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.model_statistics import learning_rates, parameter_statistics, relative_updates
 from portico.gradient_descent.registry import Registrable
 from portico.gradient_descent.summary_files import SummaryFiles, tensorboard_is_installed
+from portico.hf_compat import find_batch_size
 
 logger = logging.getLogger(__name__)
 

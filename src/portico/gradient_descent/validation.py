@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize
 
-from portico.evaluation.session import EvaluationSession
 from portico.gradient_descent.losses import LossSums, batch_metrics, epoch_metrics
+from portico.hf_compat import EvalLoopOutput, denumpify_detensorize
+from portico.loop.evaluation import EvaluationSession
 
 
 class ValidationSession(EvaluationSession):
@@ -17,7 +17,7 @@ class ValidationSession(EvaluationSession):
         facade: The loop.
         loader: Validation batches.
         descent: The AllenNLP trainer.
-        **options: As of :class:`~portico.evaluation.session.EvaluationSession`.
+        **options: As of :class:`~portico.loop.evaluation.EvaluationSession`.
 
     Attributes:
         metrics: Metrics of the whole set, once it is finished.

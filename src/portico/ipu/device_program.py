@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.trainer_pt_utils import LabelSmoother
 
 from portico.errors import InputError
+from portico.hf_compat import LabelSmoother
 from portico.ipu import backend
 
 LossFunction = Callable[[Any, Any], Any]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from portico.hf_compat import BaseModelOutput, Seq2SeqLMOutput
 from portico.ipu.device_program import DeviceProgram
 from portico.ipu.executors import ProgramPool
 from portico.ipu.padding import cut_back, filled_up, num_rows

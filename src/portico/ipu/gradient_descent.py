@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from transformers.trainer_utils import TrainOutput
 from typing_extensions import override
 
 from portico.gradient_descent.errors import ConfigurationError
@@ -12,6 +11,7 @@ from portico.gradient_descent.gradient_descent_trainer import GradientDescentTra
 from portico.gradient_descent.loop import PARTS_TURNED_OFF, LoopTrainer
 from portico.gradient_descent.run import DescentRun
 from portico.gradient_descent.trainer import Trainer
+from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
 from portico.ipu.descent_checks import refuse_host_side

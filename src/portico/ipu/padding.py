@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from portico.nested import map_tensors
+from portico.tree import map_tensors
 
 _IGNORED_LABEL = -100
 # Extractive heads ignore positions beyond the sequence; a negative one they take for the first token.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from portico.errors import InputError
-from portico.nested import map_tensors
+from portico.tree import map_tensors
 
 PRECISIONS = ("32-true", "16-true")
 

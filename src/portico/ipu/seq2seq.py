@@ -8,9 +8,7 @@ from typing_extensions import override
 
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.trainer import IPUMethods
-from portico.seq2seq.arguments import Seq2SeqTrainingArguments
-from portico.seq2seq.generation import generation_inputs
-from portico.seq2seq.trainer import Seq2SeqTrainer
+from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, generation_inputs
 
 
 @dataclass

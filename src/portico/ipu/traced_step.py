@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from portico.errors import InputError
 from portico.ipu import backend
-from portico.nested import map_tensors
+from portico.tree import map_tensors
 
 
 class TracedStep(nn.Module):

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 from transformers import TrainerCallback
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from portico.errors import InputError
+from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
 from portico.ipu.device_program import program_loss

@@ -5,10 +5,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
-from transformers.trainer_utils import PredictionOutput, has_length
 
 from portico.errors import InputError
-from portico.evaluation.session import EvaluationSession
+from portico.hf_compat import PredictionOutput, has_length
+from portico.loop.evaluation import EvaluationSession
 from portico.mrc.head_columns import HeadColumns
 from portico.mrc.session import AnswerSession, takes_stage
 from portico.trainer import Trainer

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers.trainer_utils import EvalPrediction
+from transformers import EvalPrediction
 
-from portico.evaluation.arrays import to_arrays
-from portico.evaluation.session import EvaluationSession
+from portico.loop.evaluation import EvaluationSession
+from portico.loop.outputs import to_arrays
 
 if TYPE_CHECKING:
-    from portico.contract import Facade
+    from portico.trainer import Trainer
 
 
 EXTRACTIVE_FILES: Mapping[str, str] = {
@@ -34,14 +34,14 @@ class AnswerSession(EvaluationSession):
         post_process_function: Turns logits into answers; see :class:`~portico.mrc.trainer.MRCTrainer`.
         on_answered: Gets what the post-processing returned.
         file_suffix: Last part of the names of the files, for one of several data sets.
-        **options: Options of :class:`~portico.evaluation.session.EvaluationSession`.
+        **options: Options of :class:`~portico.loop.evaluation.EvaluationSession`.
     """
 
     file_parts = EXTRACTIVE_FILES
 
     def __init__(
         self,
-        facade: "Facade",
+        facade: "Trainer",
         loader: Any,
         *,
         examples: Sequence[Mapping[str, Any]],

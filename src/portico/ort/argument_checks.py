@@ -4,9 +4,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-from transformers.training_args import OptimizerNames
-
 from portico.errors import InputError
+from portico.hf_compat import OptimizerNames
 from portico.value_rules import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers.training_args import OptimizerNames
-from transformers.utils.generic import ExplicitEnum
-
 from portico.arguments import TrainingArguments
+from portico.hf_compat import ExplicitEnum, OptimizerNames
 from portico.ort.argument_checks import LOG_LEVELS, check_arguments, check_optimizer
 from portico.ort.settings import SessionSettings
 

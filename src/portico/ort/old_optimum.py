@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformers.trainer_utils import PredictionOutput, TrainOutput
-
-from portico.old_spellings.warning import warn_of_old_spelling
+from portico.deprecated import warn_of_old_spelling
+from portico.hf_compat import PredictionOutput, TrainOutput
 from portico.ort.module_with_loss import LossInGraph
 
 # What each argument of the constructor told, and why nobody has to be told any more.

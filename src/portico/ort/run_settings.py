@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from portico.loop.run import TrainingRun
 from portico.ort.strategy import RunsInORT
-from portico.state import TrainingRun
 from portico.trainer import Trainer
 
 

@@ -12,8 +12,7 @@ from portico.ort.arguments import ORTTrainingArguments
 from portico.ort.compiling import compile as compile_in_ort
 from portico.ort.compiling import compiled_call, restore
 from portico.ort.trainer import ORTMethods
-from portico.seq2seq.arguments import Seq2SeqTrainingArguments
-from portico.seq2seq.trainer import Seq2SeqTrainer
+from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 
 @dataclass

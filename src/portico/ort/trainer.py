@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from transformers import TrainerCallback
-from transformers.trainer_utils import TrainOutput
 
 from portico.errors import InputError, InputTypeError
+from portico.hf_compat import TrainOutput
 from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
 from portico.ort.compiling import compiled_call, running_in_torch
 from portico.ort.exporting import exported

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, set_seed
-from transformers.trainer_utils import EvalPrediction
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, EvalPrediction, set_seed
 
 from portico.argument_rules import argument_rules
 from portico.configured_run import (
@@ -16,9 +15,8 @@ from portico.configured_run import (
     training_arguments,
 )
 from portico.errors import InputError
-from portico.seq2seq.arguments import Seq2SeqTrainingArguments
 from portico.seq2seq.pairs import TokenizedPairs, read_pairs
-from portico.seq2seq.trainer import Seq2SeqTrainer
+from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.value_rules import Rule, check_values
 
 _TEXT = Rule((str,))
@@ -45,7 +43,7 @@ def run_seq2seq(settings: RunSettings) -> dict[str, float]:
     """Train a model on pairs of texts, evaluate it and write everything into the folder of the run.
 
     Args:
-        settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.arguments.Seq2SeqTrainingArguments`;
+        settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.trainer.Seq2SeqTrainingArguments`;
             ``model`` has the ``name_or_path`` of a pretrained encoder-decoder with its tokenizer; ``data`` has
             ``train_file`` and ``validation_file``, both JSON lines, and ``source`` and ``target``, the keys of the
             texts in a line; ``preprocess`` has ``max_source_length`` and ``max_target_length`` in tokens;

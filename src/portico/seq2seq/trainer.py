@@ -1,17 +1,258 @@
-"""``Seq2SeqTrainer``: a ``Trainer`` that can evaluate by generated tokens."""
+"""Training arguments with the settings of generation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import GenerationConfig, TrainerCallback
-from transformers.trainer_utils import PredictionOutput
 
-from portico.seq2seq.arguments import Seq2SeqTrainingArguments
-from portico.seq2seq.checks import check_seq2seq_arguments, check_seq2seq_parts
-from portico.seq2seq.generating import GeneratingMethods
-from portico.seq2seq.generation import generation_options, load_generation_config
+from portico.arguments import TrainingArguments
+from portico.errors import InputError
+from portico.hf_compat import PredictionOutput
+from portico.trainer import Trainer
+
+
+@dataclass
+class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
+    """``transformers.Seq2SeqTrainingArguments`` with the fields that choose Lightning's side of a run.
+
+    ``predict_with_generate``, ``generation_max_length``, ``generation_num_beams`` and ``generation_config`` are
+    Hugging Face's; the others are those of :class:`~portico.arguments.TrainingArguments`.
+    """
+
+
+def shards_weights(strategy: Strategy) -> bool:
+    """Tell whether each process holds a part of the weights only, so that all must run forward passes together."""
+    if isinstance(strategy, DeepSpeedStrategy):
+        return bool(strategy.zero_stage_3)
+    return isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
+
+
+def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
+    """Return a context in which the model's weights are whole, for code that does not go through its wrapper."""
+    if isinstance(strategy.model, FullyShardedDataParallel):
+        return FullyShardedDataParallel.summon_full_params(strategy.model)
+    return nullcontext()
+
+
+def load_generation_config(source: str | Path | GenerationConfig) -> GenerationConfig:
+    """Return the generation configuration that training arguments name, checked as strictly as saving checks it.
+
+    Args:
+        source: A configuration, of which a copy is returned; a file; a folder; or a name on the hub.
+
+    Raises:
+        InputError: If ``source`` is something else, or the settings contradict each other.
+        OSError: If there is no configuration at the place.
+    """
+    if isinstance(source, GenerationConfig):
+        config = deepcopy(source)
+    elif isinstance(source, str | Path):
+        path = Path(source)
+        config = GenerationConfig.from_pretrained(*((path.parent, path.name) if path.is_file() else (source,)))
+    else:
+        raise InputError(
+            f"`generation_config` is a {type(source).__name__}; give a `GenerationConfig`, the path of a file or "
+            "folder that holds one, or the name of a model on the hub."
+        )
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"`generation_config` cannot be saved with the model: {reason} Fix these issues to train your model."
+        ) from error
+    return config
+
+
+def generation_options(given: Mapping[str, Any], args: Any) -> dict[str, Any]:
+    """Return the keywords of ``generate`` for one evaluation: what the caller gave, then the training arguments.
+
+    Args:
+        given: Keywords of ``evaluate`` or ``predict``.
+        args: Training arguments with ``generation_max_length`` and ``generation_num_beams``.
+    """
+    options = dict(given)
+    has_length = options.get("max_length") is not None or options.get("max_new_tokens") is not None
+    if not has_length and args.generation_max_length is not None:
+        options["max_length"] = args.generation_max_length
+    if options.get("num_beams") is None and args.generation_num_beams is not None:
+        options["num_beams"] = args.generation_num_beams
+    return options
+
+
+def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of ``generate``: without a decoder input made of the labels, which it would only continue."""
+    shapes = [getattr(inputs.get(name), "shape", None) for name in ("labels", "decoder_input_ids")]
+    from_labels = None not in shapes and shapes[0] == shapes[1]
+    left_out = ("decoder_input_ids", "decoder_attention_mask") if from_labels else ()
+    return {name: value for name, value in inputs.items() if name not in left_out}
+
+
+def settled_config(model: Any) -> GenerationConfig:
+    """Return the generation configuration of ``model``, in which every setting that was open has its default.
+
+    It is changed in place, so that the model is saved with what it generated with.
+    """
+    config: GenerationConfig = model.generation_config
+    if config._from_model_config:
+        # Otherwise `generate` would make it again from the model's configuration, at every batch.
+        config._from_model_config = False
+    config.update(**config._get_default_generation_params(), defaults_only=True)
+    return config
+
+
+def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
+    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to; their own if it is enough."""
+    length = tokens.shape[-1]
+    if length < config.max_length:
+        return int(config.max_length)
+    if config.max_new_tokens is not None:
+        # The first token is the decoder's start.
+        return max(length, config.max_new_tokens + 1)
+    return length
+
+
+def padding_token(processing_class: Any, model: Any) -> int:
+    """Return the token that fills up generated sequences and labels.
+
+    Args:
+        processing_class: Asked first, if it knows padding; its end token stands in for a padding token it lacks.
+        model: Its configuration is asked otherwise.
+
+    Raises:
+        InputError: If neither has one.
+    """
+    if hasattr(processing_class, "pad_token_id"):
+        own, end = processing_class.pad_token_id, processing_class.eos_token_id
+        token = own if own is not None else end
+        missing = "`processing_class` has neither a padding token nor an end token; set its `pad_token`"
+    else:
+        token = getattr(getattr(model, "config", None), "pad_token_id", None)
+        missing = "Pad_token_id must be set in the configuration of the model, in order to pad tensors; set it"
+    if token is None:
+        raise InputError(f"{missing}, or leave `predict_with_generate` out.")
+    return int(token)
+
+
+def pad_tokens(tokens: torch.Tensor, length: int, token: int) -> torch.Tensor:
+    """Return ``tokens`` (``[examples, shorter]``) filled up on the right to ``[examples, length]``."""
+    padded = tokens.new_full((tokens.shape[0], length), token)
+    padded[:, : tokens.shape[-1]] = tokens
+    return padded
+
+
+def check_seq2seq_arguments(args: Any) -> None:
+    """Refuse training arguments that know nothing of generation.
+
+    Raises:
+        InputError: If ``args`` are plain training arguments.
+    """
+    if isinstance(args, transformers.TrainingArguments) and not hasattr(args, "predict_with_generate"):
+        raise InputError(
+            f"`args` is a {type(args).__name__}, which has no settings of generation; give "
+            "`portico.Seq2SeqTrainingArguments` or `transformers.Seq2SeqTrainingArguments`."
+        )
+
+
+def check_seq2seq_parts(facade: Any, *, generates: bool) -> None:
+    """Refuse a model that cannot generate, and generated tokens that cannot be padded.
+
+    Args:
+        facade: The trainer.
+        generates: Whether its own ``prediction_step`` is in use, which generates and pads.
+
+    Raises:
+        InputError: Names what is missing and what to set.
+    """
+    if not (facade.args.predict_with_generate and generates):
+        return
+    if not hasattr(facade.model, "generate"):
+        raise InputError(
+            f"`predict_with_generate=True`, but {type(facade.model).__name__} has no `generate`; give a model that "
+            "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
+        )
+    padding_token(facade.processing_class, facade.model)
+
+
+class GeneratingMethods(Trainer):
+    """How :class:`~portico.seq2seq.trainer.Seq2SeqTrainer` predicts a batch."""
+
+    # Keywords of ``generate`` of the evaluation that is running.
+    _gen_kwargs: dict[str, Any]
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Run one batch forward without training on it, and generate from it if the arguments say so.
+
+        Args:
+            model: The model to evaluate.
+            inputs: Model inputs of the batch.
+            prediction_loss_only: Return the loss alone.
+            ignore_keys: Model outputs to leave out, where nothing is generated.
+            **gen_kwargs: Keywords of ``generate``; by default those of the evaluation that is running.
+
+        Returns:
+            Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),
+            both ``int64 [examples, length]``, padded to the longest that may be generated.
+        """
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
+        config = settled_config(self.model)
+        tokens = self._padded(tokens, config)
+        has_labels = inputs.get("labels") is not None
+        loss = self._generation_loss(model, inputs) if has_labels else None
+        if self.args.prediction_loss_only:
+            return loss, None, None
+        labels = self._padded(inputs["labels"], config) if has_labels else None
+        return loss, tokens, labels
+
+    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
+        options = {
+            name: value
+            for name, value in gen_kwargs.items()
+            if value is not None or name not in ("num_beams", "max_length")
+        }
+        strategy = self.lightning_trainer.strategy
+        # A process that is done early must go on where a forward pass gathers the weights of all processes.
+        options.setdefault("synced_gpus", shards_weights(strategy))
+        with whole_weights(strategy), self.accelerator.autocast():
+            tokens: torch.Tensor = self.model.generate(**generation_inputs(inputs), **options)
+        return tokens
+
+    def _generation_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        with torch.no_grad(), self.accelerator.autocast():
+            with self.compute_loss_context_manager():
+                outputs = model(**inputs)
+            if self.label_smoother is not None:
+                loss = self.label_smoother(outputs, inputs["labels"])
+            else:
+                loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+        mean: torch.Tensor = loss.detach().mean()
+        return mean
+
+    def _padded(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
+        length = padded_length(tokens, config)
+        return self._pad_tensors_to_max_len(tokens, length) if length > tokens.shape[-1] else tokens
+
+    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
+        return pad_tokens(tensor, max_length, padding_token(self.processing_class, self.model))
 
 
 class Seq2SeqTrainer(GeneratingMethods):

@@ -1,13 +1,13 @@
 """Switches of evaluations and predictions."""
 
-from portico.accelerator.facade_accelerator import FacadeAccelerator
-from portico.evaluation.session import EvaluationSession
-from portico.module import TrainerModule
+from portico.distributed.accelerator import Accelerator
+from portico.loop.evaluation import EvaluationSession
+from portico.loop.module import TrainerModule
 
 
 def last_batch_left_whole(patch):
     """A loss counts as often as a full batch has examples, in the last batch too."""
-    patch.setattr(FacadeAccelerator, "gather_for_metrics", lambda self, data, use_gather_object=False: data)
+    patch.setattr(Accelerator, "gather_for_metrics", lambda self, data, use_gather_object=False: data)
 
 
 def dropout_left_on(patch):
@@ -29,7 +29,7 @@ def training_mode_restored(patch):
 
 def padded_with_zero(patch):
     """Short rows are filled with what could be a value."""
-    patch.setattr("portico.evaluation.column._PADDING_INDEX", 0)
+    patch.setattr("portico.loop.outputs._PADDING_INDEX", 0)
 
 
 def names_without_prefix(patch):

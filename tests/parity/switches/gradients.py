@@ -2,11 +2,9 @@
 
 import portico
 from portico import optim
-from portico.facade.data import DataMethods
-from portico.facade.steps import StepMethods
-from portico.facade.training import TrainingMethods
-from portico.module import TrainerModule
-from portico.state import TrainingRun
+from portico.loop.module import TrainerModule
+from portico.loop.run import TrainingRun
+from portico.trainer import Trainer
 
 
 def clipping_by_groups(patch):
@@ -17,17 +15,17 @@ def clipping_by_groups(patch):
         parameters = [parameter for group in groups for parameter in group["params"]]
         return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
-    patch.setattr(TrainingMethods, "_clip_grad_norm", clip)
+    patch.setattr(Trainer, "_clip_grad_norm", clip)
 
 
 def no_norm_without_clipping(patch):
     """Gradients that are not clipped are not measured."""
-    patch.setattr(TrainingMethods, "_get_grad_norm", lambda self, model, grad_norm=None: grad_norm)
+    patch.setattr(Trainer, "_get_grad_norm", lambda self, model, grad_norm=None: grad_norm)
 
 
 def lightning_divides(patch):
     """Lightning's division by the number of batches in a window comes on top."""
-    patch.setattr("portico.lightning_trainer.take_losses_undivided", lambda trainer: None)
+    patch.setattr("portico.loop.lightning_trainer.take_losses_undivided", lambda trainer: None)
 
 
 def windows_taken_for_full(patch):
@@ -38,12 +36,12 @@ def windows_taken_for_full(patch):
 
 def no_count_of_items(patch):
     """Nobody counts the labels of a window."""
-    patch.setattr(DataMethods, "_get_num_items_in_batch", lambda self, window, device: None)
+    patch.setattr(Trainer, "_get_num_items_in_batch", lambda self, window, device: None)
 
 
 def losses_divided_twice(patch):
     """A loss that is scaled already is divided by the window."""
-    patch.setattr(StepMethods, "_is_scaled_for_accumulation", lambda self, num_items: False)
+    patch.setattr(Trainer, "_is_scaled_for_accumulation", lambda self, num_items: False)
 
 
 def open_windows_stepped_on(patch):
@@ -76,7 +74,7 @@ def gradients_zeroed_late(patch):
 
 def backward_deferred(patch):
     """Even a training step of the user's own leaves its backward pass to Lightning."""
-    patch.setattr(StepMethods, "_runs_own_backward", False)
+    patch.setattr(Trainer, "_runs_own_backward", False)
 
 
 def schedule_standing_still(patch):
@@ -86,12 +84,12 @@ def schedule_standing_still(patch):
 
 def plateau_standing_still(patch):
     """The schedule is not stepped after an evaluation."""
-    patch.setattr("portico.facade.evaluation.steps_after_evaluation", lambda scheduler: False)
+    patch.setattr("portico.trainer.steps_after_evaluation", lambda scheduler: False)
 
 
 def everything_decayed(patch):
     """Weight decay applies to biases and normalisations too."""
-    names = "portico.facade.optimization.decay_parameter_names"
+    names = "portico.trainer.decay_parameter_names"
     patch.setattr(names, lambda model: [name for name, _ in model.named_parameters()])
 
 
@@ -112,7 +110,7 @@ def infinite_losses_counted(patch):
 
 def smoothing_unshifted(patch):
     """Label smoothing of a causal model compares each logit with its own token."""
-    patch.setattr("portico.facade.steps.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
+    patch.setattr("portico.trainer.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
 
 
 def optimizers_misled(patch):
@@ -128,5 +126,5 @@ def optimizers_misled(patch):
         except ValueError as error:
             raise ValueError("no such optimizer") from error
 
-    patch.setattr("portico.facade.optimization.build_optimizer", slower)
+    patch.setattr("portico.trainer.build_optimizer", slower)
     patch.setattr(portico.Trainer, "get_optimizer_cls_and_kwargs", staticmethod(chosen))

@@ -4,16 +4,15 @@ import itertools
 
 from torch.utils.data import DataLoader, RandomSampler
 
-from portico.facade.data import DataMethods
-from portico.facade.sampling import SamplingMethods
-from portico.loading.feeds import TrainFeed
-from portico.loading.samplers import SeededRandomSampler
-from portico.state import TrainingRun
+from portico.data.datamodule import TrainFeed
+from portico.data.sharding import SeededRandomSampler
+from portico.loop.run import TrainingRun
+from portico.trainer import Trainer
 
 
 def plain_order(patch):
     """The global generator shuffles, as torch's own sampler has it."""
-    patch.setattr("portico.loading.prepared_loaders._seed_order", lambda batches, sharing: None)
+    patch.setattr("portico.data.loaders._seed_order", lambda batches, sharing: None)
 
 
 def same_order_each_epoch(patch):
@@ -41,7 +40,7 @@ def extra_iterator(patch):
 
 def no_look_ahead(patch):
     """A batch is fetched when it is asked for, so nobody knows the last one."""
-    patch.setattr("portico.loading.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
+    patch.setattr("portico.data.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
 
 
 def windows_batch_by_batch(patch):
@@ -57,7 +56,7 @@ def windows_batch_by_batch(patch):
         def __iter__(self):
             return itertools.islice(self.batches, self.size)
 
-    patch.setattr(DataMethods, "get_batch_samples", lambda self, batches, size, device: (Window(batches, size), None))
+    patch.setattr(Trainer, "get_batch_samples", lambda self, batches, size, device: (Window(batches, size), None))
 
 
 def feed_without_length(patch):
@@ -67,4 +66,4 @@ def feed_without_length(patch):
 
 def costs_unknown(patch):
     """Batches are not made of examples that cost as much together."""
-    patch.setattr(SamplingMethods, "_batch_rebalanced", lambda self, dataset: RandomSampler(dataset))
+    patch.setattr(Trainer, "_batch_rebalanced", lambda self, dataset: RandomSampler(dataset))

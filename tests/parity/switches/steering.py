@@ -3,9 +3,8 @@
 import torch
 
 import portico
-from portico.callbacks import EventBridge
-from portico.checkpoint.rng import load_rng_state
-from portico.state import TrainingRun
+from portico.checkpoint.resume import load_rng_state
+from portico.loop.run import EventBridge, TrainingRun
 
 
 def nothing_between_steps(patch):
@@ -60,12 +59,12 @@ def rng_brought_back_early(patch):
 
 def rng_not_brought_back(patch):
     """Random states stay as they are."""
-    patch.setattr("portico.facade.saving.load_rng_state", lambda *args: None)
+    patch.setattr("portico.trainer.load_rng_state", lambda *args: None)
 
 
 def optimizer_started_anew(patch):
     """The optimizer of a resumed run knows nothing of the run before."""
-    patch.setattr("portico.facade.saving.load_optimizer_and_scheduler", lambda facade, folder: None)
+    patch.setattr("portico.trainer.load_optimizer_and_scheduler", lambda facade, folder: None)
 
 
 def other_rng_saved(patch):
@@ -76,13 +75,13 @@ def other_rng_saved(patch):
             torch.rand(1)
             saved(folder, args)
 
-    saved = portico.checkpoint.rng.save_rng_state
-    patch.setattr("portico.facade.saving.save_rng_state", save)
+    saved = portico.checkpoint.resume.save_rng_state
+    patch.setattr("portico.trainer.save_rng_state", save)
 
 
 def callbacks_not_restored(patch):
     """Callbacks of a resumed run start anew."""
-    patch.setattr("portico.facade.saving.restore_callbacks", lambda facade: None)
+    patch.setattr("portico.trainer.restore_callbacks", lambda facade: None)
 
 
 def arguments_pickled_as_ours(patch):

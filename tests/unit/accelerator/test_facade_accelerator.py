@@ -4,15 +4,15 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader
 
 import portico
-from portico.accelerator.facade_accelerator import FacadeAccelerator
-from portico.loading.loaders import LookAheadLoader
+from portico.data.loaders import LookAheadLoader
+from portico.distributed.accelerator import Accelerator
 from unit.toy import Line, toy_trainer
 
 
 @pytest.fixture
 def accelerator():
     strategy = SingleDeviceStrategy(device="cpu")
-    return FacadeAccelerator(lambda: strategy, {"data_seed": 3})
+    return Accelerator(lambda: strategy, {"data_seed": 3})
 
 
 def test_it_tells_where_the_run_is(accelerator):

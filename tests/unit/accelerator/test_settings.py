@@ -3,7 +3,7 @@ import json
 import pytest
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from portico.accelerator.settings import accelerator_settings, sharing_options, syncs_each_batch
+from portico.distributed.accelerator import accelerator_settings, sharing_options, syncs_each_batch
 from portico.errors import InputError
 from unit.toy import toy_arguments, toy_trainer
 

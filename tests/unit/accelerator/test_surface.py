@@ -5,7 +5,7 @@ import torch
 from accelerate import DistributedType
 from safetensors.torch import load_file
 
-from portico.accelerator.surface import AcceleratorSurface
+from portico.distributed.accelerator import AcceleratorSurface
 from unit.toy import toy_trainer
 
 

@@ -1,7 +1,8 @@
 import pytest
 from torch import nn
 
-from portico.checkpoint import adapters, weights
+from portico.checkpoint import weights
+from portico.checkpoint import weights as adapters
 from portico.errors import InputError
 
 

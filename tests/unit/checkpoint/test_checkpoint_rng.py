@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from portico.checkpoint.rng import load_rng_state, save_rng_state
+from portico.checkpoint.resume import load_rng_state, save_rng_state
 
 ALONE = SimpleNamespace(world_size=1, process_index=0)
 

@@ -6,10 +6,10 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 import portico
 from parity.peers import tiny_bert
-from portico.distributed.ddp import ModelDDPStrategy, ddp_strategy
+from portico.distributed.placement import resolve_strategy, run_placement
+from portico.distributed.strategies import ModelDDPStrategy, ddp_strategy
 from portico.errors import InputError
-from portico.facade.preparation import enable_activation_checkpointing
-from portico.placement import resolve_strategy, run_placement
+from portico.model_setup import enable_activation_checkpointing
 from unit.toy import Line, toy_arguments, toy_trainer
 
 

@@ -9,9 +9,8 @@ from lightning.pytorch.strategies import FSDPStrategy
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from parity.peers import tiny_bert
-from portico.distributed import sharded
-from portico.distributed.fsdp_settings import fsdp_options
-from portico.distributed.sharded import deepspeed_config, refuse_sharded_weights, sharded_strategy
+from portico.distributed import strategies as sharded
+from portico.distributed.strategies import deepspeed_config, fsdp_options, refuse_sharded_weights, sharded_strategy
 from portico.errors import InputError
 from unit.toy import toy_arguments, toy_trainer
 

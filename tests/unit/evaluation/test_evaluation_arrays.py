@@ -9,7 +9,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from portico.errors import InputError
-from portico.evaluation.arrays import BatchList, JoinedArrays, to_arrays
+from portico.loop.outputs import BatchList, JoinedArrays, to_arrays
 
 
 def joined(*batches, **options):
@@ -66,7 +66,7 @@ def test_rows_of_many_widths_are_those_of_transformers(dtype, num_rows):
 
 
 def test_rows_are_spread_a_part_at_a_time(monkeypatch):
-    monkeypatch.setattr("portico.evaluation.column._MOVED_AT_ONCE_BYTES", 64)
+    monkeypatch.setattr("portico.loop.outputs._MOVED_AT_ONCE_BYTES", 64)
     batches = [torch.full((50, width), float(width)) for width in (1, 3, 2, 7, 5)]
     result = joined(*batches)
     for index, batch in enumerate(batches):
@@ -79,7 +79,7 @@ def test_rows_are_spread_a_part_at_a_time(monkeypatch):
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_block_grows_when_more_comes_than_expected(num_rows, in_place, monkeypatch):
     if not in_place:
-        monkeypatch.setattr("portico.evaluation.block._GROWS_IN_PLACE", False)
+        monkeypatch.setattr("portico.loop.outputs._GROWS_IN_PLACE", False)
     batches = [torch.arange(start, start + 7) for start in range(0, 700, 7)]
     assert joined(*batches, num_rows=num_rows).tolist() == list(range(700))
 

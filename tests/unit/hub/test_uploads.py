@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from portico.hub.uploads import finish_uploads, upload_checkpoint
+from portico.hub import finish_uploads, upload_checkpoint
 from unit.toy import toy_trainer
 
 
@@ -15,7 +15,7 @@ def test_the_shards_of_an_index_are_copied(tmp_path, monkeypatch):
         return SimpleNamespace(done=lambda: True)
 
     hub = SimpleNamespace(upload_folder=upload_folder)
-    monkeypatch.setattr("portico.hub.uploads.hf_api", lambda: hub)
+    monkeypatch.setattr("portico.hub.hf_api", lambda: hub)
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}

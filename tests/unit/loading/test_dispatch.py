@@ -2,11 +2,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from portico.data.loaders import DataLoaderConfig, DispatchingLoader, prepare_loader, skip_first_batches
 from portico.errors import InputError
-from portico.loading.dispatch import DispatchingLoader
-from portico.loading.loaders import skip_first_batches
-from portico.loading.prepared_loaders import prepare_loader
-from portico.loading.sharing import BatchSharing
 from unit.loading.test_loaders import Numbers, NumberStream
 
 
@@ -25,7 +22,7 @@ def loaders(dataset, batch_size=2, drop_last=False, **options):
     return [
         prepare_loader(
             DataLoader(dataset, batch_size=batch_size, drop_last=drop_last),
-            BatchSharing(num_processes=2, process_index=rank, broadcast=broadcast, **options),
+            DataLoaderConfig(num_processes=2, process_index=rank, broadcast=broadcast, **options),
         )
         for rank, broadcast in enumerate((send, receive))
     ]

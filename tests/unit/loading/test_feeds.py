@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from portico.loading.feeds import EvaluationFeed, TrainFeed
+from portico.data.datamodule import EvaluationFeed, TrainFeed
 
 
 class Stream(IterableDataset):

@@ -5,10 +5,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
-from portico.loading.loaders import LookAheadLoader, move_to_device, skip_first_batches
-from portico.loading.prepared_loaders import prepare_loader
-from portico.loading.samplers import SeededRandomSampler
-from portico.loading.sharing import BatchSharing
+from portico.data.loaders import DataLoaderConfig, LookAheadLoader, move_to_device, prepare_loader, skip_first_batches
+from portico.data.sharding import SeededRandomSampler
 
 CPU = torch.device("cpu")
 
@@ -39,7 +37,7 @@ class NumberStream(IterableDataset):
 
 
 def prepared(dataset, **options):
-    return prepare_loader(DataLoader(dataset, batch_size=4, **options), BatchSharing(device=CPU, data_seed=3))
+    return prepare_loader(DataLoader(dataset, batch_size=4, **options), DataLoaderConfig(device=CPU, data_seed=3))
 
 
 def values(loader):
@@ -118,9 +116,9 @@ def test_options_are_carried_over():
 
 def test_what_is_no_loader_comes_back():
     batches = [1, 2]
-    assert prepare_loader(batches, BatchSharing()) is batches
+    assert prepare_loader(batches, DataLoaderConfig()) is batches
     loader = prepared(Numbers())
-    assert prepare_loader(loader, BatchSharing()) is loader
+    assert prepare_loader(loader, DataLoaderConfig()) is loader
 
 
 def test_batches_are_skipped_without_loading_them():

@@ -69,18 +69,18 @@ def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatc
 
 def test_kernels_of_liger_are_applied_where_they_run(tmp_path, monkeypatch):
     applied = []
-    monkeypatch.setattr("portico.facade.preparation.apply_liger_kernel", lambda *given: applied.append(given))
-    monkeypatch.setattr("portico.facade.arguments.check_requirements", lambda args: None)
+    monkeypatch.setattr("portico.model_setup.apply_liger_kernel", lambda *given: applied.append(given))
+    monkeypatch.setattr("portico.validation.check_requirements", lambda args: None)
     trainer = bert_trainer(tmp_path, use_liger_kernel=True, liger_kernel_config={"rope": True})
     trainer.train()
     assert applied == [(trainer.model, {"rope": True})]
 
 
 def test_kernels_of_liger_need_their_package_and_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr("portico.facade.requirements.is_liger_kernel_available", lambda: False)
+    monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: False)
     with pytest.raises(ImportError, match="pip install liger-kernel"):
         bert_trainer(tmp_path, use_liger_kernel=True)
-    monkeypatch.setattr("portico.facade.requirements.is_liger_kernel_available", lambda: True)
+    monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: True)
     with pytest.raises(portico.InputError, match="liger-kernel has no kernels for the CPU"):
         bert_trainer(tmp_path, use_liger_kernel=True)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
+from portico.data.sharding import BatchSamplerShard, IterableDatasetShard
 from portico.errors import InputError
-from portico.loading.sharding import BatchSamplerShard, IterableDatasetShard
 
 PROCESSES = st.integers(1, 5)
 SIZES = st.integers(0, 40)

@@ -9,8 +9,8 @@ import transformers
 
 import portico
 from portico.argument_rules import argument_rules
+from portico.deprecated import RENAMED
 from portico.mrc.experiment.run import valid_keys
-from portico.old_spellings.renamed import RENAMED
 from unit.toy import toy_arguments
 
 VALUES = {

@@ -8,7 +8,7 @@ import transformers
 
 import portico
 from portico.arguments import as_transformers_arguments
-from portico.old_spellings.retired import RetiredArguments
+from portico.deprecated import RetiredArguments
 from unit.toy import toy_trainer
 
 

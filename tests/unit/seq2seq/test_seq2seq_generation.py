@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from portico.errors import InputError
-from portico.seq2seq.generation import (
+from portico.seq2seq.trainer import (
     generation_inputs,
     generation_options,
     load_generation_config,

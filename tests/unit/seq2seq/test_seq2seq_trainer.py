@@ -11,7 +11,7 @@ import portico
 from parity.language import tiny_t5, tiny_tokenizer
 from parity.texts import Pairs
 from portico.errors import InputError
-from portico.seq2seq.sharding import shards_weights, whole_weights
+from portico.seq2seq.trainer import shards_weights, whole_weights
 from unit.toy import Line, toy_arguments
 
 
@@ -119,11 +119,11 @@ def test_processes_wait_for_each_other_where_weights_are_spread(monkeypatch):
 
     assert not shards_weights(SimpleNamespace(model=None))
     for kind in ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy"):
-        monkeypatch.setattr(f"portico.seq2seq.sharding.{kind}", Spread)
+        monkeypatch.setattr(f"portico.seq2seq.trainer.{kind}", Spread)
         assert shards_weights(Spread())
         monkeypatch.undo()
     Spread.zero_stage_3 = False
-    monkeypatch.setattr("portico.seq2seq.sharding.DeepSpeedStrategy", Spread)
+    monkeypatch.setattr("portico.seq2seq.trainer.DeepSpeedStrategy", Spread)
     assert not shards_weights(Spread())
 
 
@@ -133,7 +133,7 @@ def test_spread_weights_are_brought_together(monkeypatch):
         def summon_full_params(cls, module):
             return ("whole", module)
 
-    monkeypatch.setattr("portico.seq2seq.sharding.FullyShardedDataParallel", Wrapped)
+    monkeypatch.setattr("portico.seq2seq.trainer.FullyShardedDataParallel", Wrapped)
     wrapped = Wrapped()
     assert whole_weights(SimpleNamespace(model=wrapped)) == ("whole", wrapped)
     with whole_weights(SimpleNamespace(model=torch.nn.Linear(1, 1))):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from portico.errors import InputError
-from portico.tuning.objective import FiniteObjective, checked_directions
+from portico.hp_search import FiniteObjective, checked_directions
 
 
 def metric(metrics):

@@ -10,12 +10,9 @@ import pytest
 from transformers.trainer_utils import HPSearchBackend
 
 import portico
-from portico.accelerator.facade_accelerator import FacadeAccelerator
+from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
-from portico.tuning.optuna_backend import OptunaBackend
-from portico.tuning.ray_backend import RayBackend
-from portico.tuning.registry import installed_backend
-from portico.tuning.wandb_backend import WandbBackend
+from portico.hp_search import OptunaBackend, RayBackend, WandbBackend, installed_backend
 from unit.toy import Line, toy_trainer
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -83,8 +80,8 @@ def test_several_processes_need_optuna(tmp_path, monkeypatch):
 
 def as_one_of_two(monkeypatch, from_first_process, *, is_first):
     """Let a process take itself for one of two in a search alone."""
-    monkeypatch.setattr(FacadeAccelerator, "from_first_process", from_first_process)
-    monkeypatch.setattr(FacadeAccelerator, "is_main_process", is_first)
+    monkeypatch.setattr(Accelerator, "from_first_process", from_first_process)
+    monkeypatch.setattr(Accelerator, "is_main_process", is_first)
 
 
 def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypatch):
@@ -95,7 +92,7 @@ def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypa
         return data
 
     as_one_of_two(monkeypatch, show, is_first=True)
-    monkeypatch.setattr("portico.tuning.shared_trials._is_alone", lambda facade: False)
+    monkeypatch.setattr("portico.hp_search._is_alone", lambda facade: False)
     pruner = optuna.pruners.ThresholdPruner(upper=-1.0)
     trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
     with pytest.raises(ValueError, match="No trials are completed yet"):

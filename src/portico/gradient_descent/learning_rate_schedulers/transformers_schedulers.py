@@ -1,7 +1,7 @@
 """Schedules that transformers has. They step at the end of each epoch, so their "steps" are epochs."""
 
 import torch
-from transformers.optimization import (
+from transformers import (
     get_constant_schedule,
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,

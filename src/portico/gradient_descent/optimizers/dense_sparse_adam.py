@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from portico.gradient_descent.errors import ConfigurationError
-from portico.parameter_updates import ParameterwiseOptimizer
+from portico.optim import ParameterwiseOptimizer
 
 
 class DenseSparseAdam(ParameterwiseOptimizer):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers.optimization import Adafactor
+from transformers import Adafactor
 
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.optimizers.dense_sparse_adam import DenseSparseAdam

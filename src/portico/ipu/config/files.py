@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-from transformers.utils.hub import cached_file
-
 from portico.errors import InputError
+from portico.hf_compat import cached_file
 from portico.ipu.config.attributes import ATTRIBUTES
 
 CONFIG_NAME = "ipu_config.json"

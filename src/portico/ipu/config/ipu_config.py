@@ -4,6 +4,7 @@ import copy
 import re
 from typing import Any
 
+from portico.deprecated import warn_of_old_spelling
 from portico.ipu.config.attributes import ATTRIBUTES
 from portico.ipu.config.checks import check_together
 from portico.ipu.config.completion import complete
@@ -11,7 +12,6 @@ from portico.ipu.config.errors import IncompatibleIPUConfigError
 from portico.ipu.config.files import ConfigFile
 from portico.ipu.config.modes import OfPresentMode, TwoModes
 from portico.ipu.config.options import make_options
-from portico.old_spellings.warning import warn_of_old_spelling
 
 _DEPRECATED = {
     "sharded_execution_for_inference": "inference is always sharded",

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformers.trainer_utils import has_length
-
 from portico.errors import InputError
-from portico.evaluation.session import EvaluationSession
+from portico.hf_compat import has_length
 from portico.ipu.ahead import AheadLoader
 from portico.ipu.facade.programs import ProgramMethods
 from portico.ipu.remainder import without_remainder
+from portico.loop.evaluation import EvaluationSession
 
 
 class LoadingMethods(ProgramMethods):

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.contract import Facade
 from portico.ipu import backend
 from portico.ipu.facade.conversion import OptimizerConversion, rebind_schedule
+from portico.trainer import Trainer
 
 
-class OptimizerMethods(Facade):
+class OptimizerMethods(Trainer):
     """How the facade makes the optimizer of its program."""
 
     original_model: Any

@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from portico.contract import Facade
 from portico.ipu.config import IPUConfig
 from portico.ipu.padding import filled_up
 from portico.ipu.pipelining.placement import Placement, place, unplaced
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
-from portico.nested import map_tensors
+from portico.trainer import Trainer
+from portico.tree import map_tensors
 
 
-class PlacingMethods(Facade):
+class PlacingMethods(Trainer):
     """How the facade spreads its model over IPUs.
 
     Attributes:

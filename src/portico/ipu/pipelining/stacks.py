@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import GradientCheckpointingLayer
 
 from portico.errors import InputError
 

@@ -13,9 +13,9 @@ from transformers import (
     GenerationMixin,
     PreTrainedConfig,
 )
-from transformers.modeling_outputs import BaseModelOutput
 
 from portico.errors import InputError, InputKeyError, InputTypeError
+from portico.hf_compat import BaseModelOutput
 from portico.mrc.models.by_config import ModelByConfig
 
 # The head is the language model head of the encoder-decoder itself.

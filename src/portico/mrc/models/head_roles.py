@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
+
+from portico.hf_compat import BertEmbeddings, BertSelfAttention
 
 WAVELENGTH_EXPONENTS = (2.0, 7.5)
 """The position units have wavelengths from 4 to 181 tokens, given here as powers of two."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset
 
-from portico.distributed.workers import in_every_process
+from portico.distributed.processes import in_every_process
 from portico.errors import InputError
 from portico.mrc.distillation.mixin import DistillationMixin
 from portico.mrc.multi_source.mixin import MultiSourceMixin, joined

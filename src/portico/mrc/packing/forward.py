@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 from portico.errors import InputError
+from portico.hf_compat import QuestionAnsweringModelOutput
 from portico.mrc.packing.collator import LAYOUT_NAMES
 
 _ATTENTIONS = ("eager", "sdpa")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers.trainer_utils import EvalPrediction
+from transformers import EvalPrediction
 
 from portico.errors import InputError
 from portico.mrc.answers import Answers

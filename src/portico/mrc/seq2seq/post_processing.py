@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers import PreTrainedTokenizerBase
-from transformers.trainer_utils import EvalPrediction
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 Examples = Sequence[Mapping[str, Any]]
 

@@ -23,7 +23,7 @@ from portico.mrc.seq2seq.features import GenerativeFeaturizer
 from portico.mrc.seq2seq.generator import Generator, load_generator, new_generator, t5_fields
 from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing
 from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer
-from portico.seq2seq.arguments import Seq2SeqTrainingArguments
+from portico.seq2seq.trainer import Seq2SeqTrainingArguments
 from portico.value_rules import Rule, check_values
 
 _LENGTH = Rule((int,), least=1)
@@ -52,7 +52,7 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
     """Train a model to write answers, evaluate them and write everything into the folder of the run.
 
     Args:
-        settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.arguments.Seq2SeqTrainingArguments`;
+        settings: The groups. ``args`` are fields of :class:`~portico.seq2seq.trainer.Seq2SeqTrainingArguments`;
             ``model`` has ``name_or_path``, or fields of ``T5Config`` for a new small T5; for ``data`` see
             :func:`~portico.mrc.experiment.data.load_examples`; ``preprocess`` has ``max_source_length``,
             ``max_target_length``, the ``num_passages`` that fusion-in-decoder reads (``None`` for a model of one text)

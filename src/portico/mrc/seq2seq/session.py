@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from transformers.trainer_utils import EvalLoopOutput
 
+from portico.hf_compat import EvalLoopOutput
 from portico.mrc.session import AnswerSession
 
 GENERATIVE_FILES: Mapping[str, str] = {"predictions": "predictions", "references": "label_ids"}

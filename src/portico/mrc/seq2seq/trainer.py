@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from portico.evaluation.session import EvaluationSession
+from portico.loop.evaluation import EvaluationSession
 from portico.mrc.answering import AnsweringMethods, Examples
 from portico.mrc.seq2seq.session import GeneratedAnswerSession
 from portico.seq2seq.trainer import Seq2SeqTrainer

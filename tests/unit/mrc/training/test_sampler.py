@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 from torch.utils.data import BatchSampler, ConcatDataset
 
-from portico.loading.sharding import BatchSamplerShard
+from portico.data.sharding import BatchSamplerShard
 from portico.mrc import IndividualDomainBatchSampler
 
 

@@ -6,7 +6,7 @@ import torch
 
 from portico.ipu.emulator.optim.optimizer import Optimizer
 from portico.ipu.emulator.optim.rules import LambRule
-from portico.parameter_updates import ParameterwiseOptimizer
+from portico.optim import ParameterwiseOptimizer
 
 _DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "max_weight_norm": 65500.0}
 _RULE = LambRule()

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.models.xlnet.modeling_xlnet import (
+
+from portico.hf_compat import (
     XLNetForQuestionAnsweringOutput,
     XLNetPoolerAnswerClass,
     XLNetPoolerEndLogits,
     XLNetPoolerStartLogits,
 )
-
 from portico.mrc.models.heads.task_head import TaskHead, in_kind, one_each
 
 BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")

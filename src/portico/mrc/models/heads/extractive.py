@@ -5,10 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
-from transformers.utils.generic import ModelOutput
 
 from portico.errors import InputError
+from portico.hf_compat import ModelOutput, RobertaClassificationHead
 from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput
 from portico.mrc.models.heads.task_head import TaskHead, in_kind, one_each
 from portico.mrc.target_type import TargetType

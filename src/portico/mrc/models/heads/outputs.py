@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from torch import Tensor
-from transformers.utils.generic import ModelOutput
+
+from portico.hf_compat import ModelOutput
 
 
 @dataclass

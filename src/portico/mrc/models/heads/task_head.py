@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.utils.generic import ModelOutput
+
+from portico.hf_compat import ModelOutput
 
 
 class TaskHead(nn.Module, ABC):

@@ -1,0 +1,1 @@
+"""Data loaders: how they are built, placed and divided among processes."""

@@ -1,0 +1,187 @@
+"""What Lightning's loops read batches from.
+
+Lightning rebuilds a ``DataLoader`` it is given, adds samplers to it and fetches ahead of it; a sized iterable that is
+not a ``DataLoader`` it takes as it is. Both feeds are generators, so that nothing happens before the first batch is
+asked for.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, IterableDataset
+
+from portico.errors import InputError
+from portico.hf_compat import BatchRebalanceSampler, RemoveColumnsCollator, has_length, logger, seed_worker
+
+if TYPE_CHECKING:
+    from portico.loop.run import TrainingRun
+    from portico.trainer import Trainer
+
+
+class TrainFeed:
+    """The micro-batches of an epoch, fetched an accumulation window at a time.
+
+    Args:
+        num_batches: Batches in an epoch.
+        open_epoch: Called when an epoch's first batch is asked for; yields its batches.
+    """
+
+    def __init__(self, num_batches: int, open_epoch: Callable[[], Iterator[Any]]) -> None:
+        self.num_batches = num_batches
+        self.open_epoch = open_epoch
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.open_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: where a run goes on is known from its step count. Tells Lightning that resuming is safe."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take nothing (see :meth:`state_dict`)."""
+
+
+class EvaluationFeed:
+    """The batches of an evaluation, in the loader's order.
+
+    Args:
+        loader: Any iterable of batches.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader) if has_length(self.loader) else sys.maxsize
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.loader
+
+
+class TrainerDataModule(pl.LightningDataModule):
+    """Builds loaders from data sets, and feeds Lightning's loops from the facade's loaders.
+
+    Args:
+        facade: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
+    """
+
+    def __init__(self, facade: "Trainer") -> None:
+        super().__init__()
+        self.facade = facade
+        self.run: TrainingRun | None = None
+        self._announced: set[str] = set()
+
+    def __str__(self) -> str:
+        # Lightning's own text iterates the loaders, which would draw random numbers.
+        sets = (("train", self.facade.train_dataset), ("eval", self.facade.eval_dataset))
+        return f"TrainerDataModule({', '.join(f'{name}={type(data).__name__}' for name, data in sets)})"
+
+    __repr__ = __str__
+
+    def train_dataloader(self) -> TrainFeed:
+        """Return the batches of the present training run."""
+        assert self.run is not None, "the facade sets the run before fitting"
+        return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
+
+    def val_dataloader(self) -> EvaluationFeed:
+        """Return the batches of the evaluation set."""
+        return EvaluationFeed(self.facade.get_eval_dataloader())
+
+    def build_loader(
+        self,
+        dataset: Any,
+        *,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None,
+        is_training: bool,
+    ) -> "DataLoader[Any]":
+        """Return a plain loader over ``dataset``, without the columns the model does not take.
+
+        Args:
+            dataset: Map-style or iterable data set.
+            description: Word for the messages: ``"training"``, ``"evaluation"`` or ``"test"``.
+            batch_size: Examples in a batch.
+            sampler_fn: Gives the sampler of a map-style data set.
+            is_training: Seed the workers.
+        """
+        args = self.facade.args
+        dataset, collate_fn = self._without_unused_columns(dataset, description)
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "collate_fn": collate_fn,
+            "num_workers": args.dataloader_num_workers,
+            # Pinned memory speeds up copies to an accelerator; without one torch only warns about it.
+            "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
+            "persistent_workers": args.dataloader_persistent_workers,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+            "in_order": args.dataloader_in_order,
+        }
+        if not isinstance(dataset, IterableDataset):
+            sampler = sampler_fn(dataset) if sampler_fn is not None else None
+            if isinstance(sampler, BatchRebalanceSampler):
+                # It gives whole batches, of sizes of its own.
+                del options["batch_size"]
+                options["batch_sampler"] = sampler
+            else:
+                if sampler is not None:
+                    options["sampler"] = sampler
+                options["drop_last"] = args.dataloader_drop_last
+            if is_training:
+                options["worker_init_fn"] = partial(
+                    seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+                )
+        return DataLoader(dataset, **options)
+
+    def _without_unused_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
+        facade = self.facade
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
+            return facade._remove_unused_columns(dataset, description=description), facade.data_collator
+        return dataset, facade._get_collator_with_removed_columns(facade.data_collator, description=description)
+
+    def remove_unused_columns(self, dataset: Any, description: str | None) -> Any:
+        """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
+
+        Raises:
+            InputError: If no column is left.
+        """
+        taken = self.facade._signature_columns or []
+        ignored = sorted(set(dataset.column_names) - set(taken))
+        if len(ignored) == len(dataset.column_names):
+            raise InputError(
+                f"The {description or 'given'} set has the columns {ignored}, and "
+                f"`{type(self.facade.model).__name__}.forward` takes none of them (it takes: {', '.join(taken)}); "
+                "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
+                "model's inputs."
+            )
+        self.announce_ignored(ignored, description)
+        return dataset.remove_columns(ignored)
+
+    def removing_collator(self, collator: Any, description: str | None) -> RemoveColumnsCollator:
+        """Return ``collator`` behind a filter that drops what the model does not take."""
+        return RemoveColumnsCollator(
+            data_collator=collator,
+            signature_columns=self.facade._signature_columns,
+            logger=logger,
+            description=description,
+            model_name=type(self.facade.model).__name__,
+        )
+
+    def announce_ignored(self, columns: list[str], description: str | None) -> None:
+        """Say once which columns of a set are left out."""
+        key = f"{description}:{','.join(columns)}"
+        if not columns or key in self._announced:
+            return
+        self._announced.add(key)
+        forward = f"`{type(self.facade.model).__name__}.forward`"
+        logger.info(
+            f"Columns of the {description or 'given'} set that {forward} does not take are left out: "
+            f"{', '.join(columns)}."
+        )

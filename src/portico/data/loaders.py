@@ -1,0 +1,425 @@
+"""Data loaders with the order and the random draws of ``transformers.Trainer``.
+
+Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
+it fetches **one batch ahead** of the batch it gives, so data sets and collators that draw random numbers do so at the
+same moments.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
+
+from portico.data.sharding import (
+    BatchSamplerShard,
+    IterableDatasetShard,
+    SeededRandomSampler,
+    SkipBatchSampler,
+    check_split,
+)
+from portico.errors import InputError
+from portico.hf_compat import find_batch_size, has_length
+from portico.tree import map_tensors
+
+_CARRIED_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "generator",
+    "in_order",
+)
+
+
+@dataclass(frozen=True)
+class DataLoaderConfig:
+    """What preparing a loader needs to know.
+
+    Args:
+        device: Where batches are moved.
+        num_processes: Processes that share the batches.
+        process_index: Which of them this is.
+        broadcast: Gives every process the object of the first one.
+        data_seed: Seed of the order; ``None`` takes the seed of torch's global generator when a loader is prepared.
+        split_batches: Split each batch over the processes, instead of giving them batches in turn.
+        dispatch_batches: Read data in the first process alone; ``None`` does so for data without indices.
+        even_batches: Complete the last round of batches with examples from the start.
+        seeded_order: Draw the random order from a seed and the epoch.
+        non_blocking: Do not wait for copies to the device.
+    """
+
+    device: torch.device | None = None
+    num_processes: int = 1
+    process_index: int = 0
+    broadcast: Callable[[Any], Any] = lambda data: data
+    data_seed: int | None = None
+    split_batches: bool = False
+    dispatch_batches: bool | None = None
+    even_batches: bool = True
+    seeded_order: bool = True
+    non_blocking: bool = False
+
+    def reads_in_one_process(self, dataset: Any) -> bool:
+        """Tell whether the first process alone reads ``dataset``."""
+        if self.dispatch_batches is None:
+            return isinstance(dataset, IterableDataset)
+        return self.dispatch_batches
+
+
+class LookAheadLoader(DataLoader[Any]):
+    """A ``DataLoader`` that knows its last batch when it gives it.
+
+    Args:
+        dataset: Examples.
+        sharing: How the processes share the batches.
+        num_batches_to_skip: Batches fetched but not given at the start (for data without indices).
+        keeps_remainder: Whether the last, smaller batch is given (``drop_last`` is off).
+        epoch: Epoch of the first iteration.
+        shared_generator: Generator that every process starts an iteration with in the first one's state.
+        **options: Options of ``torch.utils.data.DataLoader``.
+
+    Attributes:
+        end_of_dataloader: Whether the batch given last is the final one.
+        remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
+        announce: Context of an iteration, for those who ask which loader is being iterated.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        sharing: DataLoaderConfig,
+        num_batches_to_skip: int = 0,
+        keeps_remainder: bool = True,
+        epoch: int = 0,
+        shared_generator: torch.Generator | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(dataset, **options)
+        self.sharing = sharing
+        self.num_batches_to_skip = num_batches_to_skip
+        self.keeps_remainder = keeps_remainder
+        self.epoch = epoch
+        self.shared_generator = shared_generator
+        self.end_of_dataloader = False
+        self.remainder = -1
+        self.announce: Callable[[LookAheadLoader], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def total_batch_size(self) -> int:
+        """Examples in a full batch, over all processes."""
+        batches: Any = self.sampler if isinstance(self.sampler, BatchSampler) else self.batch_sampler
+        size = int(getattr(batches, "batch_size", None) or 1)
+        return size if getattr(batches, "split_batches", False) else size * getattr(batches, "num_processes", 1)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of ``epoch`` in every sampler, and in the data set if it cares."""
+        self.epoch = epoch
+        sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
+        while sampler is not None:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            inner = getattr(sampler, "batch_sampler", None)
+            sampler = inner if inner is not None else getattr(sampler, "sampler", None)
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        with self.announce(self):
+            yield from self._look_ahead()
+
+    def _look_ahead(self) -> Iterator[Any]:
+        if self.shared_generator is not None:
+            self.shared_generator.set_state(self.sharing.broadcast(self.shared_generator.get_state()))
+        self.end_of_dataloader = False
+        self.remainder = self._known_remainder()
+        self.set_epoch(self.epoch)
+        for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
+            given = self._prepared(batch, is_last)
+            if is_last:
+                self.end_of_dataloader = True
+            if index >= self.num_batches_to_skip:
+                yield given
+        self.epoch += 1
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Give what is fetched ahead."""
+        return batches
+
+    def _prepared(self, batch: Any, is_last: bool) -> Any:
+        """Make what this process gets of a batch that was fetched."""
+        if self.sharing.device is None:
+            return batch
+        return move_to_device(batch, self.sharing.device, non_blocking=self.sharing.non_blocking)
+
+    def _known_remainder(self) -> int:
+        if not self.keeps_remainder or not has_length(self.dataset):
+            return -1
+        return len(self.dataset) % self.total_batch_size
+
+
+def skip_first_batches(loader: Any, num_batches: int) -> Any:
+    """Return a loader that goes on after ``num_batches``: by index where there are indices, else by fetching them."""
+    if not isinstance(loader, DataLoader):
+        return _SkippedIterable(loader, num_batches)
+    options = carried_options(loader) | batching_options(loader)
+    by_index = not isinstance(loader.dataset, IterableDataset)
+    for name in ("sampler", "batch_sampler"):
+        if by_index and name in options:
+            options[name] = SkipBatchSampler(options[name], num_batches)
+    if isinstance(loader, LookAheadLoader):
+        rest = type(loader)(
+            loader.dataset,
+            sharing=loader.sharing,
+            num_batches_to_skip=0 if by_index else num_batches,
+            keeps_remainder=loader.keeps_remainder,
+            epoch=loader.epoch,
+            shared_generator=loader.shared_generator,
+            **options,
+        )
+        rest.announce = loader.announce
+        return rest
+    plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
+    return plain if by_index else _SkippedIterable(plain, num_batches)
+
+
+def move_to_device(data: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+    """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
+    if isinstance(data, Mapping) and hasattr(data, "to"):
+        # A `BatchEncoding` knows more than its tensors.
+        return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)
+
+
+class _SkippedIterable:
+    """Any iterable of batches without its first ones."""
+
+    def __init__(self, batches: Iterable[Any], num_batches: int) -> None:
+        self.batches = batches
+        self.num_batches = num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for index, batch in enumerate(self.batches):
+            if index >= self.num_batches:
+                yield batch
+
+
+def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
+    """Give each batch with whether it is the last, one batch late."""
+    try:
+        current = next(batches)
+    except StopIteration:
+        return
+    for upcoming in batches:
+        yield current, False
+        current = upcoming
+    yield current, True
+
+
+def carried_options(loader: "DataLoader[Any]") -> dict[str, Any]:
+    """Return the options of ``loader`` that have nothing to do with how it batches."""
+    return {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
+
+
+def batching_options(loader: "DataLoader[Any]") -> dict[str, Any]:
+    """Return the options of ``loader`` that say how it batches."""
+    if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
+        # Where the sampler gives whole batches, the loader itself makes none.
+        sampler = {"sampler": loader.sampler} if isinstance(loader.sampler, BatchSampler) else {}
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, **sampler}
+    return {"batch_sampler": loader.batch_sampler}
+
+
+class DispatchingLoader(LookAheadLoader):
+    """Batches that the first process reads, a batch for each process at a time, and gives out.
+
+    Data that cannot be indexed are read once this way, and in one order. The last joint batch is completed with
+    examples of the first, so that all processes get as many.
+
+    Raises:
+        InputError: When it is iterated, if there is not a single batch.
+    """
+
+    def __len__(self) -> int:
+        total = super().__len__()
+        if self.sharing.split_batches:
+            return total
+        rounds = total / self.sharing.num_processes
+        return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._first: Any = None
+        return super().__iter__()
+
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        # Every process has made an iterator, and drawn its seed; the first one alone goes through it.
+        joint = self._joint_batches(batches)
+        is_first = self.sharing.process_index == 0
+        is_empty = True
+        while (batch := self.sharing.broadcast(next(joint, None) if is_first else None)) is not None:
+            is_empty = False
+            yield batch
+        if is_empty:
+            raise InputError(
+                f"The data set (`{type(self.dataset).__name__}`) gave no batch when it was gone through; it must give "
+                "some each time that it is, and training goes through a stream until `max_steps`: give one that "
+                "begins anew with each `iter()`, set `max_steps` to what it has, or set `accelerator_config="
+                "{'dispatch_batches': False}`, with which training ends where the data do."
+            )
+
+    def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Put together the batches of all processes."""
+        count = 1 if self.sharing.split_batches else self.sharing.num_processes
+        collected: list[Any] = []
+        for batch in batches:
+            collected.append(batch)
+            if len(collected) == count:
+                yield _concatenated(collected)
+                collected = []
+        if collected and self.keeps_remainder:
+            yield _concatenated(collected)
+
+    def _prepared(self, batch: Any, is_last: bool) -> Any:
+        sharing, count = self.sharing, self.sharing.num_processes
+        batch = super()._prepared(batch, is_last)
+        num_examples = find_batch_size(batch)
+        if is_last:
+            self.remainder = num_examples or -1
+        if count == 1 or num_examples is None:
+            return batch
+        if self.keeps_remainder and self._first is None:
+            self._first = map_tensors(lambda tensor: tensor[:count], batch)
+        size, left_over = divmod(num_examples, count)
+        if is_last and left_over and self.keeps_remainder:
+            batch = _concatenated([batch, self._first])
+            size += 1
+        start = sharing.process_index * size
+        return map_tensors(lambda tensor: tensor[start : start + size], batch)
+
+    def _known_remainder(self) -> int:
+        return -1
+
+
+def _concatenated(batches: list[Any]) -> Any:
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return _concatenated_tensors(batches)
+    if isinstance(first, Mapping):
+        joined = {key: _concatenated([batch[key] for batch in batches]) for key in first}
+        return type(first)(joined)  # type: ignore[call-arg]
+    if isinstance(first, list | tuple):
+        values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+    raise TypeError(
+        f"A batch holds a {type(first).__name__}, which cannot be joined with that of the next process; let the "
+        "collator give tensors, or set `dispatch_batches=False` in `accelerator_config`."
+    )
+
+
+def _concatenated_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
+    try:
+        return torch.cat(tensors)
+    except RuntimeError as error:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise RuntimeError(
+            f"The first process reads the batches of all and joins them, but theirs have the shapes {shapes}; pad "
+            "them to one length in the collator, or set `dispatch_batches=False` (every process reads by itself) or "
+            "`split_batches=True` in `accelerator_config`."
+        ) from error
+
+
+def prepare_loader(loader: Any, sharing: DataLoaderConfig) -> Any:
+    """Return the look-ahead counterpart of a ``DataLoader``; anything else comes back as it is.
+
+    Args:
+        loader: Loader to prepare; its random sampler, if it has one, becomes a seeded one.
+        sharing: How the processes share its batches.
+
+    Raises:
+        InputError: If batches are to be split and their size is no multiple of the number of processes.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader, LookAheadLoader):
+        return loader
+    batches = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
+    if sharing.split_batches:
+        check_split(loader.batch_size or getattr(batches, "batch_size", None), sharing.num_processes)
+    options: dict[str, Any] = {"sharing": sharing, "keeps_remainder": not loader.drop_last}
+    _seed_order(batches, sharing)
+    if sharing.reads_in_one_process(loader.dataset):
+        carried = carried_options(loader)
+        carried.pop("generator", None)
+        return DispatchingLoader(loader.dataset, **options, **carried, **batching_options(loader))
+    options["shared_generator"] = _shared_generator(loader, batches, sharing)
+    return LookAheadLoader(
+        _own_examples(loader, sharing), **options, **carried_options(loader), **_shared_batching(loader, sharing)
+    )
+
+
+def _shared_batching(loader: "DataLoader[Any]", sharing: DataLoaderConfig) -> dict[str, Any]:
+    options = batching_options(loader)
+    if sharing.num_processes == 1:
+        return options
+    if sharing.split_batches and options.get("batch_size"):
+        options["batch_size"] //= sharing.num_processes
+    for name in ("sampler", "batch_sampler"):
+        if name in options:
+            options[name] = BatchSamplerShard(
+                options[name],
+                num_processes=sharing.num_processes,
+                process_index=sharing.process_index,
+                split_batches=sharing.split_batches,
+                even_batches=sharing.even_batches,
+            )
+    return options
+
+
+def _own_examples(loader: "DataLoader[Any]", sharing: DataLoaderConfig) -> Any:
+    """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
+    dataset: Any = loader.dataset
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if sharing.num_processes == 1 or not is_stream:
+        return dataset
+    if getattr(dataset, "n_shards", 0) >= sharing.num_processes and not sharing.split_batches:
+        # A stream of the `datasets` library: every process reads files of its own.
+        return dataset.shard(num_shards=sharing.num_processes, index=sharing.process_index)
+    return IterableDatasetShard(
+        dataset,
+        batch_size=loader.batch_size or 1,
+        drop_last=loader.drop_last,
+        num_processes=sharing.num_processes,
+        process_index=sharing.process_index,
+        split_batches=sharing.split_batches,
+    )
+
+
+def _seed_order(batches: Any, sharing: DataLoaderConfig) -> None:
+    """Make the random order of ``batches``, if they have one, depend on a seed and the epoch alone."""
+    sampler = getattr(batches, "sampler", None)
+    if sharing.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeededRandomSampler):
+        batches.sampler = SeededRandomSampler.like(sampler, sharing.data_seed)
+
+
+def _shared_generator(loader: "DataLoader[Any]", batches: Any, sharing: DataLoaderConfig) -> torch.Generator | None:
+    """Return the generator that all processes must draw the same order from."""
+    if sharing.num_processes == 1:
+        return None
+    if isinstance(loader.dataset, IterableDataset):
+        return getattr(loader.dataset, "generator", None)
+    sampler: Any = getattr(batches, "sampler", None)
+    if sharing.seeded_order or not hasattr(sampler, "generator"):
+        return None
+    if sampler.generator is None:
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        sampler.generator = torch.Generator().manual_seed(seed)
+    generator: torch.Generator = sampler.generator
+    return generator

@@ -1,0 +1,253 @@
+"""Samplers whose order depends on a seed and an epoch alone, so that a run can be continued anywhere."""
+
+import math
+from collections.abc import Iterator, Sized
+from itertools import chain, cycle, islice
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler
+
+from portico.errors import InputError
+
+
+class SeededRandomSampler(RandomSampler):
+    """Random order drawn from a generator of its own, seeded with ``seed + epoch``.
+
+    The global generator is left alone; this is the order ``transformers.Trainer`` trains in.
+
+    Args:
+        data_source: Data set to draw indices of.
+        seed: First epoch's seed; ``None`` takes the seed of torch's global generator.
+        replacement: Draw with replacement.
+        num_samples: Indices in an epoch; ``None`` for all.
+        generator: Generator to reseed; ``None`` makes one.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        *,
+        seed: int | None = None,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(data_source, replacement=replacement, num_samples=num_samples, generator=generator)
+        self.seed = torch.random.initial_seed() if seed is None else seed
+        self.epoch = 0
+
+    @classmethod
+    def like(cls, sampler: RandomSampler, seed: int | None) -> "SeededRandomSampler":
+        """Return the seeded counterpart of a plain random sampler."""
+        return cls(
+            sampler.data_source,
+            seed=seed,
+            replacement=sampler.replacement,
+            num_samples=sampler._num_samples,
+            generator=sampler.generator,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of ``epoch``."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.generator is None:
+            self.generator = torch.Generator()
+        self.generator.manual_seed(self.seed + self.epoch)
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+class SkipBatchSampler(BatchSampler):
+    """A batch sampler without its first batches: their indices are drawn, their data never loaded.
+
+    Args:
+        batch_sampler: Batches to go through.
+        num_batches: How many to leave out.
+    """
+
+    def __init__(self, batch_sampler: Any, num_batches: int) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_batches = num_batches
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        """Examples in a batch."""
+        return int(self.batch_sampler.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for index, batch in enumerate(self.batch_sampler):
+            if index >= self.num_batches:
+                yield batch
+
+    def __len__(self) -> int:
+        return max(len(self.batch_sampler) - self.num_batches, 0)
+
+
+class BatchSamplerShard(BatchSampler):
+    """The batches of one process.
+
+    Args:
+        batch_sampler: Batches of all processes.
+        num_processes: Processes that share them.
+        process_index: Which of them this is.
+        split_batches: Give each process a part of every batch, instead of every ``num_processes``-th batch.
+        even_batches: Complete the last round with examples from the start, so that no process has fewer batches.
+
+    Raises:
+        InputError: If batches are to be split and their size is no multiple of the number of processes.
+    """
+
+    def __init__(
+        self,
+        batch_sampler: Any,
+        *,
+        num_processes: int = 1,
+        process_index: int = 0,
+        split_batches: bool = False,
+        even_batches: bool = True,
+    ) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.split_batches = split_batches
+        self.even_batches = even_batches
+        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.drop_last = getattr(batch_sampler, "drop_last", False)
+        if split_batches:
+            check_split(self.batch_size, num_processes)
+
+    def __len__(self) -> int:
+        total = len(self.batch_sampler)
+        if self.split_batches:
+            return total
+        rounds, left_over = divmod(total, self.num_processes)
+        if not left_over or self.drop_last:
+            return rounds
+        return rounds + (self.even_batches or self.process_index < left_over)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._parts() if self.split_batches else self._turns()
+
+    def _parts(self) -> Iterator[list[int]]:
+        """Give this process's part of every batch."""
+        size = self.batch_size // self.num_processes
+        part = slice(size * self.process_index, size * (self.process_index + 1))
+        first: list[int] = []
+        batch: list[int] = []
+        for batch in self.batch_sampler:
+            first = first or batch
+            if len(batch) == self.batch_size:
+                yield batch[part]
+        if self.drop_last or len(batch) in (0, self.batch_size):
+            return
+        if self.even_batches:
+            batch = list(islice(chain(batch, cycle(first)), self.batch_size))
+        if batch[part]:
+            yield batch[part]
+
+    def _turns(self) -> Iterator[list[int]]:
+        """Give this process's batch of every full round, then its share of the round that is not."""
+        head: list[list[int]] = []
+        turn: list[list[int]] = []
+        for batch in self.batch_sampler:
+            if len(head) < self.num_processes:
+                head.append(batch)
+            if len(turn) == self.num_processes:
+                turn = []
+            turn.append(batch)
+            if len(turn) == self.num_processes and self._is_full(batch):
+                yield turn[self.process_index]
+                turn = []
+        if not turn or self.drop_last:
+            return
+        if self.even_batches:
+            turn = self._completed(turn, head)
+        if self.process_index < len(turn):
+            yield turn[self.process_index]
+
+    def _is_full(self, batch: list[int]) -> bool:
+        return self.batch_size is None or len(batch) == self.batch_size
+
+    def _completed(self, turn: list[list[int]], head: list[list[int]]) -> list[list[int]]:
+        if self.batch_size is None:
+            return list(islice(chain(turn, cycle(head)), self.num_processes))
+        indices = chain(chain.from_iterable(turn), cycle(list(chain.from_iterable(head))))
+        return [list(islice(indices, self.batch_size)) for _ in range(self.num_processes)]
+
+
+class IterableDatasetShard(IterableDataset[Any]):
+    """The examples of one process, of a data set without indices that every process reads in full.
+
+    Args:
+        dataset: Examples of all processes.
+        batch_size: Examples in a batch of one process; with ``split_batches``, of all.
+        drop_last: Drop the examples that fill no batch, instead of completing them with those of the first.
+        num_processes: Processes that share the examples.
+        process_index: Which of them this is.
+        split_batches: What ``batch_size`` means.
+
+    Raises:
+        InputError: If batches are to be split and their size is no multiple of the number of processes.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        num_processes: int = 1,
+        process_index: int = 0,
+        split_batches: bool = False,
+    ) -> None:
+        if split_batches:
+            check_split(batch_size, num_processes)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.split_batches = split_batches
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the data set which epoch comes, if it cares."""
+        self.epoch = epoch
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        rounds = len(self.dataset) / (self.batch_size * self.num_processes)
+        return (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = getattr(self.dataset, "generator", None)
+        if isinstance(generator, torch.Generator) and not hasattr(self.dataset, "set_epoch"):
+            generator.manual_seed(self.epoch)
+        whole = self.batch_size if self.split_batches else self.batch_size * self.num_processes
+        size = whole // self.num_processes
+        examples = iter(self.dataset)
+        first: list[Any] = []
+        while current := list(islice(examples, whole)):
+            first = first or current
+            if len(current) < whole:
+                if self.drop_last:
+                    return
+                current = list(islice(chain(current, cycle(first)), whole))
+            yield from current[size * self.process_index : size * (self.process_index + 1)]
+
+
+def check_split(batch_size: int | None, num_processes: int) -> None:
+    """Refuse batches that cannot be split evenly.
+
+    Raises:
+        InputError: Names the size and the number of processes.
+    """
+    if batch_size is None or batch_size % num_processes:
+        raise InputError(
+            f"`split_batches=True` splits each batch of {batch_size} examples over {num_processes} processes, which "
+            f"leaves unequal parts; set the batch size to a multiple of {num_processes}, or `split_batches=False`."
+        )

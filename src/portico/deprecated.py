@@ -1,0 +1,450 @@
+"""The one warning about an older spelling."""
+
+import argparse
+import dataclasses
+import functools
+import inspect
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import transformers
+from torch import nn
+
+from portico.errors import InputError, InputTypeError
+
+_LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn that ``old`` is called ``new`` now."""
+    warn_of_old_spelling(f"`{old}` is called `{new}` now; the older name still works.")
+
+
+def warn_of_old_spelling(message: str) -> None:
+    """Warn with ``message``, pointing at the line of the user's that is to be changed."""
+    warnings.warn(message, FutureWarning, stacklevel=_depth_of_user_code())
+
+
+def _depth_of_user_code() -> int:
+    """Return the stack level, for a warning of the caller, of the nearest frame outside the libraries.
+
+    Constructors are reached directly, through subclasses or through an argument parser: no fixed level is right.
+    """
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+RENAMED: Mapping[str, str] = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "push_to_hub_model_id": "hub_model_id",
+    "push_to_hub_token": "hub_token",
+    "torchdynamo": "torch_compile_backend",
+    "warmup_ratio": "warmup_steps",
+    "xpu_backend": "ddp_backend",
+}
+
+# What the older names had for "not set": arguments written out by an older version hold them all.
+_UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "warmup_ratio": 0}
+
+_Class = TypeVar("_Class", bound=type)
+
+
+class TakesOldNames(type):
+    """Metaclass of training arguments whose constructor takes older names.
+
+    A plain ``__init__`` would not do: each dataclass that a user derives gets one of its own.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make an instance, from arguments of either name."""
+        return super().__call__(*args, **present_names(kwargs))
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's own; inspection would find that of :meth:`__call__`."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments under their present names, with a warning for each older one.
+
+    Args:
+        given: Arguments by name; an older one that is ``None`` says nothing.
+
+    Raises:
+        InputError: If both names of an argument are there and say different things.
+    """
+    present = {name: value for name, value in given.items() if name not in RENAMED}
+    for old, new in RENAMED.items():
+        if given.get(old) is None:
+            continue
+        warn_of_old_name(old, new)
+        value = _warmup_steps(given[old]) if old == "warmup_ratio" else given[old]
+        if new not in present or present[new] is None:
+            present[new] = value
+        elif value not in (present[new], _UNSET.get(old)):
+            raise InputError(
+                f"`{new}={present[new]!r}` and `{old}={given[old]!r}` are two spellings of one argument and differ; "
+                f"give `{new}` alone."
+            )
+    return present
+
+
+def _warmup_steps(ratio: float) -> float:
+    if not 0 <= ratio <= 1:
+        raise InputError(f"`warmup_ratio={ratio}` is no part of a run; use a number from 0 to 1, in `warmup_steps`.")
+    # Below one, `warmup_steps` is a part of the run; at one it is a single step.
+    return math.nextafter(1.0, 0.0) if ratio == 1 else ratio
+
+
+class _OldName:
+    """An attribute that reads and writes another one."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else getattr(instance, self.new)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        warn_of_old_name(self.old, self.new)
+        setattr(instance, self.new, value)
+
+
+class _StoreEitherName(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        old = (option or "").lstrip("-").replace("-", "_")
+        if old in RENAMED:
+            warn_of_old_name(f"--{old}", f"--{self.dest}")
+            values = _warmup_steps(values) if old == "warmup_ratio" else values
+        setattr(namespace, self.dest, values)
+
+
+def with_old_names(base: type) -> Callable[[_Class], _Class]:
+    """Return a decorator, to stand below ``@dataclass``, that gives the older names to instances and parsers.
+
+    Args:
+        base: The dataclass that has the fields under their present names.
+    """
+
+    def decorate(cls: _Class) -> _Class:
+        hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
+        cls.__annotations__ = dict(cls.__annotations__)
+        for old, new in RENAMED.items():
+            setattr(cls, old, _OldName(old, new))
+            # `HfArgumentParser` hands a field's metadata to `argparse`.
+            options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
+            metadata = {**fields[new].metadata, **options}
+            cls.__annotations__[new] = hints[new]
+            setattr(cls, new, dataclasses.field(default=fields[new].default, metadata=metadata))
+        return cls
+
+    return decorate
+
+
+def _retired(default: Any) -> Any:
+    return field(default=default, repr=False, metadata={"help": "Deprecated, of transformers 4."})
+
+
+@dataclass
+class RetiredArguments:
+    """The retired arguments, which keep what they are given: scripts for ``transformers`` 4 read them back.
+
+    Mixed in before the class of ``transformers``, whose own checks must see what the retired ones become.
+    """
+
+    adafactor: bool = _retired(False)
+    dispatch_batches: bool | None = _retired(None)
+    fp16_backend: str = _retired("auto")
+    fp16_opt_level: str = _retired("O1")
+    fsdp_min_num_params: int = _retired(0)
+    fsdp_transformer_layer_cls_to_wrap: str | None = _retired(None)
+    group_by_length: bool = _retired(False)
+    half_precision_backend: str = _retired("auto")
+    include_inputs_for_metrics: bool = _retired(False)
+    include_tokens_per_second: bool = _retired(False)
+    jit_mode_eval: bool = _retired(False)
+    logging_dir: str | None = _retired(None)
+    mp_parameters: str = _retired("")
+    overwrite_output_dir: bool = _retired(False)
+    past_index: int = _retired(-1)
+    push_to_hub_organization: str | None = _retired(None)
+    ray_scope: str | None = _retired("last")
+    save_safetensors: bool = _retired(True)
+    sharded_ddp: str = _retired("")
+    split_batches: bool | None = _retired(None)
+    tpu_metrics_debug: bool = _retired(False)
+    tpu_num_cores: int | None = _retired(None)
+    use_ipex: bool = _retired(False)
+    use_legacy_prediction_loop: bool = _retired(False)
+    use_mps_device: bool = _retired(False)
+
+    def __post_init__(self) -> None:
+        for one in dataclasses.fields(RetiredArguments):
+            value = getattr(self, one.name)
+            if value != one.default and value is not None:
+                _take(self, one.name, value)
+        super().__post_init__()  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class _Successor:
+    """What expresses a retired argument now.
+
+    Args:
+        name: The present argument.
+        value: Makes its value from the retired one's, its own value so far, and all arguments.
+        extends: Whether the value so far is kept in the new one; else only its default gives way.
+    """
+
+    name: str
+    value: Callable[[Any, Any, Any], Any]
+    extends: bool = False
+
+
+def _entry(key: str) -> Callable[[Any, Any, Any], Any]:
+    return lambda retired, current, args: {key: retired, **_as_dict(current)}
+
+
+def _as_dict(config: Any) -> dict[str, Any]:
+    if isinstance(config, str):
+        raise InputError(
+            f"A retired argument belongs into the configuration that {config!r} names; write it there instead."
+        )
+    return dict(config.to_dict() if hasattr(config, "to_dict") else config or {})
+
+
+_SUCCESSORS: Mapping[str, _Successor] = {
+    "adafactor": _Successor("optim", lambda *_: "adafactor"),
+    "dispatch_batches": _Successor("accelerator_config", _entry("dispatch_batches"), extends=True),
+    "fsdp_min_num_params": _Successor("fsdp_config", _entry("min_num_params"), extends=True),
+    "fsdp_transformer_layer_cls_to_wrap": _Successor(
+        "fsdp_config", _entry("transformer_layer_cls_to_wrap"), extends=True
+    ),
+    "group_by_length": _Successor("train_sampling_strategy", lambda *_: "group_by_length"),
+    "include_inputs_for_metrics": _Successor(
+        "include_for_metrics", lambda retired, current, args: [*current, *{"inputs"}.difference(current)], extends=True
+    ),
+    "push_to_hub_organization": _Successor(
+        "hub_model_id",
+        lambda owner, current, args: f"{owner}/{Path(current or args.output_dir).name}",
+        extends=True,
+    ),
+    "split_batches": _Successor("accelerator_config", _entry("split_batches"), extends=True),
+    "tpu_metrics_debug": _Successor(
+        "debug", lambda retired, current, args: f"{current or ''} tpu_metrics_debug".strip(), extends=True
+    ),
+}
+
+_HONOURED: Mapping[str, str] = {
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
+    "use_legacy_prediction_loop": "override `evaluation_loop` instead of `prediction_loop`",
+}
+
+_WITHOUT_EFFECT: Mapping[str, str] = {
+    "fp16_backend": "Lightning casts; its `precision` chooses how",
+    "fp16_opt_level": "it belonged to apex; `precision` chooses how much is cast",
+    "half_precision_backend": "Lightning casts; its `precision` chooses how",
+    "include_tokens_per_second": "use `include_num_input_tokens_seen`, which also logs tokens per second",
+    "jit_mode_eval": "use `torch_compile`",
+    "mp_parameters": "it belonged to SageMaker's launcher",
+    "overwrite_output_dir": "a run never deletes what its output folder holds",
+    "ray_scope": "set the environment variable RAY_SCOPE",
+    "save_safetensors": "weights are always saved as safetensors",
+    "tpu_num_cores": "use `accelerator` and `devices`",
+    "use_ipex": "use `torch_compile`",
+    "use_mps_device": "`mps` is used where it is available",
+}
+
+_REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "fp16_backend": (lambda value: value == "apex", "set `fp16=True` or `precision`, which torch runs without apex"),
+    "half_precision_backend": (
+        lambda value: value == "apex",
+        "set `fp16=True` or `precision`, which torch runs without apex",
+    ),
+    "past_index": (lambda value: True, "carry states between batches in a `training_step` of your own"),
+    "sharded_ddp": (bool, "set `strategy='fsdp'`"),
+}
+
+
+def _take(args: Any, name: str, value: Any) -> None:
+    """Act on a retired argument that was set, with one warning.
+
+    Raises:
+        InputError: If it asks for what does not exist any more, or contradicts the argument that expresses it now.
+    """
+    if name in _REFUSED and _REFUSED[name][0](value):
+        raise InputError(f"`{name}={value!r}` does not exist any more; {_REFUSED[name][1]} instead.")
+    if name in _SUCCESSORS:
+        _hand_on(args, name, value)
+    elif name in _HONOURED:
+        warn_of_old_spelling(f"`{name}` is retired and still works; {_HONOURED[name]} instead.")
+    else:
+        warn_of_old_spelling(f"`{name}` has no effect any more: {_WITHOUT_EFFECT[name]}.")
+
+
+def _hand_on(args: Any, name: str, value: Any) -> None:
+    successor = _SUCCESSORS[name]
+    current = getattr(args, successor.name)
+    new = successor.value(value, current, args)
+    default = next(one.default for one in dataclasses.fields(args) if one.name == successor.name)
+    if not successor.extends and current not in (default, new):
+        raise InputError(
+            f"`{successor.name}={current!r}` and `{name}={value!r}` say different things; give `{successor.name}` "
+            "alone."
+        )
+    setattr(args, successor.name, new)
+    warn_of_old_spelling(f"`{name}` is expressed by `{successor.name}={new!r}` now; the older name still works.")
+
+
+def retired_treatments() -> dict[str, str]:
+    """Return what becomes of each retired argument, by name: a clause for the documentation."""
+    return {
+        **{name: f"handed on to `{successor.name}`" for name, successor in _SUCCESSORS.items()},
+        **{name: f"honoured (today: {instead})" for name, instead in _HONOURED.items()},
+        **{name: f"refused; {instead} instead" for name, (_, instead) in _REFUSED.items()},
+        # Of those that are refused too, one value is.
+        **{name: f"none (announced): {why}" for name, why in _WITHOUT_EFFECT.items()},
+    }
+
+
+_ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
+
+
+def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: Any) -> None:
+    """Refuse what can only be meant for another parameter, before a training fails on it.
+
+    Args:
+        compute_loss_func: Given as such; ``compute_metrics`` had its position.
+        compute_metrics: Given as such; ``callbacks`` had its position.
+
+    Raises:
+        InputTypeError: Says which arguments to give by keyword.
+    """
+    if isinstance(compute_metrics, list):
+        raise InputTypeError(f"`compute_metrics` is a list, as `callbacks` are: {_ADVICE}")
+    if compute_loss_func is not None and not _takes_a_batch(compute_loss_func):
+        raise InputTypeError(
+            f"`compute_loss_func` cannot be called with `(outputs, labels, num_items_in_batch=...)`: {_ADVICE}"
+        )
+
+
+def _takes_a_batch(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Some functions written in C have none.
+        return True
+    try:
+        signature.bind(None, None, num_items_in_batch=None)
+    except TypeError:
+        return False
+    return True
+
+
+def taking_a_norm_or_none(hook: Callable[..., None]) -> Callable[..., None]:
+    """Make ``hook(self, tr_loss, grad_norm, model, ...)`` callable in the order before there was ``grad_norm``.
+
+    That is how overrides for transformers up to 4.37 call it through ``super()``; the present run has the norm.
+    """
+
+    @functools.wraps(hook)
+    def in_either_order(self: Any, tr_loss: Any, *args: Any, **kwargs: Any) -> None:
+        if "grad_norm" not in kwargs and (not args or isinstance(args[0], nn.Module)):
+            args = (self.module.run.grad_norm, *args)
+        hook(self, tr_loss, *args, **kwargs)
+
+    return in_either_order
+
+
+# Arguments that hooks got between transformers 4.2 and 5.
+_ADDED_ARGUMENTS = {
+    "_get_train_sampler": {"train_dataset"},
+    "_maybe_log_save_evaluate": {"grad_norm", "start_time", "learning_rate"},
+    "compute_loss": {"return_outputs", "num_items_in_batch"},
+    "evaluate": {"ignore_keys"},
+    "get_batch_samples": {"device"},
+    "log": {"start_time"},
+    "prediction_step": {"ignore_keys"},
+    "save_model": {"_internal_call"},
+    "training_step": {"num_items_in_batch"},
+}
+_CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_MARK = "_left_out_arguments"
+
+
+def adapt_overrides(subclass: type, trainer_class: type) -> None:
+    """Make hooks of ``subclass`` that know an older signature callable with that of ``trainer_class``.
+
+    Each is announced once, with the signature it should get.
+    """
+    for hook, added in _ADDED_ARGUMENTS.items():
+        override, current = getattr(subclass, hook), inspect.signature(getattr(trainer_class, hook))
+        names = list(current.parameters)
+        missing = _left_out(added, override, names)
+        if missing and not hasattr(override, _MARK):
+            warnings.warn(
+                f"`{subclass.__name__}.{hook}` does not take {', '.join(f'`{name}`' for name in sorted(missing))}, as "
+                f"in older versions of transformers; it is called without. Give it the signature `{hook}{current}`.",
+                FutureWarning,
+                stacklevel=3,
+            )
+            setattr(subclass, hook, _called_without(missing, override, names))
+
+
+def leaves_out(hook: Callable[..., Any], argument: str) -> bool:
+    """Tell whether ``hook`` is an older override that is called without ``argument``."""
+    return argument in getattr(hook, _MARK, ())
+
+
+def _left_out(added: set[str], override: Callable[..., Any], current: list[str]) -> set[str]:
+    parameters = inspect.signature(override).parameters.values()
+    if any(parameter.kind in _CATCH_ALL for parameter in parameters):
+        return set()
+    names = [parameter.name for parameter in parameters]
+    # A name of the user's own in an argument's place is that argument, renamed.
+    renamed = {known for known, own in zip(current, names, strict=False) if own not in current}
+    return added - set(names) - renamed
+
+
+def _called_without(missing: set[str], override: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    @functools.wraps(override)
+    def adapted(*args: Any, **kwargs: Any) -> Any:
+        kept = [value for name, value in zip(names, args, strict=False) if name not in missing]
+        named = {name: value for name, value in kwargs.items() if name not in missing}
+        return override(*kept, *args[len(names) :], **named)
+
+    setattr(adapted, _MARK, frozenset(missing))
+    return adapted
+
+
+class HfArgumentParser(transformers.HfArgumentParser):
+    """``transformers.HfArgumentParser`` that takes arguments under their older names from dicts and files too.
+
+    On a command line the parser of transformers takes them as well; in a dict, in JSON and in YAML it looks for the
+    present names alone, before ``portico.TrainingArguments`` can see them.
+    """
+
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """Return an instance of each dataclass, made of ``args``.
+
+        Raises:
+            ValueError: If no dataclass has a key, and ``allow_extra_keys`` is off.
+            InputError: If two names of one argument are there and differ.
+        """
+        if any(isinstance(kind, TakesOldNames) for kind in self.dataclass_types):
+            args = present_names(args)
+        return super().parse_dict(args, allow_extra_keys=allow_extra_keys)

@@ -1,0 +1,531 @@
+"""``TrainingArguments.accelerator_config``, read without accelerate."""
+
+import functools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from portico.data.loaders import DataLoaderConfig, LookAheadLoader, prepare_loader, skip_first_batches
+from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
+from portico.errors import InputError
+from portico.hf_compat import AcceleratorConfig
+from portico.lightning_compat import makes_workers
+from portico.tree import map_tensors, pad_to_longest
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
+
+
+_SHARING = {"split_batches": False, "dispatch_batches": None, "even_batches": True, "use_seedable_sampler": True}
+_FIELDS = {**_SHARING, "non_blocking": False, "gradient_accumulation_kwargs": None, "use_configured_state": False}
+_ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
+
+
+def accelerator_settings(args: Any) -> dict[str, Any]:
+    """Return every field of ``accelerator_config``, with the defaults of those that were left out.
+
+    Args:
+        args: Training arguments; the field may hold an ``AcceleratorConfig``, a dict, the path of a JSON file or
+            nothing.
+
+    Raises:
+        InputError: If there is no such field.
+    """
+    config = args.accelerator_config
+    if is_dataclass(config) and not isinstance(config, type):
+        config = asdict(config)
+    elif isinstance(config, str):
+        config = json.loads(Path(config).read_text(encoding="utf-8"))
+    given = dict(config or {})
+    unknown = sorted(set(given) - set(_FIELDS))
+    if unknown:
+        raise InputError(
+            f"`accelerator_config` has no field {', '.join(unknown)}; it has {', '.join(_FIELDS)}: set those alone."
+        )
+    return {**_FIELDS, **given}
+
+
+def sharing_options(args: Any) -> dict[str, Any]:
+    """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` gives."""
+    settings = accelerator_settings(args)
+    options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
+    return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
+
+
+def syncs_each_batch(args: Any) -> bool:
+    """Tell whether gradients are averaged after each batch of an accumulation window."""
+    return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
+
+
+def forget_unused_state(config: Any) -> None:
+    """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
+
+    Transformers drops it when it sets up the processes; arguments are written alike by both then.
+    """
+    if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
+        config.pop("use_configured_state")
+
+
+def apply_accelerator_settings(args: Any) -> None:
+    """Take over the accumulation steps that ``accelerator_config`` gives; refuse what makes no sense here.
+
+    Raises:
+        InputError: If the settings contradict the training arguments, or ask for accelerate's own state.
+    """
+    settings = accelerator_settings(args)
+    if settings["use_configured_state"]:
+        raise InputError(
+            "`accelerator_config={'use_configured_state': True}` takes over the processes of an `Accelerator` made "
+            "before, but Lightning makes the processes of this run; leave it out, and set `strategy`, `devices` and "
+            "`accelerator` in `portico.TrainingArguments`."
+        )
+    accumulation = settings["gradient_accumulation_kwargs"] or {}
+    _check_accumulation(accumulation, args)
+    if "num_steps" in accumulation:
+        args.gradient_accumulation_steps = accumulation["num_steps"]
+
+
+def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
+    unknown = sorted(set(accumulation) - set(_ACCUMULATION))
+    if unknown:
+        raise InputError(
+            f"`gradient_accumulation_kwargs` in `accelerator_config` has no field {', '.join(unknown)}; it has "
+            f"{', '.join(_ACCUMULATION)}: set those alone."
+        )
+    if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
+        raise InputError(
+            f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
+            f"{accumulation['num_steps']}` in `accelerator_config` say how many batches a step accumulates; set one "
+            "of them alone."
+        )
+
+
+class ProcessGroup:
+    """What user code asks an ``accelerate.Accelerator`` about processes.
+
+    Args:
+        strategy: Returns the Lightning strategy of the present run.
+    """
+
+    def __init__(self, strategy: "Callable[[], Strategy]") -> None:
+        self._strategy = strategy
+        self._loaders: list[Any] = []
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self._strategy().root_device
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of the run; where each call has workers of its own, this one is alone between the calls."""
+        strategy = self._strategy()
+        return 1 if makes_workers(strategy) else int(getattr(strategy, "world_size", 1))
+
+    @property
+    def process_index(self) -> int:
+        """Rank of this process among all."""
+        return int(getattr(self._strategy(), "global_rank", 0))
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank of this process on its machine."""
+        return int(getattr(self._strategy(), "local_rank", 0))
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is the first process of all."""
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return self.local_process_index == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last process of all."""
+        return self.process_index == self.num_processes - 1
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first process of each machine."""
+        if self.is_local_main_process:
+            print(*args, **kwargs)
+
+    # Waiting
+
+    def wait_for_everyone(self) -> None:
+        """Wait until every process is here."""
+        self._connected().barrier("wait_for_everyone")
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Let the first process of all do the block before the others."""
+        with first_process_first(self._connected(), is_first=self.is_main_process):
+            yield
+
+    @contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """Let the first process of each machine do the block before the others."""
+        with first_process_first(self._connected(), is_first=self.is_local_main_process):
+            yield
+
+    def end_training(self) -> None:
+        """Part from the other processes, at the very end of a script."""
+        disconnect()
+
+    # Results of several processes
+
+    def from_first_process(self, data: Any) -> Any:
+        """Return what the first process gives, any object that pickles."""
+        return data if self.num_processes == 1 else self._connected().broadcast(data)
+
+    def gather(self, tensor: Any) -> Any:
+        """Concatenate a (nested) tensor of every process along dimension 0."""
+        if self.num_processes == 1:
+            return tensor
+        strategy = self._connected()
+        return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item)).flatten(0, 1), tensor)
+
+    def gather_object(self, data: Any) -> Any:
+        """Concatenate the lists of every process; on one process, return ``data`` as it is."""
+        if self.num_processes == 1:
+            return data
+        self._connected()
+        gathered: list[Any] = [None] * self.num_processes
+        torch.distributed.all_gather_object(gathered, data)
+        return [item for items in gathered for item in items]
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
+
+        Args:
+            input_data: Nested tensors, or objects in a list.
+            use_gather_object: Take tensors for objects too: they may differ in shape, and come back in a list.
+        """
+        as_objects = use_gather_object or not _all_tensors(input_data)
+        gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
+        loader = self._loaders[-1] if self._loaders else None
+        if loader is None or not loader.end_of_dataloader or loader.remainder <= 0:
+            return gathered
+        if as_objects:
+            return gathered if isinstance(gathered, Mapping) else gathered[: loader.remainder]
+        # A scalar belongs to no example.
+        return map_tensors(lambda tensor: tensor[: loader.remainder] if tensor.dim() else tensor, gathered)
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+        """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
+        if self.num_processes == 1:
+            return tensor
+        strategy = self._connected()
+        options: dict[str, Any] = {"dim": dim, "pad_index": pad_index, "pad_first": pad_first}
+        return pad_to_longest(lambda length: all_gather(strategy, length), tensor, **options)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Reduce a (nested) tensor over all processes; as under accelerate, ``scale`` is for TPUs alone.
+
+        Args:
+            tensor: Nested tensors.
+            reduction: ``"sum"``, ``"mean"`` or ``"max"``.
+            scale: Without effect.
+        """
+        if self.num_processes == 1:
+            return tensor
+        strategy = self._connected()
+        return map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
+
+    @contextmanager
+    def iterating(self, loader: Any) -> Iterator[None]:
+        """Make ``loader``, while it is iterated, the one that :meth:`gather_for_metrics` asks about its last batch."""
+        self._loaders.append(loader)
+        try:
+            yield
+        finally:
+            # Not always the last one: a generator that was left may be closed late.
+            self._loaders.remove(loader)
+
+    def _connected(self) -> "Strategy":
+        strategy = self._strategy()
+        connect(strategy)
+        return strategy
+
+
+def _all_tensors(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return all(_all_tensors(value) for value in data.values())
+    if isinstance(data, list | tuple):
+        return all(_all_tensors(value) for value in data)
+    return isinstance(data, torch.Tensor)
+
+
+_Function = Callable[..., Any]
+
+
+class AcceleratorSurface(ABC):
+    """The rest of the surface, said in terms of a few facts that a subclass gives.
+
+    Attributes:
+        deepspeed_plugin: None: the Lightning strategy holds what DeepSpeed is told.
+        fsdp_plugin: None: the Lightning strategy holds what FSDP is told.
+        parallelism_config: None: the Lightning strategy splits the work.
+        gradient_accumulation_steps: 1: the trainer counts accumulation windows itself, as under accelerate.
+    """
+
+    deepspeed_plugin = None
+    fsdp_plugin = None
+    parallelism_config = None
+    gradient_accumulation_steps = 1
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Device of this process."""
+
+    @property
+    @abstractmethod
+    def num_processes(self) -> int:
+        """Processes of the run."""
+
+    @property
+    @abstractmethod
+    def process_index(self) -> int:
+        """Rank of this process among all."""
+
+    @property
+    @abstractmethod
+    def is_main_process(self) -> bool:
+        """Whether this is the first process of all."""
+
+    @property
+    @abstractmethod
+    def is_local_main_process(self) -> bool:
+        """Whether this is the first process of its machine."""
+
+    @property
+    @abstractmethod
+    def is_last_process(self) -> bool:
+        """Whether this is the last process of all."""
+
+    @property
+    @abstractmethod
+    def precision_plugin(self) -> Any:
+        """Lightning's precision of the run."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"`accelerator.{name}` is not offered here, where Lightning stands in for accelerate; look for it on "
+            "`trainer.lightning_trainer` and its `strategy`."
+        )
+
+    # Facts
+
+    @property
+    def state(self) -> "AcceleratorSurface":
+        """What accelerate keeps in a state of its own; the same facts are here."""
+        return self
+
+    @property
+    def gradient_state(self) -> "AcceleratorSurface":
+        """Where accelerate keeps ``sync_gradients``."""
+        return self
+
+    @property
+    def distributed_type(self) -> str:
+        """The value that ``accelerate.DistributedType`` has for the run, which compares equal to it."""
+        if self.num_processes == 1:
+            return "NO"
+        return "MULTI_GPU" if self.device.type == "cuda" else "MULTI_CPU"
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether several processes train together."""
+        return self.num_processes > 1
+
+    @property
+    def mixed_precision(self) -> str:
+        """``"bf16"``, ``"fp16"`` or ``"no"``."""
+        precision = str(self.precision_plugin.precision)
+        return {"bf16-mixed": "bf16", "16-mixed": "fp16"}.get(precision, "no")
+
+    @property
+    def scaler(self) -> Any:
+        """The gradient scaler of the run's precision, if it has one."""
+        return getattr(self.precision_plugin, "scaler", None)
+
+    # Turns
+
+    def on_main_process(self, function: _Function) -> _Function:
+        """Make ``function`` run on the first process of all only."""
+        return _only_where(lambda: self.is_main_process, function)
+
+    def on_local_main_process(self, function: _Function) -> _Function:
+        """Make ``function`` run on the first process of each machine only."""
+        return _only_where(lambda: self.is_local_main_process, function)
+
+    def on_last_process(self, function: _Function) -> _Function:
+        """Make ``function`` run on the last process only."""
+        return _only_where(lambda: self.is_last_process, function)
+
+    def on_process(self, function: _Function | None = None, process_index: int | None = None) -> Any:
+        """Make ``function`` run on the process ``process_index`` only."""
+        if function is None:
+            return functools.partial(self.on_process, process_index=process_index)
+        return _only_where(lambda: self.process_index == process_index, function)
+
+    # Work
+
+    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
+        """Return no context: the trainer accumulates."""
+        return nullcontext()
+
+    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
+        """Clip each gradient to ``[-clip_value, clip_value]``."""
+        torch.nn.utils.clip_grad_value_(parameters, clip_value)
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """Return the weights of ``model``."""
+        return dict(model.state_dict())
+
+    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+        """Write ``obj`` to the file ``f``, from one process.
+
+        Args:
+            obj: Anything picklable; weights by name with ``safe_serialization``.
+            f: Path.
+            safe_serialization: Write safetensors.
+        """
+        if not self.is_main_process:
+            return
+        if safe_serialization:
+            from safetensors.torch import save_file
+
+            save_file(obj, f, metadata={"format": "pt"})
+        else:
+            torch.save(obj, f)
+
+
+def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if is_here() else None
+
+    return run
+
+
+_WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
+
+
+class Accelerator(ProcessGroup, AcceleratorSurface):
+    """Stands where ``accelerate.Accelerator`` stands in ``transformers.Trainer``; accelerate is not needed.
+
+    Args:
+        strategy: Returns the Lightning strategy of the present run.
+        sharing: Options of ``DataLoaderConfig`` for prepared loaders.
+
+    Attributes:
+        sync_gradients: Whether the batch being trained on closes its accumulation window.
+        optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
+    """
+
+    def __init__(self, strategy: "Callable[[], Strategy]", sharing: Mapping[str, Any] | None = None) -> None:
+        super().__init__(strategy)
+        self._sharing = dict(sharing or {})
+        self._deferred: torch.Tensor | None = None
+        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
+        self.sync_gradients = True
+        self.optimizer_step_was_skipped = False
+
+    # Numbers
+
+    @property
+    def precision_plugin(self) -> Any:
+        """Lightning's precision of the run."""
+        return self._strategy().precision_plugin
+
+    # Gradients
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Differentiate ``loss``: in a run, when Lightning does; outside, or in a user's own step, at once."""
+        if self.backward_now is not None:
+            self.backward_now(loss)
+        elif self._deferred is not None:
+            raise RuntimeError(
+                "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
+                "subclass to run several backward passes."
+            )
+        else:
+            self._deferred = loss
+
+    def take_deferred_loss(self) -> torch.Tensor:
+        """Hand the loss of the last :meth:`backward` to Lightning."""
+        loss, self._deferred = self._deferred, None
+        if loss is None:
+            raise RuntimeError(
+                "`training_step` did not call `accelerator.backward`, so there is nothing to learn from."
+            )
+        return loss
+
+    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+        """Clip gradients to a norm and return the norm they had."""
+        spread = getattr(self._strategy(), "model", None)
+        if isinstance(spread, FullyShardedDataParallel):
+            # Each process has a part of the gradients: their norm is that of all parts.
+            return spread.clip_grad_norm_(max_norm, norm_type)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+
+    def no_sync(self, model: nn.Module | None = None) -> AbstractContextManager[Any]:
+        """Keep the gradients of ``model``, if several processes train it, to this one inside the block."""
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the forward context of the run's precision."""
+        return self._strategy().precision_plugin.forward_context()
+
+    # Models and data
+
+    def prepare(self, *objects: Any, **kwargs: Any) -> Any:
+        """Prepare data loaders; models and optimizers are the strategy's, and come back as they are."""
+        sharing = self._batch_sharing()
+        prepared = [prepare_loader(item, sharing) for item in objects]
+        for loader in prepared:
+            if isinstance(loader, LookAheadLoader):
+                loader.announce = self.iterating
+        return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """Return a loader that goes on after ``num_batches``."""
+        return skip_first_batches(dataloader, num_batches)
+
+    def prepare_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        """Return ``model``: the strategy prepares it."""
+        return model
+
+    def unwrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        """Return the model inside distributed or compiled wrappers."""
+        while True:
+            # Wrappers are known by their kind: a user's own model may call any part of itself `module`.
+            inner = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+            if not isinstance(inner, nn.Module):
+                return model
+            model = inner
+
+    def free_memory(self, *objects: Any) -> None:
+        """Forget nothing: the strategy gives up its memory when a run ends."""
+
+    def _batch_sharing(self) -> DataLoaderConfig:
+        return DataLoaderConfig(
+            device=self.device,
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            broadcast=self.from_first_process,
+            **self._sharing,
+        )

@@ -1,0 +1,105 @@
+"""Where a run happens: the Lightning strategy behind a set of training arguments."""
+
+import os
+from copy import deepcopy
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import Strategy
+from torch import nn
+
+from portico.distributed.strategies import ddp_strategy, refuse_ddp_arguments, sharded_strategy
+from portico.errors import InputError
+from portico.hf_compat import is_in_notebook
+from portico.lightning_compat import quiet_lightning
+
+
+def lightning_placement(args: Any) -> dict[str, Any]:
+    """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
+
+    Args:
+        args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
+    """
+    accelerator = getattr(args, "accelerator", None)
+    # `torchrun` says how many processes it started on this machine, and on how many machines.
+    return {
+        "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
+        "strategy": getattr(args, "strategy", None) or "auto",
+        "devices": getattr(args, "devices", None) or int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        "num_nodes": getattr(args, "num_nodes", None) or int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        "precision": getattr(args, "precision", None) or _precision(args),
+    }
+
+
+def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
+    """Return :func:`lightning_placement` with the strategy object that the training arguments ask for.
+
+    Args:
+        args: Training arguments.
+        model: What is trained, if known: it decides on defaults of the strategy.
+
+    Raises:
+        InputError: If the arguments of distributed training contradict each other.
+    """
+    placement = lightning_placement(args)
+    return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
+
+
+def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | None) -> Any:
+    strategy = placement["strategy"]
+    if isinstance(strategy, Strategy):
+        refuse_ddp_arguments(strategy, args)
+        # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
+        return deepcopy(strategy)
+    if strategy == "auto" and _drives_several(placement):
+        strategy = "ddp_fork" if is_in_notebook() else "ddp"
+    return ddp_strategy(strategy, args, model) or strategy
+
+
+def _drives_several(placement: dict[str, Any]) -> bool:
+    """Tell whether Lightning would choose data-parallel training; backends of our own choose for themselves."""
+    devices = placement["devices"]
+    if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
+        return False
+    if devices in (-1, "-1", "auto"):
+        devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
+    if isinstance(devices, str):
+        devices = devices.split(",") if "," in devices else int(devices)
+    return placement["num_nodes"] > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
+
+
+def resolve_strategy(args: Any) -> Strategy:
+    """Return the strategy that a run with ``args`` uses, before any run exists.
+
+    Raises:
+        InputError: If this machine has no such place.
+    """
+    placement = lightning_placement(args)
+    try:
+        with quiet_lightning():
+            return pl.Trainer(
+                **run_placement(args),
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            ).strategy
+    except (MisconfigurationException, ImportError) as error:
+        asked = ", ".join(f"{name}={value!r}" for name, value in placement.items())
+        raise InputError(
+            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it was asked for {asked}. Set "
+            "`accelerator` and `devices` to what this machine has, for example 'cpu' and 1."
+        ) from error
+
+
+def _precision(args: Any) -> str:
+    if args.bf16:
+        return "bf16-mixed"
+    if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
+        raise InputError(
+            "`fp16=True` asks for float16, which Lightning does not compute in on a CPU; set `bf16=True` with "
+            "`use_cpu=True`, or leave both out for float32."
+        )
+    return "16-mixed" if args.fp16 else "32-true"

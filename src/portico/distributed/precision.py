@@ -1,0 +1,80 @@
+"""Mixed precision as Hugging Face has it: the model's forward casts, and nothing around it does."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from torch import nn
+
+from portico.tree import map_tensors
+
+if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
+
+
+_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+_CASTS = "_casts_to_mixed_precision"
+
+
+@contextmanager
+def casting_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
+    """Make the forward of ``model`` run in the mixed precision of ``strategy`` and return ``float32``, for a while.
+
+    Lightning casts whole steps, the user's loss included; there a loss would be computed in half precision. Nothing
+    changes without mixed precision, or where the forward casts already.
+    """
+    plugin = strategy.precision_plugin
+    plain_forward = model.forward
+    if not isinstance(plugin, MixedPrecision) or hasattr(plain_forward, _CASTS):
+        yield
+        return
+    own = model.__dict__.get("forward")
+    # A method of the instance stays one in a deep copy of the model, where a closure would call the original.
+    model.forward = (
+        MethodType(_casting(plain_forward.__func__, plugin), model)
+        if hasattr(plain_forward, "__func__")
+        else _casting(plain_forward, plugin)
+    )
+    try:
+        yield
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+
+
+def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        # Lightning's own context casts a weight anew at each use, so gradients of one used twice are summed in another
+        # precision. The casts kept here end with this forward, since weights may change before the next.
+        with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):
+            outputs = forward(*args, **kwargs)
+        torch.clear_autocast_cache()
+        return map_tensors(_to_float32, outputs)
+
+    setattr(cast, _CASTS, True)
+    return cast
+
+
+def uncast(strategy: "Strategy") -> AbstractContextManager[Any]:
+    """Return a context that lifts the cast which Lightning lays around a whole step."""
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        return torch.autocast(plugin.device, enabled=False)
+    return nullcontext()
+
+
+def full_evaluation_dtype(args: Any) -> torch.dtype | None:
+    """Return the precision that ``bf16_full_eval`` or ``fp16_full_eval`` asks evaluations to run in."""
+    if args.fp16_full_eval:
+        return torch.float16
+    return torch.bfloat16 if args.bf16_full_eval else None
+
+
+def _to_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -1,0 +1,374 @@
+"""Data-parallel training by several processes, with the model wrapped as Hugging Face wraps it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, Strategy
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+from torch.distributed.fsdp import BackwardPrefetch
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from portico.distributed.accelerator import syncs_each_batch
+from portico.errors import InputError
+
+_START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
+_UNUSED = "_find_unused_parameters_"
+# Training arguments by the option of `DistributedDataParallel` that they are.
+_ARGUMENTS = {
+    "bucket_cap_mb": "ddp_bucket_cap_mb",
+    "broadcast_buffers": "ddp_broadcast_buffers",
+    "static_graph": "ddp_static_graph",
+}
+
+
+class ModelDDPStrategy(DDPStrategy):
+    """Lightning's ``DDPStrategy`` with ``DistributedDataParallel`` around the user's model, not the LightningModule.
+
+    So a ``training_step`` of the user's gets what it gets under ``transformers.Trainer``: ``model.module``,
+    ``model.no_sync()``, and gradients averaged by every backward pass, also a raw ``loss.backward()`` or several of
+    them. Evaluations run the bare model.
+
+    Args:
+        sync_each_batch: Average gradients after each batch of an accumulation window, not only after the last.
+        **options: Options of ``DDPStrategy``.
+    """
+
+    def __init__(self, *, sync_each_batch: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.sync_each_batch = sync_each_batch
+        self.wrapped_model: DistributedDataParallel | None = None
+
+    @override
+    def setup(self, trainer: pl.Trainer) -> None:
+        if trainer.state.fn is TrainerFn.FITTING:
+            super().setup(trainer)
+            return
+        # Lightning would overwrite each process's model with that of the first one here.
+        assert self.accelerator is not None
+        assert self.model is not None
+        self.accelerator.setup(trainer)
+        self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        self.setup_precision_plugin()
+
+    @override
+    def configure_ddp(self) -> None:
+        module: Any = self.lightning_module
+        self.wrapped_model = self._setup_model(module.model)
+        module.take_wrapped(self.wrapped_model)
+
+    @override
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Keep gradients to this process until the last batch of the window, unless each is to be averaged."""
+        module: Any = self.lightning_module
+        model = self.wrapped_model
+        # Lightning does not know that a window ends early when the data do.
+        if model is None or self.sync_each_batch or module.closes_window:
+            yield
+            return
+        with model.no_sync():
+            yield
+
+    @override
+    def teardown(self) -> None:
+        self.wrapped_model = None
+        super().teardown()
+
+
+def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelDDPStrategy | None:
+    """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
+
+    Args:
+        name: ``"ddp"``, ``"ddp_spawn"``, ``"ddp_fork"`` or ``"ddp_notebook"``, perhaps with Lightning's ending
+            ``"_find_unused_parameters_true"`` or ``"..._false"``.
+        args: Training arguments; the ``ddp_*`` fields become options.
+        model: What is trained, if known.
+    """
+    kind, _, unused = name.partition(_UNUSED)
+    if kind not in _START_METHODS:
+        return None
+    find_unused = args.ddp_find_unused_parameters
+    if find_unused is None:
+        find_unused = unused == "true" if unused else not _recomputes_activations(args, model)
+    given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
+    return ModelDDPStrategy(
+        sync_each_batch=syncs_each_batch(args),
+        start_method=_START_METHODS[kind],
+        process_group_backend=args.ddp_backend,
+        timeout=timedelta(seconds=args.ddp_timeout),
+        find_unused_parameters=find_unused,
+        **{option: value for option, value in given.items() if value is not None},
+    )
+
+
+def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
+    """Refuse ``ddp_*`` arguments beside a strategy that was made with options of its own.
+
+    Raises:
+        InputError: Names them.
+    """
+    fields = [
+        field for field in ("ddp_find_unused_parameters", *_ARGUMENTS.values()) if getattr(args, field) is not None
+    ]
+    if fields and isinstance(strategy, DDPStrategy):
+        raise InputError(
+            f"`strategy` is a {type(strategy).__name__} with options of its own, beside {', '.join(fields)}; give the "
+            "options to the strategy, or set `strategy='ddp'`."
+        )
+
+
+def _recomputes_activations(args: Any, model: nn.Module | None) -> bool:
+    # Looking for unused parameters breaks it, as transformers found out; its models alone can tell.
+    if model is not None and not isinstance(model, PreTrainedModel):
+        return False
+    # Transformers has the newer name only since 5.23, and warns about the older one.
+    newer = hasattr(model, "is_activation_checkpointing")
+    name = "is_activation_checkpointing" if newer else "is_gradient_checkpointing"
+    return bool(args.gradient_checkpointing or getattr(model, name, False))
+
+
+_SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
+_SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
+_STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
+_KNOWN = {
+    *_SWITCHES,
+    "activation_checkpointing",
+    "auto_wrap_policy",
+    "backward_prefetch",
+    "cpu_offload",
+    "min_num_params",
+    "reshard_after_forward",
+    "state_dict_type",
+    "transformer_layer_cls_to_wrap",
+    "version",
+}
+# Filled in by transformers; they ask for something only when they are true.
+_OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
+
+
+def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[str, Any]:
+    """Return options of ``FSDPStrategy``.
+
+    Args:
+        fsdp: ``True``, or the older words (``"full_shard auto_wrap offload"``), also in a list.
+        fsdp_config: Settings, the path of a JSON file with them, or nothing.
+        model: Where the layers to wrap are looked up.
+
+    Raises:
+        InputError: If a setting has no counterpart in Lightning.
+    """
+    config = _normalised(fsdp, fsdp_config)
+    unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))
+    if unknown:
+        raise InputError(
+            f"`fsdp_config` asks for {', '.join(unknown)}, which Lightning's FSDPStrategy has no setting for; leave "
+            f"it out (known are {', '.join(sorted(_KNOWN))}), or pass a strategy of your own as `strategy`."
+        )
+    options: dict[str, Any] = {
+        "sharding_strategy": _sharding(config.get("reshard_after_forward", True)).upper(),
+        "cpu_offload": _is_on(config.get("cpu_offload", False)),
+        "state_dict_type": _STATE_DICTS[config.get("state_dict_type", "FULL_STATE_DICT")],
+    }
+    layers = _layers_to_wrap(config, model)
+    policy = _wrap_policy(config, layers)
+    if policy is not None:
+        options["auto_wrap_policy"] = policy
+    if _is_on(config.get("activation_checkpointing", False)):
+        options["activation_checkpointing_policy"] = layers
+    options |= {name: _is_on(config[name]) for name in _SWITCHES if name in config}
+    prefetch = str(config.get("backward_prefetch", "no_prefetch")).upper()
+    if prefetch != "NO_PREFETCH":
+        options["backward_prefetch"] = BackwardPrefetch[prefetch]
+    return options
+
+
+def _normalised(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
+    if isinstance(fsdp_config, str):
+        fsdp_config = json.loads(Path(fsdp_config).read_text(encoding="utf-8"))
+    config = {name.removeprefix("fsdp_"): value for name, value in (fsdp_config or {}).items()}
+    words = fsdp.split() if isinstance(fsdp, str) else [] if fsdp is True else list(fsdp)
+    for word in (str(getattr(word, "value", word)) for word in words):
+        if word in _SHARDING:
+            config.setdefault("reshard_after_forward", word)
+        elif word == "offload":
+            config.setdefault("cpu_offload", True)
+        elif word not in ("auto_wrap", "true", "True"):
+            raise InputError(
+                f"`fsdp={fsdp!r}` has the word {word!r}; use {', '.join(_SHARDING)}, offload and auto_wrap, or "
+                "`fsdp=True` with `fsdp_config`."
+            )
+    return config
+
+
+def _sharding(value: Any) -> str:
+    if isinstance(value, bool) or str(value).lower() in ("true", "false"):
+        return "full_shard" if _is_on(value) else "shard_grad_op"
+    if str(value).lower() not in _SHARDING:
+        raise InputError(
+            f"`reshard_after_forward={value!r}` in `fsdp_config` is not known; use true, false or one of "
+            f"{', '.join(_SHARDING)}."
+        )
+    return str(value).lower()
+
+
+def _layers_to_wrap(config: Mapping[str, Any], model: nn.Module | None) -> set[type[nn.Module]]:
+    """Return the classes of the model's layers that ``fsdp_config`` names, or that the model says are not to split."""
+    names = config.get("transformer_layer_cls_to_wrap") or getattr(model, "_no_split_modules", None) or []
+    names = {names} if isinstance(names, str) else set(names)
+    modules = model.modules() if model is not None else ()
+    return {type(module) for module in modules if type(module).__name__ in names}
+
+
+def _wrap_policy(config: Mapping[str, Any], layers: set[type[nn.Module]]) -> Any:
+    kind = config.get("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+    if kind == "SIZE_BASED_WRAP":
+        return partial(size_based_auto_wrap_policy, min_num_params=int(config.get("min_num_params", 0)))
+    if kind not in ("TRANSFORMER_BASED_WRAP", "NO_WRAP"):
+        raise InputError(
+            f"`auto_wrap_policy={kind!r}` in `fsdp_config` is not known; use 'TRANSFORMER_BASED_WRAP', "
+            "'SIZE_BASED_WRAP' or 'NO_WRAP'."
+        )
+    return layers if layers and kind == "TRANSFORMER_BASED_WRAP" else None
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() in ("true", "1", "yes", "on", "y", "t")
+
+
+def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | None:
+    """Return the strategy that ``fsdp`` or ``deepspeed`` asks for, or ``None`` where neither is set.
+
+    Args:
+        args: Training arguments.
+        model: What is trained, if known; its layers can be what is sharded.
+
+    Raises:
+        InputError: If this machine, or the rest of the arguments, does not go with it.
+    """
+    if args.parallelism_config is not None:
+        raise InputError(
+            f"`parallelism_config={args.parallelism_config!r}` is accelerate's way to split single layers and "
+            "sequences; leave it out, and set `strategy=ModelParallelStrategy(...)` of Lightning with the same sizes."
+        )
+    makers = {name: maker for name, maker in _MAKERS.items() if getattr(args, name)}
+    if not makers:
+        return None
+    if len(makers) > 1 or getattr(args, "strategy", None) is not None:
+        fields = [*makers, *(["strategy"] if getattr(args, "strategy", None) is not None else [])]
+        raise InputError(f"{' and '.join(f'`{name}`' for name in fields)} each choose a strategy; set one of them.")
+    (name, maker), *_ = makers.items()
+    _check_place(name, args)
+    return maker(args, model)
+
+
+def is_sharded(strategy: Any) -> bool:
+    """Tell whether ``strategy`` spreads the weights over the processes, so that none has them all."""
+    return isinstance(strategy, DeepSpeedStrategy | FSDPStrategy)
+
+
+def refuse_sharded_weights(strategy: Any) -> None:
+    """Refuse to write Hugging Face's files from weights of which each process has a part.
+
+    Raises:
+        InputError: Names Lightning's way to save them.
+    """
+    if is_sharded(strategy):
+        raise InputError(
+            f"Under {type(strategy).__name__} each process has a part of the weights, which are not written as "
+            "Hugging Face's files; set `save_strategy='no'`, and save with Lightning's `ModelCheckpoint` in "
+            "`lightning_callbacks` or with `trainer.lightning_trainer.save_checkpoint(...)`."
+        )
+
+
+def refuse_own_backward(strategy: Any) -> None:
+    """Refuse a training step that goes backward itself where the strategy wraps the LightningModule around it.
+
+    Raises:
+        InputError: Names the strategy that allows it.
+    """
+    wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
+    if wraps_module or is_sharded(strategy):
+        raise InputError(
+            f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "
+            "bring the gradients of the processes together; set `strategy='ddp'`, or override `compute_loss` instead."
+        )
+
+
+def _check_place(name: str, args: Any) -> None:
+    accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
+    if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
+        raise InputError(
+            f"`{name}` becomes Lightning's {_NAMES[name]}, which needs CUDA devices, and the run is placed on "
+            f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
+            "out, or set `strategy='ddp'` to train on several processes without it."
+        )
+
+
+def _fsdp(args: Any, model: nn.Module | None) -> Strategy:
+    return FSDPStrategy(
+        process_group_backend=args.ddp_backend,
+        timeout=timedelta(seconds=args.ddp_timeout),
+        **fsdp_options(args.fsdp, args.fsdp_config, model),
+    )
+
+
+def _deepspeed(args: Any, model: nn.Module | None) -> Strategy:
+    if find_spec("deepspeed") is None:
+        raise InputError(
+            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
+            "`pip install deepspeed`, or set `strategy='fsdp'`."
+        )
+    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
+
+
+def deepspeed_config(args: Any) -> dict[str, Any]:
+    """Return ``args.deepspeed`` as Lightning takes it: what it decides itself is left out, with all ``"auto"``.
+
+    Raises:
+        InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
+    """
+    given = args.deepspeed
+    config = dict(given) if isinstance(given, Mapping) else json.loads(Path(given).read_text(encoding="utf-8"))
+    for section in ("optimizer", "scheduler"):
+        if section in config:
+            raise InputError(
+                f"The DeepSpeed configuration has a section `{section}`, but optimizer and schedule come from the "
+                "training arguments here; leave it out, and set `optim`, `learning_rate` and `lr_scheduler_type`."
+            )
+    expected = {
+        "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "gradient_clipping": args.max_grad_norm,
+    }
+    for name, value in expected.items():
+        if config.get(name, "auto") not in ("auto", value):
+            raise InputError(
+                f"`{name}={config[name]}` in the DeepSpeed configuration contradicts the training arguments, which "
+                f"say {value}; set it to 'auto'."
+            )
+    # Lightning tells DeepSpeed itself how many batches a step accumulates.
+    config = {**config, **expected}
+    del config["gradient_accumulation_steps"]
+    return _without_auto(config)
+
+
+def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in config.items() if value != "auto"}
+    return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
+
+
+_MAKERS: Mapping[str, Callable[[Any, nn.Module | None], Strategy]] = {"fsdp": _fsdp, "deepspeed": _deepspeed}
+_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}

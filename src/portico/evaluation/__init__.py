@@ -1,1 +1,0 @@
-"""Evaluation in Lightning's loop, with Hugging Face's arrays and metrics."""

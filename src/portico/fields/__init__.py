@@ -1,1 +1,0 @@
-"""What becomes of every field of the training arguments."""

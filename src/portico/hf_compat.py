@@ -1,0 +1,204 @@
+"""Every name of transformers that is not exported by `transformers` itself, imported here and nowhere else.
+
+transformers documents what its top level exports; the rest moves between minor releases (5.17 to 5.23 moved some of
+these). A release of transformers is judged by this file: `tests/unit/test_hf_compat.py` looks each name up.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from transformers import logging as transformers_logging
+from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
+from transformers.integrations.integration_utils import (
+    get_reporting_integration_callbacks,
+    run_hp_search_ray,
+    run_hp_search_wandb,
+)
+from transformers.integrations.liger import apply_liger_kernel
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.modelcard import TrainingSummary
+from transformers.modeling_outputs import BaseModelOutput, QuestionAnsweringModelOutput, Seq2SeqLMOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.trainer_callback import CallbackHandler, ExportableState
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from transformers.trainer_optimizer import is_optimizer_factory
+from transformers.trainer_pt_utils import (
+    AcceleratorConfig,
+    BatchRebalanceSampler,
+    LabelSmoother,
+    LayerWiseDummyOptimizer,
+    LengthGroupedSampler,
+    find_batch_size,
+    get_model_param_count,
+    get_parameter_names,
+    log_metrics,
+    metrics_format,
+    nested_detach,
+    nested_numpify,
+    safe_globals,
+    set_rng_state_for_device,
+)
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    BestRun,
+    EvalLoopOutput,
+    HPSearchBackend,
+    PredictionOutput,
+    RemoveColumnsCollator,
+    TrainerMemoryTracker,
+    TrainOutput,
+    align_special_tokens,
+    compare_trainer_and_checkpoint_args,
+    default_compute_objective,
+    default_hp_space_optuna,
+    default_hp_space_ray,
+    default_hp_space_wandb,
+    denumpify_detensorize,
+    get_last_checkpoint,
+    has_length,
+    load_sharded_checkpoint,
+    number_of_arguments,
+    rotate_checkpoints,
+    seed_worker,
+    sort_checkpoints,
+    speed_metrics,
+    suppress_progress_bars,
+    unwrap_peft_model,
+)
+from transformers.training_args import OptimizerNames, ParallelMode
+from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME
+from transformers.utils.generic import ExplicitEnum, ModelOutput, can_return_loss, find_labels
+from transformers.utils.hub import PushInProgress, cached_file, hf_api
+from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
+from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
+
+if TYPE_CHECKING:
+    from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
+    from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
+    from transformers.models.xlnet.modeling_xlnet import (
+        XLNetForQuestionAnsweringOutput,
+        XLNetPoolerAnswerClass,
+        XLNetPoolerEndLogits,
+        XLNetPoolerStartLogits,
+    )
+    from transformers.utils.notebook import NotebookProgressCallback
+
+# Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
+_LAZY = {
+    "BertEmbeddings": "transformers.models.bert.modeling_bert",
+    "BertSelfAttention": "transformers.models.bert.modeling_bert",
+    "RobertaClassificationHead": "transformers.models.roberta.modeling_roberta",
+    "XLNetForQuestionAnsweringOutput": "transformers.models.xlnet.modeling_xlnet",
+    "XLNetPoolerAnswerClass": "transformers.models.xlnet.modeling_xlnet",
+    "XLNetPoolerEndLogits": "transformers.models.xlnet.modeling_xlnet",
+    "XLNetPoolerStartLogits": "transformers.models.xlnet.modeling_xlnet",
+    "NotebookProgressCallback": "transformers.utils.notebook",
+}
+
+__all__ = [
+    "ADAPTER_SAFE_WEIGHTS_NAME",
+    "ADAPTER_WEIGHTS_NAME",
+    "GENERATION_CONFIG_NAME",
+    "LOSS_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "PREFIX_CHECKPOINT_DIR",
+    "SAFE_WEIGHTS_INDEX_NAME",
+    "SAFE_WEIGHTS_NAME",
+    "WEIGHTS_INDEX_NAME",
+    "AcceleratorConfig",
+    "BaseModelOutput",
+    "BatchRebalanceSampler",
+    "BertEmbeddings",
+    "BertSelfAttention",
+    "BestRun",
+    "CallbackHandler",
+    "DebugOption",
+    "DebugUnderflowOverflow",
+    "EvalLoopOutput",
+    "ExplicitEnum",
+    "ExportableState",
+    "ForCausalLMLoss",
+    "HPSearchBackend",
+    "JITCheckpointCallback",
+    "LabelSmoother",
+    "LayerWiseDummyOptimizer",
+    "LengthGroupedSampler",
+    "ModelOutput",
+    "NotebookProgressCallback",
+    "OptimizerNames",
+    "ParallelMode",
+    "PredictionOutput",
+    "PushInProgress",
+    "QuestionAnsweringModelOutput",
+    "RemoveColumnsCollator",
+    "RobertaClassificationHead",
+    "Seq2SeqLMOutput",
+    "TrainOutput",
+    "TrainerMemoryTracker",
+    "TrainingSummary",
+    "XLNetForQuestionAnsweringOutput",
+    "XLNetPoolerAnswerClass",
+    "XLNetPoolerEndLogits",
+    "XLNetPoolerStartLogits",
+    "activate_neftune",
+    "align_special_tokens",
+    "apply_liger_kernel",
+    "cached_file",
+    "can_return_loss",
+    "compare_trainer_and_checkpoint_args",
+    "deactivate_neftune",
+    "default_compute_objective",
+    "default_hp_space_optuna",
+    "default_hp_space_ray",
+    "default_hp_space_wandb",
+    "denumpify_detensorize",
+    "find_batch_size",
+    "find_labels",
+    "get_last_checkpoint",
+    "get_model_param_count",
+    "get_parameter_names",
+    "get_reporting_integration_callbacks",
+    "has_length",
+    "hf_api",
+    "is_in_notebook",
+    "is_liger_kernel_available",
+    "is_optimizer_factory",
+    "is_peft_available",
+    "load_sharded_checkpoint",
+    "log_metrics",
+    "logger",
+    "metrics_format",
+    "nested_detach",
+    "nested_numpify",
+    "number_of_arguments",
+    "optimizer_cls_and_kwargs",
+    "rotate_checkpoints",
+    "run_hp_search_ray",
+    "run_hp_search_wandb",
+    "safe_globals",
+    "seed_worker",
+    "set_rng_state_for_device",
+    "sort_checkpoints",
+    "speed_metrics",
+    "suppress_progress_bars",
+    "unwrap_peft_model",
+]
+
+# Scripts set the level of the logger `transformers` and hang handlers and filters on it or on `transformers.trainer`;
+# under a name of our own, these lines would pass all of them by.
+logger = transformers_logging.get_logger("transformers.trainer")
+
+
+def optimizer_cls_and_kwargs(args: Any, model: Any) -> tuple[Any, dict[str, Any]]:
+    """Look an optimizer up in the table of transformers, which only its ``Trainer`` gives access to."""
+    from transformers import Trainer
+
+    chosen: tuple[Any, dict[str, Any]] = Trainer.get_optimizer_cls_and_kwargs(args, model)
+    return chosen
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

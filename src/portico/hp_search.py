@@ -1,0 +1,415 @@
+"""The memory of one trial, given back before the next."""
+
+import logging
+import math
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformers import is_optuna_available, is_ray_tune_available, is_wandb_available
+from typing_extensions import override
+
+from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
+from portico.distributed.processes import ending_together
+from portico.errors import InputError, InputRuntimeError
+from portico.hf_compat import (
+    PREFIX_CHECKPOINT_DIR,
+    BestRun,
+    HPSearchBackend,
+    default_hp_space_optuna,
+    default_hp_space_ray,
+    default_hp_space_wandb,
+    run_hp_search_ray,
+    run_hp_search_wandb,
+)
+from portico.memory import release_memory
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+
+def release_model(facade: "Trainer") -> None:
+    """Forget the model and what was made for it, since the next trial makes its own, and empty the device's cache."""
+    handler = facade.callback_handler
+    facade.model = facade.model_wrapped = handler.model = None
+    facade.optimizer = handler.optimizer = None
+    facade.lr_scheduler = handler.lr_scheduler = None
+    facade.module.take(None)
+    release_memory()
+
+
+logger = logging.getLogger(__name__)
+
+DIRECTIONS = ("minimize", "maximize")
+
+
+def checked_directions(direction: Any) -> list[str]:
+    """Return the directions of a search, one for each objective.
+
+    Raises:
+        InputError: If one of them is neither ``"minimize"`` nor ``"maximize"``.
+    """
+    given = direction if isinstance(direction, list) else [direction]
+    # Optuna has an enumeration of its own for them.
+    directions = [str(getattr(one, "name", one)).lower() for one in given]
+    if not directions or not set(directions) <= set(DIRECTIONS):
+        raise InputError(
+            f"`direction={direction!r}` is no direction; set it to 'minimize' or 'maximize', or to a list with "
+            "one for each objective."
+        )
+    return directions
+
+
+def worst_value(direction: str) -> float:
+    """Return the worst finite float of a direction."""
+    return sys.float_info.max if direction == "minimize" else -sys.float_info.max
+
+
+class FiniteObjective:
+    """An objective that is never NaN, which optuna refuses and which compares with nothing.
+
+    Args:
+        compute_objective: Makes one number, or a sequence of them, of the metrics of an evaluation.
+        directions: The direction of each.
+    """
+
+    def __init__(self, compute_objective: Callable[[dict[str, float]], Any], directions: Sequence[str]) -> None:
+        self.compute_objective = compute_objective
+        self.directions = directions
+
+    def __call__(self, metrics: dict[str, float]) -> Any:
+        """Return the objective, the worst finite value in the place of NaN."""
+        objective = self.compute_objective(metrics)
+        if isinstance(objective, list | tuple):
+            return [self._finite(value, way) for value, way in zip(objective, self.directions, strict=True)]
+        return self._finite(objective, self.directions[0])
+
+    def _finite(self, value: Any, direction: str) -> Any:
+        if not (isinstance(value, Real) and math.isnan(value)):
+            return value
+        worst = worst_value(direction)
+        logger.warning("The objective of a trial is NaN; the search gets the worst finite value %g instead.", worst)
+        return worst
+
+
+class SearchBackend(ABC):
+    """One library that chooses hyperparameters, trial by trial.
+
+    Attributes:
+        name: Its name in ``hyperparameter_search(backend=...)``.
+        requirement: What ``pip install`` takes to install it.
+        takes_several_directions: Whether it optimises several objectives at once.
+        spans_processes: Whether a trial may be trained by several processes.
+    """
+
+    name: ClassVar[str]
+    requirement: ClassVar[str]
+    takes_several_directions: ClassVar[bool] = False
+    spans_processes: ClassVar[bool] = False
+
+    @abstractmethod
+    def is_available(self) -> bool:
+        """Tell whether the library is installed."""
+
+    @abstractmethod
+    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+        """Return the search space of transformers."""
+
+    @abstractmethod
+    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+        """Return the training arguments that ``trial`` chooses."""
+
+    @abstractmethod
+    def run_id(self, trial: Any) -> Any:
+        """Return what the library calls the running trial: its folder bears this name."""
+
+    @abstractmethod
+    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+        """Tell the library the objective of an evaluation during training, which may end the trial.
+
+        Args:
+            facade: The trainer; its ``objective`` was just computed.
+            trial: The running trial.
+            step: Optimizer steps made.
+            metrics: Metrics of the evaluation.
+        """
+
+    @abstractmethod
+    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
+        """Run the whole search.
+
+        Args:
+            facade: The trainer.
+            n_trials: Trials to run.
+            direction: ``"minimize"`` or ``"maximize"``, or a list of them.
+            **options: What the library itself takes.
+
+        Returns:
+            The ``BestRun``; a list of them for several objectives.
+        """
+
+
+@contextmanager
+def trials_shared_by(facade: "Trainer") -> Iterator[Callable[[Any], None]]:
+    """Give the first process the function that shows a trial to the others, and tell them when there are no more.
+
+    Args:
+        facade: The trainer; its ``hp_space`` asks a trial for its parameters.
+    """
+
+    def share(trial: Any) -> None:
+        import optuna
+
+        if _is_alone(facade):
+            return
+        # A trial has its parameters when it was asked for them.
+        facade.hp_space(trial)
+        facade.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
+
+    # After a failure nobody is left to be told: the others failed alike, or are ended.
+    with ending_together():
+        yield share
+        facade.accelerator.from_first_process(None)
+
+
+def follow_trials(
+    facade: "Trainer", train: Callable[["Trainer", Any], Any], *, survived: type | tuple[type, ...] = ()
+) -> None:
+    """Train the trials that the first process chooses, until it chooses no more.
+
+    Args:
+        facade: The trainer.
+        train: Trains one trial.
+        survived: Exceptions that end a trial and not the search, as ``catch`` of ``Study.optimize``.
+    """
+    import optuna
+
+    survived = survived if isinstance(survived, tuple) else (survived,)
+    while (trial := facade.accelerator.from_first_process(None)) is not None:
+        with suppress(optuna.TrialPruned, *survived):
+            train(facade, trial)
+
+
+def _is_alone(facade: "Trainer") -> bool:
+    return bool(facade.accelerator.num_processes == 1)
+
+
+_OPTIMIZE_OPTIONS = ("timeout", "gc_after_trial", "catch")
+
+
+class OptunaBackend(SearchBackend):
+    """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
+
+    Of several processes, the first has the study; the others train the trials that it chooses.
+    """
+
+    name = "optuna"
+    requirement = "'portico[optuna]'"
+    takes_several_directions = True
+    spans_processes = True
+
+    @override
+    def is_available(self) -> bool:
+        return is_optuna_available()
+
+    @override
+    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+        return default_hp_space_optuna(trial)
+
+    @override
+    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+        chosen = facade.hp_space(trial)
+        logger.info("Trial: %s", trial.params)
+        return chosen
+
+    @override
+    def run_id(self, trial: Any) -> Any:
+        return trial.number
+
+    @override
+    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+        import optuna
+
+        if facade.accelerator.from_first_process(_is_to_be_pruned(trial, facade.objective, step)):
+            facade.callback_handler.on_train_end(facade.args, facade.state, facade.control)
+            raise optuna.TrialPruned()
+
+    @override
+    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
+        """Run the whole search, and return nothing in the processes that only follow."""
+        import optuna
+
+        if options.pop("n_jobs", 1) != 1:
+            logger.warning("`n_jobs` has no effect: the trials share one trainer and run one after another.")
+        optimizing = {name: options.pop(name) for name in _OPTIMIZE_OPTIONS if name in options}
+        if not facade.accelerator.is_main_process:
+            follow_trials(facade, _train_and_evaluate, survived=optimizing.get("catch", ()))
+            return None
+        goal = {"directions" if isinstance(direction, list) else "direction": direction}
+        study = optuna.create_study(**goal, **options)
+        with trials_shared_by(facade) as share:
+
+            def objective(trial: Any) -> Any:
+                share(trial)
+                return _train_and_evaluate(facade, trial)
+
+            study.optimize(objective, n_trials=n_trials, **optimizing)
+        if len(study.directions) > 1:
+            return [BestRun(str(best.number), best.values, best.params) for best in study.best_trials]
+        best = study.best_trial
+        return BestRun(str(best.number), study.best_value, best.params)
+
+
+def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
+    # A fixed trial, which replays known parameters, belongs to no study; several objectives are never pruned.
+    if not hasattr(trial, "study") or len(trial.study.directions) > 1:
+        return False
+    trial.report(objective, step)
+    return bool(trial.should_prune())
+
+
+def _train_and_evaluate(facade: "Trainer", trial: Any) -> Any:
+    facade.objective = None
+    facade.train(trial=trial)
+    if facade.objective is None:
+        # There was no evaluation during training.
+        facade.objective = facade.compute_objective(facade.evaluate())
+    release_model(facade)
+    return facade.objective
+
+
+class RayBackend(SearchBackend):
+    """Trials that Ray Tune runs in processes of its own, each with a copy of the trainer.
+
+    Options are those of ``ray.tune.run``.
+    """
+
+    name = "ray"
+    requirement = "'portico[ray]'"
+
+    @override
+    def is_available(self) -> bool:
+        return is_ray_tune_available()
+
+    @override
+    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+        return default_hp_space_ray(trial)
+
+    @override
+    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+        # Ray's own integration of Weights & Biases is configured among the hyperparameters.
+        trial.pop("wandb", None)
+        return trial
+
+    @override
+    def run_id(self, trial: Any) -> Any:
+        import ray.tune
+
+        return ray.tune.get_context().get_trial_id()
+
+    @override
+    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+        import ray.tune
+
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = None
+            if facade.control.should_save:
+                facade._tune_save_checkpoint(checkpoint_dir=folder)
+                checkpoint = ray.tune.Checkpoint.from_directory(folder)
+            ray.tune.report({**metrics, "objective": facade.objective}, checkpoint=checkpoint)
+
+    @override
+    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+        # The trainer travels to the processes of the trials: without weights, since each trial makes its model.
+        release_model(facade)
+        return run_hp_search_ray(facade, n_trials, direction, **options)
+
+
+def save_trial_checkpoint(facade: "Trainer", folder: str) -> None:
+    """Write what Ray Tune needs to go on with a trial into a checkpoint below ``folder``."""
+    checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{facade.state.global_step}"
+    facade.save_model(str(checkpoint), _internal_call=True)
+    if not facade.args.should_save:
+        return
+    export_callbacks(facade)
+    facade.state.save_to_json(str(checkpoint / STATE_FILE))
+    save_optimizer_and_scheduler(facade, str(checkpoint))
+
+
+class WandbBackend(SearchBackend):
+    """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
+
+    name = "wandb"
+    requirement = "wandb"
+
+    @override
+    def is_available(self) -> bool:
+        return is_wandb_available()
+
+    @override
+    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+        return default_hp_space_wandb(trial)
+
+    @override
+    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+        logger.info("W&B Sweep parameters: %s", trial)
+        return trial
+
+    @override
+    def run_id(self, trial: Any) -> Any:
+        import wandb
+
+        return wandb.run.id
+
+    @override
+    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+        """Do nothing: the callback of Weights & Biases logs every evaluation."""
+
+    @override
+    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+        return run_hp_search_wandb(facade, n_trials, direction, **options)
+
+
+_BACKENDS: dict[HPSearchBackend, SearchBackend] = {
+    HPSearchBackend(backend.name): backend for backend in (OptunaBackend(), RayBackend(), WandbBackend())
+}
+
+
+def search_backend(name: Any) -> SearchBackend:
+    """Return the backend ``name``, a string or a ``HPSearchBackend``.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    return _BACKENDS[HPSearchBackend(name)]
+
+
+def installed_backend(name: Any = None) -> SearchBackend:
+    """Return the backend ``name``, or the first that is installed.
+
+    Raises:
+        ValueError: If there is none of that name.
+        InputRuntimeError: If it, or every one, is not installed.
+    """
+    if name is not None:
+        backend = search_backend(name)
+        if not backend.is_available():
+            raise InputRuntimeError(
+                f"You picked the {backend.name} backend, but it is not installed. Run "
+                f"`pip install {backend.requirement}`."
+            )
+        return backend
+    available = [backend for backend in _BACKENDS.values() if backend.is_available()]
+    if not available:
+        commands = ", ".join(f"`pip install {backend.requirement}`" for backend in _BACKENDS.values())
+        raise InputRuntimeError(f"No hyperparameter search backend available. Run one of {commands}.")
+    if len(available) > 1:
+        logger.info(
+            "%d hyperparameter search backends available. Using %s as the default.", len(available), available[0].name
+        )
+    return available[0]

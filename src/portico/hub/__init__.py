@@ -1,1 +1,0 @@
-"""The hub: a card that describes the model, and uploads while training and after."""

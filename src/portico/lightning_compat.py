@@ -1,0 +1,323 @@
+"""Every private name of Lightning that portico relies on, in one place (read against Lightning 2.6.6).
+
+Those that only save time are in :mod:`portico.lightning_compat`. A new Lightning release is judged by these two
+files and their tests alone.
+"""
+
+import logging
+import signal
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.loops.progress import _BatchProgress
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.types import STEP_OUTPUT
+from typing_extensions import override
+
+CHECKED_VERSION = "2.6"
+
+
+class UndividedLoss(ClosureResult):
+    """A training step's result whose loss is taken as it is.
+
+    Lightning divides by ``accumulate_grad_batches`` always; the facade has divided by the real number of batches in
+    the window, which is smaller at the end of an epoch.
+    """
+
+    @classmethod
+    def from_training_step_output(cls, training_step_output: STEP_OUTPUT, normalize: int = 1) -> ClosureResult:
+        """Wrap the loss that ``training_step`` returned."""
+        if isinstance(training_step_output, torch.Tensor):
+            return cls(training_step_output)
+        return super().from_training_step_output(training_step_output, normalize=1)
+
+    def _clone_loss(self) -> None:
+        # Nothing here changes a loss in place, which Lightning's copy guards against.
+        if self.closure_loss is not None:
+            self.loss = self.closure_loss.detach()
+
+
+def take_losses_undivided(trainer: pl.Trainer) -> None:
+    """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
+    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UndividedLoss
+
+
+def leave_signals_alone(trainer: pl.Trainer) -> None:
+    """Keep ``trainer`` from handling SIGTERM, which would end a run before a handler of the user could save it."""
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+
+
+def end_at_batches_alone(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
+    """Make a process that is asked to terminate leave ``trainer`` before its next batch, by itself.
+
+    Lightning's processes agree on it: by a broadcast before every batch, and another one inside the signal handler,
+    which meets whatever the others are exchanging. The others end anyway, when what they wait for breaks off.
+
+    Args:
+        trainer: Trainer whose fit has not begun.
+        on_sigterm: Called when the signal comes.
+    """
+    connector = trainer._signal_connector
+
+    def take_note(signum: Any, frame: Any) -> None:
+        on_sigterm()
+        connector.received_sigterm = True
+
+    def leave_if_asked() -> None:
+        if connector.received_sigterm:
+            raise SIGTERMException
+
+    connector._sigterm_notifier_fn = take_note  # type: ignore[method-assign, assignment]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = leave_if_asked  # type: ignore[method-assign]
+
+
+def runs_script_again(strategy: Any) -> bool:
+    """Tell whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
+    return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
+
+
+def makes_workers(strategy: Any) -> bool:
+    """Tell whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
+    return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
+
+
+def forks_workers(strategy: Any) -> bool:
+    """Tell whether the workers of ``strategy`` begin as copies of this process."""
+    return makes_workers(strategy) and strategy.launcher._start_method == "fork"
+
+
+def run_without_launcher(strategy: Any) -> None:
+    """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
+    strategy._launcher = None
+
+
+def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
+    """Tell ``trainer`` that the training step runs backward itself."""
+    trainer.fit_loop._skip_backward = skip
+
+
+def continue_from(
+    trainer: pl.Trainer, *, epoch: int, num_batches_done: int, batches_per_epoch: int, steps: int
+) -> None:
+    """Tell the loops of ``trainer`` where a resumed run stands, in the form of Lightning's own checkpoints.
+
+    Args:
+        trainer: Trainer whose fit has just been set up.
+        epoch: Epoch to continue with, from 0.
+        num_batches_done: Batches of that epoch that are behind.
+        batches_per_epoch: Batches in an epoch.
+        steps: Optimizer steps that are behind.
+    """
+    loop = trainer.fit_loop
+    state = loop.state_dict()
+    epochs = state["epoch_progress"]
+    mid_epoch = num_batches_done > 0
+    for counts in (epochs["total"], epochs["current"]):
+        counts.update(ready=epoch + mid_epoch, started=epoch + mid_epoch, processed=epoch, completed=epoch)
+    batches = state["epoch_loop.batch_progress"]
+    batches["total"].update(_all_counts(epoch * min(batches_per_epoch, sys.maxsize) + num_batches_done))
+    batches["current"].update(_all_counts(num_batches_done))
+    optimizer_steps = state["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
+    optimizer_steps["total"].update(ready=steps, completed=steps)
+    schedulers = state["epoch_loop.scheduler_progress"]
+    schedulers["total"].update(ready=steps, completed=steps)
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+    loop.load_state_dict(state)
+
+
+def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
+    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
+    fetcher = trainer.fit_loop._data_fetcher
+    assert fetcher is not None, "an epoch is running"
+    fetcher.length = num_batches
+
+
+def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
+    """Tell whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
+    return bool(trainer.fit_loop.restarted_mid_epoch)
+
+
+def has_data(trainer: pl.Trainer) -> bool:
+    """Tell whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
+    return trainer.fit_loop._data_fetcher is not None
+
+
+def evaluate_inside(trainer: pl.Trainer, feed: Any, *, predicts: bool) -> None:
+    """Run an evaluation inside another loop of ``trainer``: at any point of a fit, or of another evaluation.
+
+    A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,
+    ``ModelCheckpoint``) do not count it as one.
+
+    Args:
+        trainer: A trainer whose loop is running.
+        feed: Sized iterable of batches; not a ``DataLoader``, which Lightning would rebuild.
+        predicts: Whether this is a prediction.
+    """
+    with _restored(trainer):
+        if predicts:
+            trainer.state.fn, trainer.testing = TrainerFn.TESTING, True
+        else:
+            trainer.state.fn = TrainerFn.FITTING if trainer.state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
+            trainer.validating = True
+        loop = trainer._evaluation_loop
+        with _anew(loop):
+            loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
+            loop.run()
+
+
+def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
+    """Show the numbers of ``metrics`` to Lightning callbacks that monitor (``EarlyStopping``, ``ModelCheckpoint``)."""
+    numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
+    trainer._logger_connector._callback_metrics.update(numbers)
+
+
+@contextmanager
+def keeping_gradients(module: pl.LightningModule) -> Iterator[None]:
+    """Keep Lightning from zeroing the gradients of ``module`` before it evaluates: their user may not be done."""
+    module.__dict__["zero_grad"] = lambda set_to_none=True: None
+    try:
+        yield
+    finally:
+        del module.__dict__["zero_grad"]
+
+
+@contextmanager
+def _restored(trainer: pl.Trainer) -> Iterator[None]:
+    """Leave no trace of a nested loop in ``trainer``."""
+    module = trainer.lightning_module
+    connector = trainer._logger_connector
+    saved_state = (trainer.state.fn, trainer.state.stage)
+    saved_connector = (connector._first_loop_iter, connector._current_fx)
+    saved_fx = module._current_fx_name
+    try:
+        yield
+    finally:
+        trainer.state.fn, trainer.state.stage = saved_state
+        connector._first_loop_iter, connector._current_fx = saved_connector
+        module._current_fx_name = saved_fx
+
+
+@contextmanager
+def _anew(loop: _EvaluationLoop) -> Iterator[None]:
+    """Let ``loop`` start over, though it may be running, and go on after that where it was."""
+    saved = dict(vars(loop))
+    loop._combined_loader, loop.restarting, loop.verbose = None, False, False
+    loop.batch_progress = _BatchProgress()
+    loop._results = _ResultCollection(training=False)
+    try:
+        yield
+    finally:
+        vars(loop).update(saved)
+
+
+def _all_counts(value: int) -> dict[str, int]:
+    return {"ready": value, "started": value, "processed": value, "completed": value}
+
+
+class Unprofiled(Profiler):
+    """A profiler that measures nothing, without the generator that Lightning's own makes for every hook."""
+
+    _nothing: AbstractContextManager[None] = nullcontext()
+
+    @override
+    def start(self, action_name: str) -> None:
+        """Do nothing."""
+
+    @override
+    def stop(self, action_name: str) -> None:
+        """Do nothing."""
+
+    @override
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Return one context, which may be entered any number of times at once."""
+        return self._nothing
+
+
+class QuickHookNames:
+    """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+
+class BatchesInPlace:
+    """Takes batches as they come: the loaders and ``_prepare_inputs`` have moved them to the device, or will."""
+
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        return batch
+
+    def _apply_batch_transfer_handler(
+        self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        return batch
+
+
+def pass_batches_directly(trainer: pl.Trainer) -> None:
+    """Keep ``trainer`` from inspecting the signature of our ``training_step`` at every batch."""
+
+    def step_arguments(kwargs: Any, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
+        return OrderedDict(batch=batch, batch_idx=batch_idx)
+
+    trainer.fit_loop.epoch_loop._build_kwargs = step_arguments  # type: ignore[method-assign]
+
+
+_ANNOUNCERS = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.distributed",
+)
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence what Lightning says about devices, tips and stop reasons, and its warnings that do not hold here.
+
+    Models come in evaluation mode from ``from_pretrained``; the facade switches them at each step, so Lightning's
+    warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
+    """
+    loggers = [logging.getLogger(name) for name in _ANNOUNCERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def exiting_on_termination(trainer: pl.Trainer) -> Iterator[None]:
+    """End the process as the signal would have, if it came while a loop of ``trainer`` ran.
+
+    Lightning only notes the signal, asks between two batches whether it came (not after the last one), and then exits
+    with the code of success, so that whoever ended the run would take it for finished.
+
+    Raises:
+        SystemExit: With the code of a termination.
+    """
+    try:
+        yield
+    except SIGTERMException as exit_:
+        raise SystemExit(128 + signal.SIGTERM) from exit_
+    if trainer.received_sigterm:
+        raise SystemExit(128 + signal.SIGTERM)

@@ -1,1 +1,0 @@
-"""Batches: read, ordered, shared between processes, and fed to the loops of Lightning."""

@@ -1,0 +1,236 @@
+"""One pass over a data set without training: from batches to an ``EvalLoopOutput``."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import EvalPrediction
+
+from portico.data.datamodule import EvaluationFeed
+from portico.distributed.processes import connect, ending_together
+from portico.errors import InputTypeError
+from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
+from portico.lightning_compat import (
+    evaluate_inside,
+    exiting_on_termination,
+    has_data,
+    keeping_gradients,
+    quiet_lightning,
+)
+from portico.loop.metrics import batch_metrics
+from portico.loop.outputs import BatchList, JoinedArrays
+from portico.loop.run import announce_evaluation
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+
+class EvaluationSession:
+    """Collects what ``prediction_step`` returns and turns it into metrics.
+
+    Lightning's evaluation loop calls :meth:`step` and :meth:`finish`; sessions may be nested (a callback that
+    evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
+
+    Args:
+        facade: Whose ``prediction_step``, ``compute_metrics`` and callbacks are called.
+        loader: Batches.
+        description: ``"Evaluation"`` or ``"Prediction"``.
+        prediction_loss_only: Keep the loss alone; ``None`` asks the training arguments.
+        ignore_keys: Model outputs to leave out.
+        metric_key_prefix: Prefix of every metric's name.
+    """
+
+    def __init__(
+        self,
+        facade: "Trainer",
+        loader: Any,
+        *,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> None:
+        args = facade.args
+        self.facade = facade
+        self.loader = loader
+        self.model = facade.model
+        self.description = description
+        self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        self.ignore_keys = ignore_keys
+        self.metric_key_prefix = metric_key_prefix
+        self.batch_size = args.eval_batch_size
+        self.num_observed_examples = 0
+        self.output: EvalLoopOutput | None = None
+        self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
+        nested = facade.module.evaluation is not None
+        self.stream = batch_metrics(facade.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        # A prediction is asked for its arrays, with or without metrics.
+        self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
+
+    def start(self) -> None:
+        """Put model and optimizer into evaluation mode and let callbacks see the loader."""
+        facade = self.facade
+        announce_evaluation(facade, self.loader, self.description, self.batch_size)
+        self.model = facade._wrap_model(facade.model, training=False, dataloader=self.loader)
+        self.model.eval()
+        if hasattr(facade.optimizer, "eval") and callable(facade.optimizer.eval):
+            facade.optimizer.eval()
+        facade.callback_handler.eval_dataloader = self.loader
+
+    def step(self, inputs: Any, batch_idx: int) -> None:
+        """Predict one batch and keep the outcome."""
+        facade = self.facade
+        size = find_batch_size(inputs)
+        if size is not None:
+            self.num_observed_examples += size
+            self.batch_size = self.batch_size or size
+        loss, logits, labels = facade.prediction_step(
+            self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+        )
+        self.keep(loss, logits, labels, inputs)
+        facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)
+
+    def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        """Gather the outcome of one batch over all processes; keep it, or let the metrics count it."""
+        losses = self.keep_loss(loss)
+        main_input = self._gather_main_input(inputs) if "inputs" in self.facade.args.include_for_metrics else None
+        logits, labels = self._gather_outcome(logits, labels)
+        if self.keeps_arrays:
+            for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
+                if outcome is not None:
+                    arrays.add(outcome)
+        if self.stream is not None and logits is not None and labels is not None:
+            is_last = getattr(self.loader, "end_of_dataloader", False)
+            self.stream.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
+
+    def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
+        """Keep a batch's mean loss once for each of its examples, so that the mean over all is weighted."""
+        if loss is None:
+            return None
+        gathered: torch.Tensor = self.facade.gather_function(loss.repeat(self.batch_size))
+        self.losses.add(gathered)
+        return gathered
+
+    def finish(self) -> EvalLoopOutput:
+        """Compute the metrics of the whole set."""
+        losses, logits = self.losses.result(), self.logits.result()
+        labels, inputs = self.labels.result(), self.inputs.result()
+        metrics = denumpify_detensorize(dict(self.compute_metrics(logits, labels, losses, inputs)))
+        if losses is not None:
+            metrics[f"{self.metric_key_prefix}_loss"] = self._mean_loss(losses)
+        self.output = EvalLoopOutput(
+            predictions=logits, label_ids=labels, metrics=self._prefixed(metrics), num_samples=self.num_samples()
+        )
+        return self.output
+
+    def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
+        """Return the user's metrics of the collected arrays; none without logits and labels."""
+        facade = self.facade
+        if self.stream is not None:
+            return self.stream.compute()
+        if facade.compute_metrics is None or logits is None or labels is None:
+            return {}
+        metrics = facade.compute_metrics(self._prediction(logits, labels, losses, inputs))
+        if not isinstance(metrics, Mapping):
+            raise InputTypeError(
+                f"`compute_metrics` returned {str(metrics)[:80]!r} ({type(metrics).__name__}); let it return a dict "
+                "of numbers by name."
+            )
+        return metrics
+
+    def num_samples(self) -> int:
+        """Return how many examples were evaluated."""
+        dataset = getattr(self.loader, "dataset", None)
+        known = 0
+        if has_length(dataset):
+            known = len(dataset)
+        elif has_length(self.loader):
+            known = self.facade.num_examples(self.loader)
+        return known or self.num_observed_examples
+
+    def _gather_main_input(self, inputs: Any) -> Any:
+        facade = self.facade
+        main_input = facade._prepare_input(inputs[getattr(facade.model, "main_input_name", "input_ids")])
+        return facade.gather_function(facade.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
+
+    def _gather_outcome(self, logits: Any, labels: Any) -> tuple[Any, Any]:
+        facade, accelerator = self.facade, self.facade.accelerator
+        if labels is not None:
+            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
+        if logits is not None:
+            logits = accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
+            if facade.preprocess_logits_for_metrics is not None:
+                logits = facade.preprocess_logits_for_metrics(logits, labels)
+            logits = facade.gather_function(logits)
+        if labels is not None:
+            labels = facade.gather_function(labels)
+        return logits, labels
+
+    def _arrays(self) -> JoinedArrays | BatchList:
+        args = self.facade.args
+        if not args.eval_do_concat_batches:
+            return BatchList(move_every=args.eval_accumulation_steps)
+        dataset = getattr(self.loader, "dataset", None)
+        num_rows = len(dataset) if has_length(dataset) else None
+        return JoinedArrays(move_every=args.eval_accumulation_steps, num_rows=num_rows)
+
+    def _prediction(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> EvalPrediction:
+        wanted = self.facade.args.include_for_metrics
+        return EvalPrediction(
+            predictions=logits,
+            label_ids=labels,
+            losses=losses if "loss" in wanted else None,
+            inputs=inputs if "inputs" in wanted else None,
+        )
+
+    def _mean_loss(self, losses: Any) -> float:
+        values = np.concatenate(losses) if isinstance(losses, list) else losses
+        finite = np.isfinite(values)
+        if self.facade.args.logging_nan_inf_filter and finite.any():
+            values = values[finite]
+        return float(values.mean().item())
+
+    def _prefixed(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        prefix = f"{self.metric_key_prefix}_"
+        for key in [key for key in metrics if not key.startswith(prefix)]:
+            metrics[prefix + key] = metrics.pop(key)
+        return metrics
+
+
+def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
+    """Run ``session`` and return its output.
+
+    The same loop serves at any point of a fit (from any callback or hook), inside another evaluation, and outside.
+
+    Raises:
+        SystemExit: If the process was told to terminate meanwhile.
+    """
+    facade = session.facade
+    trainer, module = facade.lightning_trainer, facade.module
+    feed = EvaluationFeed(session.loader)
+    predicts = session.description == "Prediction"
+    enclosing, module.evaluation = module.evaluation, session
+    try:
+        session.start()
+        if len(feed) == 0:
+            # Lightning would warn, then skip its loop and with it the hook that finishes. A loader draws a seed
+            # from the global generator when it is asked, also for nothing.
+            next(iter(session.loader), None)
+            session.finish()
+        elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
+            evaluate_inside(trainer, feed, predicts=predicts)
+        else:
+            with (
+                ending_together(),
+                quiet_lightning(),
+                keeping_gradients(module),
+                exiting_on_termination(trainer),
+            ):
+                connect(trainer.strategy)
+                run = trainer.test if predicts else trainer.validate
+                run(module, dataloaders=feed, verbose=False)
+    finally:
+        module.evaluation = enclosing
+    assert session.output is not None, "the end of the loop finishes the session"
+    return session.output

@@ -1,0 +1,188 @@
+"""Metrics that see an evaluation batch by batch."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torchmetrics import Metric, MetricCollection
+from transformers import EvalPrediction
+
+from portico.errors import InputError, InputTypeError
+from portico.tree import map_tensors
+
+
+class BatchMetrics(ABC):
+    """Takes the batches of one evaluation, one by one, then gives the metrics of them all."""
+
+    @abstractmethod
+    def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
+        """Take the gathered tensors of a batch; ``is_last`` tells whether it is the final one."""
+
+    @abstractmethod
+    def compute(self) -> Mapping[str, Any]:
+        """Return the metrics by name, none when there was no batch."""
+
+
+class FunctionOfBatches(BatchMetrics):
+    """A ``compute_metrics`` that keeps its own count, as ``batch_eval_metrics`` asks for.
+
+    Args:
+        function: ``f(prediction, compute_result)``; what it returns for the last batch is the result.
+    """
+
+    def __init__(self, function: Callable[..., Mapping[str, Any]]) -> None:
+        self.function = function
+        self._metrics: Mapping[str, Any] = {}
+
+    def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
+        """Call the function."""
+        self._metrics = self.function(prediction, compute_result=is_last)
+
+    def compute(self) -> Mapping[str, Any]:
+        """Return what the function returned last."""
+        return self._metrics
+
+
+class TorchMetrics(BatchMetrics):
+    """Metrics of torchmetrics, updated with ``(logits, labels)``.
+
+    The tensors are those of all processes already, without the examples that fill up the last batch; so each process
+    holds the whole count, and the metrics do not synchronise, which would count it once for every process.
+
+    Args:
+        metrics: A metric, a collection, or a dict of metrics by name. A metric without a name goes by that of its
+            class, as in a collection.
+        own: Work on a copy, because an enclosing evaluation is counting with the same metrics.
+    """
+
+    def __init__(self, metrics: Any, *, own: bool = False) -> None:
+        collection = metrics if isinstance(metrics, MetricCollection) else MetricCollection(metrics)
+        self.metrics = collection.clone() if own else collection
+        # An evaluation that broke off may have left a count behind.
+        self.metrics.reset()
+        self._num_updates = 0
+
+    def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
+        """Count a batch, on the device where it is."""
+        logits, labels = prediction.predictions, prediction.label_ids
+        if self._num_updates == 0 and isinstance(logits, torch.Tensor):
+            self.metrics.to(logits.device)
+        try:
+            self.metrics.update(logits, labels)
+        except Exception as error:
+            error.add_note(
+                f"The metrics in `compute_metrics` were updated with preds={_described(logits)} and "
+                f"target={_described(labels)}; bring the logits into the form they take in "
+                "`preprocess_logits_for_metrics`, and set `ignore_index=-100` where labels are padded."
+            )
+            raise
+        self._num_updates += 1
+
+    def compute(self) -> Mapping[str, Any]:
+        """Return the metrics as plain numbers, arrays as nested lists, and forget the count."""
+        if self._num_updates == 0:
+            return {}
+        with _without_synchronisation(self.metrics):
+            results = self.metrics.compute()
+        self.metrics.reset()
+        return {name: _plain(result) for name, result in results.items()}
+
+
+def is_torch_metrics(compute_metrics: Any) -> bool:
+    """Tell whether ``compute_metrics`` is a metric of torchmetrics, a collection, or a dict of them."""
+    return isinstance(compute_metrics, Metric | MetricCollection | dict)
+
+
+@contextmanager
+def _without_synchronisation(metrics: MetricCollection) -> Iterator[None]:
+    """Let no metric inside ``metrics`` look for other processes."""
+    single = [module for module in metrics.modules() if isinstance(module, Metric)]
+    saved = [metric.distributed_available_fn for metric in single]
+    for metric in single:
+        metric.distributed_available_fn = _is_not_distributed
+    try:
+        yield
+    finally:
+        for metric, function in zip(single, saved, strict=True):
+            metric.distributed_available_fn = function
+
+
+def _is_not_distributed() -> bool:
+    return False
+
+
+def _plain(result: Any) -> Any:
+    """Turn tensors and arrays into what a log and a JSON file can hold."""
+    if isinstance(result, torch.Tensor):
+        return result.item() if result.numel() == 1 else result.tolist()
+    if isinstance(result, np.ndarray | np.generic):
+        return result.item() if result.size == 1 else result.tolist()
+    if isinstance(result, Mapping):
+        return {name: _plain(value) for name, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_plain(value) for value in result]
+    return result
+
+
+def _described(data: Any) -> str:
+    described = map_tensors(lambda tensor: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}", data)
+    return str(described)
+
+
+def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> BatchMetrics | None:
+    """Return what ``compute_metrics`` streams with; ``None`` for a function that wants all predictions at once.
+
+    Args:
+        compute_metrics: What the user gave.
+        batched: Whether ``batch_eval_metrics`` is set.
+        nested: Whether this is an evaluation inside another one.
+    """
+    if is_torch_metrics(compute_metrics):
+        return TorchMetrics(compute_metrics, own=nested)
+    return FunctionOfBatches(compute_metrics) if batched and compute_metrics is not None else None
+
+
+def check_metrics(compute_metrics: Any, args: Any) -> None:
+    """Refuse metrics that an evaluation could not call.
+
+    Raises:
+        InputError: Names what is allowed (a ``TypeError`` too for what cannot be called).
+    """
+    if is_torch_metrics(compute_metrics):
+        _check_torch_metrics(compute_metrics, args)
+    elif compute_metrics is not None and not callable(compute_metrics):
+        raise InputTypeError(
+            f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
+            "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
+        )
+    elif args.batch_eval_metrics and compute_metrics is not None:
+        _check_function_of_batches(compute_metrics)
+
+
+def _check_function_of_batches(compute_metrics: Any) -> None:
+    if "compute_result" not in inspect.signature(compute_metrics).parameters:
+        raise InputError(
+            "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
+            "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
+            "function, set `batch_eval_metrics=False`, or give a `torchmetrics.Metric`."
+        )
+
+
+def _check_torch_metrics(compute_metrics: Any, args: Any) -> None:
+    entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
+    others = sorted({type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)})
+    if others or not entries:
+        raise InputError(
+            f"`compute_metrics` is a dict of {', '.join(others) or 'nothing'}; give a dict of `torchmetrics.Metric` "
+            "by name, at least one, or a function that takes an `EvalPrediction`."
+        )
+    if args.include_for_metrics:
+        raise InputError(
+            f"`include_for_metrics={args.include_for_metrics}` gives more than logits and labels to a function, but "
+            "`compute_metrics` is made of torchmetrics, which take logits and labels alone; leave "
+            "`include_for_metrics` out, or give a function."
+        )

@@ -1,0 +1,175 @@
+"""The ``LightningModule`` under the facade: it says *when*; the facade's methods, which users override, say *what*."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+from portico.distributed.precision import uncast
+from portico.lightning_compat import BatchesInPlace, QuickHookNames, publish_metrics, skip_lightning_backward
+from portico.optim import scheduler_config, updates_in_backward
+
+if TYPE_CHECKING:
+    from portico.loop.evaluation import EvaluationSession
+    from portico.loop.run import TrainingRun
+    from portico.trainer import Trainer
+
+
+class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
+    """Calls the facade's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
+
+    Args:
+        model: The user's model; any module.
+        facade: The trainer whose methods are called.
+    """
+
+    def __init__(self, model: nn.Module, facade: "Trainer") -> None:
+        super().__init__()
+        self.model = model
+        self.facade = facade
+        self.run: TrainingRun | None = None
+        self.evaluation: EvaluationSession | None = None
+
+    def take(self, model: nn.Module) -> None:
+        """Hold ``model``, which the user may have put in place of the first one."""
+        if self.model is not model:
+            self.model = model
+
+    def take_wrapped(self, wrapped: nn.Module) -> None:
+        """Train through ``wrapped``, which the strategy has put around the model."""
+        self.facade.model_wrapped = wrapped
+
+    @property
+    def closes_window(self) -> bool:
+        """Whether the batch being trained on is the last of its accumulation window."""
+        return self._training_run.closes_window
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the user's model."""
+        return self.model(*args, **kwargs)
+
+    # Training
+
+    def configure_optimizers(self) -> Any:
+        """Let the facade make optimizer and schedule."""
+        self.facade._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
+        return {"optimizer": self.facade.optimizer, **scheduler_config(self.facade.lr_scheduler)}
+
+    def on_fit_start(self) -> None:
+        """Restore a resumed run: nothing else has been restored at this point."""
+        skip_lightning_backward(self.trainer, self.facade._runs_own_backward)
+        self._training_run.restore()
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Return the loss that Lightning differentiates, or the finished loss where the facade differentiated it."""
+        run = self._training_run
+        with uncast(self.trainer.strategy):
+            loss = self.facade.training_step(self.facade.model_wrapped, batch, run.num_items_in_batch)
+        if self.facade._runs_own_backward:
+            run.add_loss(loss, batch)
+            return loss
+        run.unfinished = (loss, batch)
+        return self.facade.accelerator.take_deferred_loss()
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """Differentiate; an optimizer that updates the weights meanwhile does it itself."""
+        optimizer = self.facade.optimizer
+        if updates_in_backward(optimizer):
+            optimizer.fused_backward(loss, self.facade._get_learning_rate())
+        else:
+            super().backward(loss, *args, **kwargs)
+
+    def on_after_backward(self) -> None:
+        """Count the batch, now that its gradients are there."""
+        if not self.facade._runs_own_backward:
+            run = self._training_run
+            assert run.unfinished is not None, "a training step came before"
+            run.add_loss(*run.unfinished)
+
+    def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
+        """Clip in the order of the model's parameters: a gradient norm is a float sum, and the order shows."""
+        self._training_run.before_optimizer_step()
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+    ) -> None:
+        """Run forward and backward, then step; a window that Hugging Face would not step on is only accumulated."""
+        assert optimizer_closure is not None
+        run = self._training_run
+        if not run.plan.ends_window(batch_idx):
+            optimizer_closure()
+            return
+        steppable: Any = _ClosureFirst(optimizer.optimizer)
+        self.trainer.strategy.optimizer_step(steppable, optimizer_closure, self)
+        run.after_optimizer_step()
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Step the schedule, unless the optimizer step was skipped or the window is not closed."""
+        if self.facade.accelerator.sync_gradients and not self.facade.accelerator.optimizer_step_was_skipped:
+            scheduler.step()
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+        """Do nothing: gradients are zeroed after the step, as Hugging Face does."""
+
+    def on_train_end(self) -> None:
+        """Report and finish while strategy and model are still in place."""
+        self._training_run.finish()
+
+    @property
+    def _training_run(self) -> "TrainingRun":
+        assert self.run is not None, "the facade sets the run before fitting"
+        return self.run
+
+    # Evaluation
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Take one batch of an evaluation."""
+        assert self.evaluation is not None
+        with uncast(self.trainer.strategy):
+            self.evaluation.step(batch, batch_idx)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Take one batch of a prediction."""
+        self.validation_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute the metrics while the loop is open: Lightning's ``EarlyStopping`` looks at them when it closes."""
+        assert self.evaluation is not None
+        publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
+
+    def on_test_epoch_end(self) -> None:
+        """Compute the metrics of a prediction; inside a fit, nothing that monitors the fit sees them."""
+        assert self.evaluation is not None
+        metrics = self.evaluation.finish().metrics or {}
+        if not self.facade.is_in_train:
+            publish_metrics(self.trainer, metrics)
+
+    def on_validation_model_eval(self) -> None:
+        """Leave the mode to the session, which Hugging Face's rules govern."""
+
+    def on_validation_model_train(self) -> None:
+        """Stay in evaluation mode, as Hugging Face does after an evaluation."""
+
+    on_test_model_eval = on_validation_model_eval
+    on_test_model_train = on_validation_model_train
+
+
+class _ClosureFirst:
+    """An optimizer that runs the closure, then takes a plain step.
+
+    Lightning hands the closure to ``optimizer.step``; optimizers that accept none exist, and hooks registered on a
+    step must find the gradients in place.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        result = closure() if closure is not None else None
+        self._optimizer.step(**kwargs)
+        return result

@@ -1,0 +1,294 @@
+"""Memory that grows where it lies."""
+
+import math
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from portico.errors import InputError, InputRuntimeError
+from portico.tree import map_tensors, named_tensors
+
+# Elsewhere a map cannot grow, and is copied instead.
+_GROWS_IN_PLACE = sys.platform == "linux"
+
+
+class Block:
+    """Bytes in a memory map of their own.
+
+    A map grows by moving pages and not bytes, and its pages cost nothing until they are written. An array can do
+    neither: to grow it means to have it twice for a while. The pages go back to the system with the last view.
+
+    Args:
+        num_bytes: Room to begin with.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._map = _new_map(num_bytes)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def view(self, dtype: "np.dtype[Any]", num_values: int) -> npt.NDArray[Any]:
+        """Return the first ``num_values`` values; :meth:`resize` fails while a view is alive."""
+        return np.frombuffer(self._map, dtype, num_values)
+
+    def resize(self, num_bytes: int) -> None:
+        """Grow or shrink to ``num_bytes``, at least one; what fits stays."""
+        num_bytes = max(1, num_bytes)
+        if num_bytes == len(self._map):
+            return
+        if _GROWS_IN_PLACE:
+            self._map.resize(num_bytes)
+            return
+        kept = min(num_bytes, len(self._map))
+        old, self._map = self._map, _new_map(num_bytes)
+        self._map[:kept] = old[:kept]
+
+
+def _new_map(num_bytes: int) -> mmap.mmap:
+    num_bytes = max(1, num_bytes)
+    if _GROWS_IN_PLACE:
+        # A shared map, which is the default, could not be written beyond its first length.
+        return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, num_bytes)
+
+
+_PADDING_INDEX = -100
+# Room for all rows is asked for up to this size: a first batch wider than the others would ask for too much.
+_LARGEST_FIRST_BLOCK_BYTES = 2**30
+_GROWTH = 1.25
+_MOVED_AT_ONCE_BYTES = 2**20
+
+
+class Column:
+    """Tensors of many batches that become one array.
+
+    Batches lie end to end, each in its own width. Only when the last one is in are the rows spread to the width of the
+    widest, in place and from the last row to the first. So the peak stays near the size of the result, and the time
+    is linear, however many batches there are and however their widths vary.
+
+    Args:
+        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
+        num_rows: Rows to make room for; ``None`` when nobody knows. More or fewer may come.
+    """
+
+    def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
+        self.move_every = move_every
+        self.num_rows = num_rows
+        self._on_device: list[torch.Tensor] = []
+        self._block: Block | None = None
+        self._num_values = 0
+        self._dtype: torch.dtype | None = None
+        # Rows of equal shape that follow each other: `[shape of a row, number of rows]`.
+        self._runs: list[tuple[tuple[int, ...], int]] = []
+        self._width = 0
+
+    def append(self, tensor: torch.Tensor) -> None:
+        """Add the rows of a batch, ``[rows, ...]``; a scalar is one row.
+
+        Raises:
+            InputRuntimeError: If the rows cannot follow those before them, even padded along dimension 1.
+        """
+        self._on_device.append(torch.atleast_1d(tensor.detach()))
+        if tensor.device.type == "cpu" or len(self._on_device) == self.move_every:
+            self._take_from_device()
+
+    def result(self) -> npt.NDArray[Any]:
+        """Return the array of all rows, ``[all rows, widest, ...]``, padded with -100; the column is used up."""
+        self._take_from_device()
+        num_rows = sum(rows for _, rows in self._runs)
+        row_shape = self._runs[0][0]
+        if row_shape:
+            row_shape = (self._width, *row_shape[1:])
+        dtype, size = self._numpy_dtype, num_rows * math.prod(row_shape)
+        assert self._block is not None, "a batch came"
+        self._block.resize(size * dtype.itemsize)
+        values = self._block.view(dtype, size)
+        if len(self._runs) > 1:
+            self._spread(values, row_shape)
+        return values.reshape(num_rows, *row_shape)
+
+    def _take_from_device(self) -> None:
+        waiting, self._on_device = self._on_device, []
+        waiting.reverse()
+        while waiting:
+            # Taken out one by one, so that the device gives up what the host has got.
+            self._store(waiting.pop())
+
+    def _store(self, tensor: torch.Tensor) -> None:
+        num_rows, *rest = tensor.shape
+        row_shape = tuple(rest)
+        self._settle_dtype(tensor, row_shape)
+        first, self._num_values = self._num_values, self._num_values + tensor.numel()
+        values = self._room_for(tensor)
+        # Copied by torch: from any device, in any layout, and with a cast where one is due.
+        torch.from_numpy(values)[first:].view(tensor.shape).copy_(tensor)
+        self._note_rows(row_shape, num_rows)
+
+    def _note_rows(self, row_shape: tuple[int, ...], num_rows: int) -> None:
+        if self._runs and self._runs[-1][0] == row_shape:
+            num_rows += self._runs.pop()[1]
+        self._runs.append((row_shape, num_rows))
+        self._width = max(self._width, *row_shape[:1], 0)
+
+    def _settle_dtype(self, tensor: torch.Tensor, row_shape: tuple[int, ...]) -> None:
+        """Agree on a type as Hugging Face does: concatenation promotes, padding keeps the type so far."""
+        if self._dtype is None:
+            self._dtype = tensor.dtype
+            return
+        known = self._runs[0][0]
+        if len(known) != len(row_shape) or known[1:] != row_shape[1:]:
+            raise InputRuntimeError(
+                f"The outputs of an evaluation cannot be joined: rows of shape {list(row_shape)} follow rows of shape "
+                f"{list(known)}, and only the first of these dimensions can be padded. Bring them to one shape in "
+                "`preprocess_logits_for_metrics` or in the data collator, leave the output out with `ignore_keys`, "
+                "or set `eval_do_concat_batches=False` to get a list with an entry per batch."
+            )
+        padded = row_shape and row_shape[0] != self._width
+        joined = self._dtype if padded else torch.promote_types(self._dtype, tensor.dtype)
+        if joined != self._dtype:
+            self._convert(joined)
+
+    def _convert(self, dtype: torch.dtype) -> None:
+        assert self._block is not None, "a batch of another type came"
+        old = self._block.view(self._numpy_dtype, self._num_values)
+        self._dtype = dtype
+        self._block = Block(self._num_values * self._numpy_dtype.itemsize)
+        self._block.view(self._numpy_dtype, self._num_values)[:] = old
+
+    def _room_for(self, tensor: torch.Tensor) -> npt.NDArray[Any]:
+        """Return all values so far, those of ``tensor`` among them though not yet written."""
+        dtype = self._numpy_dtype
+        num_bytes = self._num_values * dtype.itemsize
+        if self._block is None:
+            expected = (self.num_rows or 0) * math.prod(tensor.shape[1:]) * dtype.itemsize
+            self._block = Block(max(num_bytes, min(expected, _LARGEST_FIRST_BLOCK_BYTES)))
+        elif num_bytes > len(self._block):
+            self._block.resize(max(num_bytes, int(len(self._block) * _GROWTH)))
+        return self._block.view(dtype, self._num_values)
+
+    @property
+    def _numpy_dtype(self) -> "np.dtype[Any]":
+        """Type of the array; bfloat16, which numpy lacks, becomes float32."""
+        dtype = torch.float32 if self._dtype is torch.bfloat16 else self._dtype
+        return torch.empty(0, dtype=dtype).numpy().dtype
+
+    def _spread(self, values: npt.NDArray[Any], row_shape: tuple[int, ...]) -> None:
+        """Move rows that lie end to end to where rows of ``row_shape`` lie; none moves over one that waits."""
+        width, inner = self._width, math.prod(row_shape[1:])
+        source_end, target_end = self._num_values, len(values)
+        for (own_width, *_), num_rows in reversed(self._runs):
+            own_size, size = own_width * inner, width * inner
+            at_once = max(1, _MOVED_AT_ONCE_BYTES // max(1, size * values.itemsize))
+            while num_rows:
+                moved = min(num_rows, at_once)
+                source = values[source_end - moved * own_size : source_end].reshape(moved, own_size)
+                target = values[target_end - moved * size : target_end].reshape(moved, size)
+                target[:, :own_size] = source.copy()
+                # Filled by torch, whose types without a sign take the padding too.
+                torch.from_numpy(target[:, own_size:]).fill_(_PADDING_INDEX)
+                source_end -= moved * own_size
+                target_end -= moved * size
+                num_rows -= moved
+
+
+class JoinedArrays:
+    """Nested tensors of many batches that become nested arrays of the whole set.
+
+    Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
+
+    Args:
+        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
+        num_rows: Rows to make room for; ``None`` when nobody knows.
+    """
+
+    def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
+        self._options = {"move_every": move_every, "num_rows": num_rows}
+        self._columns: dict[str, Column] = {}
+        self._form: Any = None
+
+    def add(self, tensors: Any) -> None:
+        """Keep the outputs of one batch.
+
+        Raises:
+            TypeError: If there is anything but tensors in them.
+            InputError: If they cannot be joined to those of the batches before.
+        """
+        outputs = named_tensors(tensors)
+        if not self._columns:
+            self._columns = {name: Column(**self._options) for name in outputs}
+            self._form = map_tensors(lambda tensor: tensor.new_empty(0), tensors)
+        if outputs.keys() != self._columns.keys() and isinstance(tensors, list) and isinstance(self._form, list):
+            outputs = self._cut_to_shortest(tensors)
+        if outputs.keys() != self._columns.keys():
+            raise InputError(
+                f"A batch of an evaluation gave the outputs {sorted(outputs)} where those before it gave "
+                f"{sorted(self._columns)}; let `prediction_step` return the same outputs for every batch."
+            )
+        for name, tensor in outputs.items():
+            self._columns[name].append(tensor)
+
+    def _cut_to_shortest(self, tensors: list[Any]) -> dict[str, torch.Tensor]:
+        """Leave out what only some batches have, as transformers does with lists of objects of several processes."""
+        length = min(len(tensors), len(self._form))
+        self._form = self._form[:length]
+        outputs = named_tensors(tensors[:length])
+        self._columns = {name: column for name, column in self._columns.items() if name in outputs}
+        return outputs
+
+    def result(self) -> Any:
+        """Return nested arrays of all examples, or ``None`` when there was nothing; what was kept is given up."""
+        columns, self._columns = self._columns, {}
+        form, self._form = self._form, None
+        arrays = iter([column.result() for column in columns.values()])
+        return map_tensors(lambda _: next(arrays), form)
+
+
+class BatchList:
+    """Nested tensors of many batches that become a list of nested arrays, an entry per batch.
+
+    Args:
+        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
+    """
+
+    def __init__(self, *, move_every: int | None = None) -> None:
+        self.move_every = move_every
+        self._batches: list[Any] = []
+        self._num_moved = 0
+
+    def add(self, tensors: Any) -> None:
+        """Keep the outputs of one batch."""
+        self._batches.append(map_tensors(_without_surroundings, tensors))
+        if self.move_every is not None and len(self._batches) - self._num_moved >= self.move_every:
+            self._move()
+
+    def result(self) -> Any:
+        """Return the arrays of each batch, or ``None`` when there was nothing; what was kept is given up."""
+        self._move()
+        batches, self._batches, self._num_moved = self._batches, [], 0
+        return batches or None
+
+    def _move(self) -> None:
+        for index in range(self._num_moved, len(self._batches)):
+            self._batches[index] = to_arrays(self._batches[index])
+        self._num_moved = len(self._batches)
+
+
+def to_arrays(data: Any) -> Any:
+    """Turn nested tensors into nested arrays; bfloat16, which numpy lacks, becomes float32."""
+    return map_tensors(_to_array, data)
+
+
+def _to_array(tensor: torch.Tensor) -> Any:
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def _without_surroundings(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, copied if it is a view that would keep a larger one alive."""
+    tensor = tensor.detach()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

@@ -1,0 +1,382 @@
+"""Lightning's hooks told as Hugging Face's events.
+
+In the order of a step; ``B`` marks this bridge, ``M`` the module, ``F`` a method of the facade:
+
+=============================================  ==============================================================
+Lightning                                      Hugging Face
+=============================================  ==============================================================
+(the facade's constructor)                     F ``on_init_end``
+``configure_optimizers``                       M ``create_optimizer``, ``create_scheduler``
+``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
+``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
+``on_train_epoch_start``                       B ``on_epoch_begin``
+(first batch of the epoch is asked for)        F batches of the window, counted; random states of a resumed run
+``on_train_batch_start``                       B ``on_step_begin``, at the first batch of a window
+``training_step``                              M ``training_step`` -> ``compute_loss``
+``on_after_backward``                          M loss sum, operations and tokens counted
+``configure_gradient_clipping``                M clipping, gradient norm, ``on_pre_optimizer_step``
+``optimizer_step``                             M the step, ``on_optimizer_step``, learning rate noted
+``lr_scheduler_step``                          M schedule, unless it steps after evaluations
+``on_train_batch_end``, window open            B ``on_substep_end``
+``on_train_batch_end``, window closed          B gradients zeroed, ``global_step += 1``, ``on_step_end``, then
+                                               F ``on_log``, ``on_evaluate``, ``on_save``
+``validation_step`` / ``test_step``            M ``prediction_step``, ``on_prediction_step``
+``on_train_epoch_end``                         B ``on_epoch_end``, then F ``on_log``, ``on_evaluate``, ``on_save``
+``on_train_end``                               M final log, best model, ``on_train_end``
+=============================================  ==============================================================
+
+Lightning's ``on_before_optimizer_step`` comes before clipping, too early for ``on_pre_optimizer_step``; its
+``optimizer_zero_grad`` comes before backward, where Hugging Face zeroes after the step.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import IterableDataset
+from transformers import TrainerState
+
+from portico.checkpoint.resume import restore_training
+from portico.checkpoint.writer import exportable_callbacks
+from portico.data.loaders import skip_first_batches
+from portico.errors import InputError
+from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
+from portico.lightning_compat import restarted_mid_epoch
+from portico.plan import ResumePoint, RunPlan
+
+if TYPE_CHECKING:
+    from portico.plan import ResumePoint, RunPlan
+    from portico.trainer import Trainer
+
+
+class EventBridge(Callback):
+    """The callback at index 0: it moves the facade's state before any other Lightning callback looks at it.
+
+    The step count must not live in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the
+    step before.
+
+    Args:
+        run: The training run whose state is moved.
+    """
+
+    def __init__(self, run: "TrainingRun") -> None:
+        self.run = run
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin the run; inside an epoch, begin that epoch too, since Lightning leaves its hook out there."""
+        self.run.begin()
+        if restarted_mid_epoch(trainer):
+            self.run.begin_epoch(trainer.current_epoch)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin an epoch."""
+        self.run.begin_epoch(trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Begin a step at the first batch of its window."""
+        self.run.begin_batch(batch_idx)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """End a step at the last batch of its window, then stop if either side asks to."""
+        self.run.end_batch(batch_idx)
+        self._agree_on_stopping(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End the epoch."""
+        self._agree_on_stopping(trainer)
+        self.run.end_epoch()
+        self._agree_on_stopping(trainer)
+
+    def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
+        control = self.run.facade.control
+        stop = control.should_training_stop or trainer.should_stop
+        control.should_training_stop = trainer.should_stop = stop
+
+
+class TrainingRun:
+    """Everything that lives from the start of one ``train()`` to its end.
+
+    The event bridge and the module call these methods from Lightning's hooks, in the order of the table in
+    :mod:`portico.loop.run`; each does what ``transformers.Trainer`` does there and fires its event.
+
+    Args:
+        facade: Whose methods and callbacks are called.
+        loader: Training data.
+        plan: Counts of the run.
+        checkpoint: Folder of the checkpoint the run goes on from.
+        resume_point: Where in the data it goes on.
+        trial: Trial of a hyperparameter search.
+        ignore_keys_for_eval: Model outputs that evaluations during training leave out.
+    """
+
+    def __init__(
+        self,
+        facade: "Trainer",
+        *,
+        loader: Any,
+        plan: RunPlan,
+        checkpoint: str | None = None,
+        resume_point: ResumePoint | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> None:
+        self.facade = facade
+        self.loader = loader
+        self.plan = plan
+        self.checkpoint = checkpoint
+        self.resume_point = resume_point or ResumePoint()
+        self.trial = trial
+        self.ignore_keys_for_eval = ignore_keys_for_eval
+        self.epoch = self.resume_point.epoch
+        self.first_step = 0
+        self.num_batches_seen = 0
+        self.num_items_in_batch: torch.Tensor | int | None = None
+        # Loss and inputs of a batch whose backward pass Lightning has not run yet.
+        self.unfinished: tuple[torch.Tensor, Any] | None = None
+        # Whether no batch of the present window follows, be it full or cut short by the end of the data.
+        self.closes_window = True
+        self.grad_norm: torch.Tensor | float | None = None
+        self.learning_rate: float | None = None
+        self.output: TrainOutput | None = None
+
+    def restore(self) -> None:
+        """Bring optimizer, schedule and Lightning's loops to where the checkpoint left them, if there is one."""
+        if self.checkpoint is not None:
+            restore_training(self.facade, self.checkpoint, self.plan, self.resume_point)
+
+    def begin(self) -> None:
+        """Start the clock and the sums, then tell the callbacks that training begins."""
+        facade = self.facade
+        self.start_time = time.time()
+        facade._initial_num_input_tokens_seen = facade.state.num_input_tokens_seen
+        facade._initial_global_step = facade.state.global_step
+        facade._globalstep_last_logged = facade.state.global_step
+        # Summed on the device between two logs, so that a step does not wait for the device.
+        facade._tr_loss = torch.tensor(0.0, device=facade.args.device)
+        facade._total_loss_scalar = 0.0
+        facade.model.zero_grad()
+        self._fire("on_train_begin")
+        if facade.args.eval_on_start:
+            facade._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Enter epoch ``epoch``."""
+        self.epoch = epoch
+        self.first_step = self.facade.state.global_step
+        self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
+        self.grad_norm = None
+        self.learning_rate = None
+        self._fire("on_epoch_begin")
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the batches of the current epoch, fetched an accumulation window at a time."""
+        facade, plan = self.facade, self.plan
+        loader, first_step, late_rng = self._epoch_loader()
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self.epoch)
+        batches = iter(loader)
+        for update_step in range(first_step, plan.num_update_steps_per_epoch):
+            window, self.num_items_in_batch = facade.get_batch_samples(
+                batches, plan.num_batches_in_window(update_step), facade.args.device
+            )
+            facade.current_gradient_accumulation_steps = len(window)
+            if late_rng:
+                facade._load_rng_state(self.checkpoint)
+                late_rng = False
+            for position, batch in enumerate(window, start=1):
+                self.closes_window = position == len(window)
+                yield batch
+                if facade.control.should_epoch_stop or facade.control.should_training_stop:
+                    return
+
+    def _epoch_loader(self) -> tuple[Any, int, bool]:
+        """Return the epoch's loader, its first step, and whether random states come back after the first window."""
+        if self.checkpoint is None or self.epoch != self.resume_point.epoch:
+            return self.loader, 0, False
+        skip = self.resume_point.num_batches_to_skip
+        if skip == 0:
+            self.facade._load_rng_state(self.checkpoint)
+            return self.loader, 0, False
+        return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
+
+    def begin_batch(self, batch_idx: int) -> None:
+        """Enter batch ``batch_idx`` of the epoch: the first of a window begins a step."""
+        self.num_batches_seen = batch_idx + 1
+        self.facade.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
+        if batch_idx % self.plan.gradient_accumulation_steps == 0:
+            self._fire("on_step_begin")
+
+    def add_loss(self, loss: torch.Tensor, inputs: Any) -> None:
+        """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
+        facade = self.facade
+        if facade.args.logging_nan_inf_filter and not torch.isfinite(loss):
+            since_log = 1 + facade.state.global_step - facade._globalstep_last_logged
+            facade._tr_loss += facade._tr_loss / since_log
+        else:
+            facade._tr_loss += loss
+        facade.current_flos += float(facade.floating_point_ops(inputs))
+        facade._track_num_input_tokens(inputs)
+        self.unfinished = None
+
+    def before_optimizer_step(self) -> None:
+        """Clip the gradients and measure their norm."""
+        facade = self.facade
+        norm = facade._clip_grad_norm(facade.model) if facade.args.max_grad_norm > 0 else None
+        self.grad_norm = facade._get_grad_norm(facade.model, grad_norm=norm)
+        self._fire("on_pre_optimizer_step")
+
+    def after_optimizer_step(self) -> None:
+        """Note the learning rate that the step was made with."""
+        self._fire("on_optimizer_step")
+        self.learning_rate = self.facade._get_learning_rate()
+
+    def end_batch(self, batch_idx: int) -> None:
+        """Close a batch: the last of a window ends a step, which may log, evaluate and save."""
+        facade = self.facade
+        if not self.plan.ends_window(batch_idx):
+            self._fire("on_substep_end")
+            return
+        facade.model.zero_grad()
+        facade.state.global_step += 1
+        facade.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
+        self._fire("on_step_end")
+        self._log_save_evaluate()
+
+    def end_epoch(self) -> None:
+        """Close the epoch; one without a single batch ends the run."""
+        facade = self.facade
+        if self.num_batches_seen == 0:
+            logger.warning(
+                "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
+                "set with fewer examples than `max_steps` needs does this.",
+                self.epoch,
+                facade.state.global_step,
+                facade.state.max_steps,
+            )
+            facade.control.should_training_stop = True
+        self._fire("on_epoch_end")
+        self._log_save_evaluate()
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Refuse to go on without end over a stream too short for a single step."""
+        control, window = self.facade.control, self.plan.gradient_accumulation_steps
+        is_stopped = control.should_epoch_stop or control.should_training_stop
+        made_no_step = self.facade.state.global_step == self.first_step and self.num_batches_seen < window
+        if made_no_step and not is_stopped:
+            raise InputError(
+                f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
+                f"{window} that make an optimizer step, so training would never end; set "
+                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or give more data."
+            )
+
+    def finish(self) -> None:
+        """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""
+        self.output = self.facade._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
+
+    def _log_save_evaluate(self) -> None:
+        facade = self.facade
+        facade._maybe_log_save_evaluate(
+            facade._tr_loss,
+            self.grad_norm,
+            facade.model_wrapped,
+            self.trial,
+            self.epoch,
+            self.ignore_keys_for_eval,
+            self.start_time,
+            learning_rate=self.learning_rate,
+        )
+
+    def _fire(self, event: str) -> None:
+        facade = self.facade
+        facade.control = getattr(facade.callback_handler, event)(facade.args, facade.state, facade.control)
+
+
+def count_run(facade: "Trainer", args: Any, loader: Any) -> RunPlan:
+    """Count the steps of a run of ``facade`` over ``loader``."""
+    num_batches = len(loader) if has_length(loader) else None
+    return RunPlan.make(
+        max_steps=args.max_steps,
+        num_train_epochs=args.num_train_epochs,
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        total_train_batch_size=facade.get_total_train_batch_size(args),
+        num_batches=num_batches,
+        num_examples=facade.num_examples(loader) if num_batches else None,
+    )
+
+
+def fresh_state(facade: "Trainer") -> TrainerState:
+    """Return the state of a run that has not made a step."""
+    return TrainerState(
+        is_local_process_zero=facade.is_local_process_zero(),
+        is_world_process_zero=facade.is_world_process_zero(),
+        stateful_callbacks=exportable_callbacks(facade),
+    )
+
+
+def announce_overruled(facade: "Trainer") -> None:
+    """Tell which training arguments give way to others, or to the kind of the training set."""
+    args = facade.args
+    if args.max_steps > 0 and args.num_train_epochs > 0:
+        logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
+    if isinstance(facade.train_dataset, IterableDataset):
+        logger.info(
+            f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
+            "which gives its examples in its own order."
+        )
+
+
+def announce_training(facade: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
+    """Tell the counts of a training run, and where it goes on if it is resumed."""
+    args, batch_size = facade.args, facade._train_batch_size
+    logger.info("***** Running training *****")
+    logger.info(f"  Num examples = {plan.num_examples:,}")
+    logger.info(f"  Num Epochs = {plan.num_train_epochs:,}")
+    logger.info(f"  Num update steps per epoch = {plan.num_update_steps_per_epoch:,}")
+    logger.info(f"  Instantaneous batch size per device = {args.per_device_train_batch_size:,}")
+    if batch_size != args.per_device_train_batch_size:
+        logger.info(f"  Batch size of this run = {batch_size:,}")
+    logger.info(
+        f"  Total train batch size (w. parallel, distributed & accumulation) = {plan.total_train_batch_size:,}"
+    )
+    logger.info(f"  Gradient Accumulation steps = {args.gradient_accumulation_steps}")
+    logger.info(f"  Total optimization steps = {plan.max_steps:,}")
+    logger.info(
+        f"  Number of trainable parameters = {get_model_param_count(facade.model_wrapped, trainable_only=True):,}"
+    )
+    if resume_point is not None:
+        _announce_resuming(facade, resume_point)
+
+
+def _announce_resuming(facade: "Trainer", point: "ResumePoint") -> None:
+    logger.info(
+        f"  Resuming training from checkpoint with epoch {point.epoch} and global step {facade.state.global_step}"
+    )
+    if not facade.args.ignore_data_skip:
+        logger.info(
+            f"  Skipping {point.epoch} epochs and {point.num_batches_to_skip} batches that the checkpoint has seen"
+        )
+
+
+def announce_evaluation(facade: "Trainer", loader: Any, description: str, batch_size: int) -> None:
+    """Tell the counts of an evaluation or a prediction.
+
+    Args:
+        facade: The trainer.
+        loader: Batches.
+        description: ``"Evaluation"`` or ``"Prediction"``.
+        batch_size: Examples in a batch.
+    """
+    logger.info(f"\n***** Running {description} *****")
+    if has_length(loader):
+        logger.info(f"  Num examples = {facade.num_examples(loader)}")
+    else:
+        logger.info("  Num examples: Unknown")
+    logger.info(f"  Batch size = {batch_size}")

@@ -1,1 +1,0 @@
-"""Spellings of ``transformers`` 4, accepted with one warning that names the present one."""

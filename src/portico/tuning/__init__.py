@@ -1,1 +1,0 @@
-"""Hyperparameter search: one file for each backend, all behind ``Trainer.hyperparameter_search``."""

@@ -1,0 +1,290 @@
+"""Parts of the wrong kind: refused where they are given, since what they break is far from there."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from portico.argument_rules import argument_rules
+from portico.arguments import TrainingArguments, adopt_arguments
+from portico.distributed.accelerator import apply_accelerator_settings
+from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
+from portico.errors import InputError, InputRuntimeError, InputTypeError, MissingPackageError
+from portico.hf_compat import DebugOption, has_length, is_liger_kernel_available, logger
+from portico.loop.metrics import check_metrics
+from portico.model_setup import apply_log_level
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+
+def check_part_kinds(model: Any, callbacks: Any, optimizers: Any, lightning_callbacks: Any) -> None:
+    """Refuse parts that cannot be what their parameter takes.
+
+    Args:
+        model: Given as the model.
+        callbacks: Given as callbacks of Hugging Face.
+        optimizers: Given as optimizer and schedule.
+        lightning_callbacks: Given as callbacks of Lightning.
+
+    Raises:
+        InputTypeError: Says what came and what to give.
+    """
+    if isinstance(model, type):
+        raise InputTypeError(
+            f"`model` is the class {model.__name__}; give a model made of it, or a function that makes one as "
+            "`model_init`."
+        )
+    for callback in _listed("callbacks", callbacks):
+        _check_callback(callback)
+    for callback in _listed("lightning_callbacks", lightning_callbacks):
+        if not isinstance(callback, Callback):
+            raise InputTypeError(
+                f"`lightning_callbacks` holds a {_kind(callback)}; give instances of Lightning's `Callback` there, "
+                "and those of `TrainerCallback` in `callbacks`."
+            )
+    _check_optimizers(optimizers)
+
+
+def _listed(name: str, callbacks: Any) -> Sequence[Any]:
+    if callbacks is not None and not isinstance(callbacks, list | tuple):
+        raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
+    return callbacks or []
+
+
+def _check_callback(callback: Any) -> None:
+    # What has the events need not inherit from `TrainerCallback`.
+    if not hasattr(callback, "on_init_end"):
+        place = "in `lightning_callbacks`" if isinstance(callback, Callback) else "nowhere"
+        raise InputTypeError(
+            f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
+            f"`TrainerCallback` there, and this one {place}."
+        )
+
+
+def _check_optimizers(optimizers: Any) -> None:
+    is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
+    if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
+        shown = f"({', '.join(map(_kind, optimizers))})" if is_pair else f"a {_kind(optimizers)}"
+        raise InputTypeError(
+            f"`optimizers` is {shown}; give a tuple of an optimizer and a schedule, each of which may be None."
+        )
+
+
+def _kind(part: Any) -> str:
+    return type(part).__name__
+
+
+def check_parts(facade: "Trainer") -> None:
+    """Refuse parts that do not go together, before anything is computed.
+
+    Raises:
+        InputError: Names the parts and what to set.
+        TypeError: If the collator cannot be called.
+    """
+    args = facade.args
+    check_metrics(facade.compute_metrics, args)
+    if args.eval_strategy != "no" and facade.eval_dataset is None:
+        raise InputError(
+            f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "
+            "give one to the trainer, or set `eval_strategy='no'`."
+        )
+    if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
+        raise InputError(
+            "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
+            "`metric_for_best_model`, for example to 'loss'."
+        )
+    if facade.optimizer_cls_and_kwargs is not None and facade.optimizer is not None:
+        raise InputRuntimeError(
+            "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
+        )
+    if facade.model_init is not None and (facade.optimizer is not None or facade.lr_scheduler is not None):
+        raise InputRuntimeError(
+            "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
+            "`create_optimizer_and_scheduler` in a subclass instead."
+        )
+    if not callable(facade.data_collator):
+        raise TypeError(
+            f"`data_collator` is a {type(facade.data_collator).__name__}, which cannot be called; give a function "
+            "or an object with `__call__` that makes a batch of a list of examples."
+        )
+    if facade.train_dataset is not None and not has_length(facade.train_dataset) and args.max_steps <= 0:
+        raise InputError(
+            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+        )
+    if facade._runs_own_backward:
+        refuse_own_backward(facade.lightning_trainer.strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(facade.lightning_trainer.strategy)
+
+
+_STEP_HOOKS = (
+    "`training_step`, `get_batch_samples` or a callback's `on_epoch_begin`, `on_step_begin` and `on_step_end`"
+)
+_PLACEMENT = "nothing, and choose a Lightning `strategy` in the training arguments"
+
+INSTEAD = {
+    "_build_accelerator_args": _PLACEMENT,
+    "_defer_fsdp_gradient_reduction": _PLACEMENT,
+    "_has_mixed_mesh_grads": "`_clip_grad_norm` and `_get_grad_norm`",
+    "_mixed_mesh_grad_norm": "`_clip_grad_norm` and `_get_grad_norm`",
+    "_prepare_context_parallel_inputs": "`_prepare_inputs`",
+    "_prepare_for_training": "`_wrap_model`, `create_optimizer` or `_load_optimizer_and_scheduler`",
+    "_run_epoch": _STEP_HOOKS,
+    "_sync_replicated_trainable_parameters": _PLACEMENT,
+    "_update_auto_batch_size": "`_inner_training_loop`, which gets the batch size",
+}
+
+
+def refuse_uncalled_hooks(facade_class: "type[Trainer]") -> None:
+    """Refuse a subclass that overrides what no code here calls: its override would be dropped in silence.
+
+    Raises:
+        InputError: Names the method and what to override instead.
+    """
+    for name, instead in INSTEAD.items():
+        if hasattr(facade_class, name):
+            raise InputError(
+                f"`{facade_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
+                f"loops; override {instead} instead."
+            )
+
+
+def check_numbers(args: Any) -> None:
+    """Refuse texts in the place of numbers, as files of settings bring them along, and numbers out of range.
+
+    Raises:
+        InputError: Names the field, its value and what is allowed (a ``TypeError`` too for a text).
+    """
+    known = argument_rules()
+    rules = {field.name: known[field.name] for field in dataclasses.fields(args) if field.name in known}
+    for name, rule in rules.items():
+        value = getattr(args, name)
+        if isinstance(value, str) and {int, float}.intersection(rule.kinds):
+            raise InputTypeError(f"`{name}={value!r}` is a text; set it to {rule}.")
+    if args.max_steps > 0:
+        # Scripts that count steps write -1 here.
+        rules.pop("num_train_epochs")
+    for name, rule in rules.items():
+        value = getattr(args, name)
+        if rule.least is not None and isinstance(value, int | float) and not value >= rule.least:
+            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule}.")
+
+
+def check_requirements(args: Any) -> None:
+    """Refuse kernels and compilers that are not here.
+
+    Raises:
+        InputError: Names the field and what to install or set (an ``ImportError`` too where a package is missing).
+    """
+    if args.use_liger_kernel:
+        _check_liger_kernel(args)
+    if args.torch_compile:
+        _check_compiler(args.torch_compile_backend)
+
+
+def _check_liger_kernel(args: Any) -> None:
+    if not is_liger_kernel_available():
+        raise MissingPackageError(
+            "`use_liger_kernel=True`, but liger-kernel is not installed; install it with `pip install liger-kernel`, "
+            "or set `use_liger_kernel=False`."
+        )
+    if args.device.type == "cpu":
+        raise InputError(
+            "`use_liger_kernel=True`, but liger-kernel has no kernels for the CPU, where the run is placed; set "
+            "`use_liger_kernel=False`, or `use_cpu=False` on a machine with a GPU."
+        )
+
+
+def _check_compiler(backend: str) -> None:
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if backend not in backends:
+        raise InputError(
+            f"`torch_compile_backend={backend!r}` is no compiler of this torch; set one of {', '.join(backends)}."
+        )
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a value of a training argument is refused.
+
+    Args:
+        is_set: Tells from its value whether the field asks for anything.
+        instead: What to set, one clause.
+        when: Which values are refused, for the documentation.
+    """
+
+    is_set: Callable[[Any], bool]
+    instead: str
+    when: str = "when set"
+
+
+REFUSALS = {
+    "debug": Refusal(
+        lambda options: DebugOption.TPU_METRICS_DEBUG in options,
+        "leave 'tpu_metrics_debug' out",
+        "with 'tpu_metrics_debug'",
+    ),
+}
+
+
+def refuse_unsupported(args: Any) -> None:
+    """Refuse training arguments that ask for what this version does not do, or that are none of a field's choices.
+
+    Raises:
+        InputError: Names the field, its value and what to set instead.
+    """
+    for field in dataclasses.fields(args):
+        choices, value = field.metadata.get("choices"), getattr(args, field.name)
+        if choices is not None and value is not None and value not in choices:
+            raise InputError(
+                f"`{field.name}={value!r}` is no choice; set it to one of {', '.join(map(repr, choices))}."
+            )
+    for name, refusal in REFUSALS.items():
+        value = getattr(args, name, None)
+        if value is not None and refusal.is_set(value):
+            shown = getattr(value, "value", value)
+            raise InputError(f"`{name}={shown!r}` is not supported by this version of portico; {refusal.instead}.")
+
+
+# Fields that nothing here reads, with the reason.
+WITHOUT_EFFECT = {
+    "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
+    "sortish_sampler": (
+        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths"
+    ),
+}
+
+
+def announce_without_effect(args: Any) -> None:
+    """Log a line for each training argument that differs from its default and does nothing here."""
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name in WITHOUT_EFFECT and value != field.default:
+            logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
+
+
+def taken_arguments(args: Any) -> Any:
+    """Return ``args`` as the trainer uses them: placed by Lightning, checked, with what they set applied.
+
+    Args:
+        args: Training arguments of either library; ``None`` for the defaults.
+
+    Raises:
+        InputError: If a value cannot be used here, before any work.
+        TypeError: If they are no training arguments.
+    """
+    if args is None:
+        logger.info("Without `args` the run writes into `tmp_trainer`.")
+        args = TrainingArguments(output_dir="tmp_trainer")
+    args = adopt_arguments(args)
+    refuse_unsupported(args)
+    apply_accelerator_settings(args)
+    check_numbers(args)
+    apply_log_level(args)
+    announce_without_effect(args)
+    check_requirements(args)
+    return args

@@ -1,0 +1,71 @@
+"""Every field of the training arguments is accounted for, in the code and on its page."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+import transformers
+
+import portico
+from parity.peers import ToyDataset, tiny_bert
+from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
+from portico.field_effects import EFFECTS, page
+from portico.validation import REFUSALS, WITHOUT_EFFECT
+from unit.toy import toy_arguments, toy_trainer
+
+ARGUMENTS = (portico.TrainingArguments, transformers.Seq2SeqTrainingArguments)
+KNOWN = EFFECTS.keys() | WITHOUT_EFFECT.keys()
+SET = {"local_rank": 0, "sortish_sampler": True}
+
+
+def test_every_field_is_accounted_for():
+    fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
+    assert not KNOWN & retired_treatments().keys()
+    fields -= retired_treatments().keys()
+    assert sorted(fields - KNOWN) == [], "say in portico.field_effects what these fields do here"
+    assert sorted(KNOWN - fields) == [], "no such field"
+    assert REFUSALS.keys() <= fields
+
+
+def test_every_argument_of_transformers_4_has_a_row():
+    assert retired_treatments().keys() == {field.name for field in dataclasses.fields(RetiredArguments)}
+    names = [*retired_treatments(), *RENAMED]
+    assert all(page().count(f"\n| `{name}` |") == 1 for name in names)
+
+
+def test_the_page_is_current():
+    file = Path(__file__).parents[2] / "docs" / "training_arguments.md"
+    assert file.read_text(encoding="utf-8") == page(), "run `python -m portico.field_effects` (see the page's head)"
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_a_field_without_effect_is_announced_once(name, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        args = toy_arguments(tmp_path, portico.Seq2SeqTrainingArguments, max_steps=1, **{name: SET[name]})
+        toy_trainer(tmp_path, parts={"args": args}).train()
+    lines = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert lines == [f"`{name}={SET[name]!r}` has no effect: {WITHOUT_EFFECT[name]}."]
+
+
+def test_nothing_is_announced_by_default(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        toy_trainer(tmp_path)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("mode", "parts", "match"),
+    [
+        ("all", {}, "counts no tokens, because the batch holds no `input_ids`"),
+        (
+            "non_padding",
+            {"model": tiny_bert(), "train_dataset": ToyDataset(2), "eval_dataset": None},
+            "counts padding too, because there is neither",
+        ),
+    ],
+)
+def test_tokens_that_cannot_be_counted_are_announced(mode, parts, match, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        toy_trainer(tmp_path, parts=parts, max_steps=1, include_num_input_tokens_seen=mode).train()
+    assert any(match in record.getMessage() for record in caplog.records)
