@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-def release_model(facade: "Trainer") -> None:
+def release_model(trainer: "Trainer") -> None:
     """Forget the model and what was made for it, since the next trial makes its own, and empty the device's cache."""
-    handler = facade.callback_handler
-    facade.model = facade.model_wrapped = handler.model = None
-    facade.optimizer = handler.optimizer = None
-    facade.lr_scheduler = handler.lr_scheduler = None
-    facade.module.take(None)
+    handler = trainer.callback_handler
+    trainer.model = trainer.model_wrapped = handler.model = None
+    trainer.optimizer = handler.optimizer = None
+    trainer.lr_scheduler = handler.lr_scheduler = None
+    trainer.module.take(None)
     release_memory()
 
 
@@ -121,7 +121,7 @@ class SearchBackend(ABC):
         """Return the search space of transformers."""
 
     @abstractmethod
-    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
         """Return the training arguments that ``trial`` chooses."""
 
     @abstractmethod
@@ -129,22 +129,22 @@ class SearchBackend(ABC):
         """Return what the library calls the running trial: its folder bears this name."""
 
     @abstractmethod
-    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
         """Tell the library the objective of an evaluation during training, which may end the trial.
 
         Args:
-            facade: The trainer; its ``objective`` was just computed.
+            trainer: The trainer; its ``objective`` was just computed.
             trial: The running trial.
             step: Optimizer steps made.
             metrics: Metrics of the evaluation.
         """
 
     @abstractmethod
-    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
         """Run the whole search.
 
         Args:
-            facade: The trainer.
+            trainer: The trainer.
             n_trials: Trials to run.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them.
             **options: What the library itself takes.
@@ -155,48 +155,48 @@ class SearchBackend(ABC):
 
 
 @contextmanager
-def trials_shared_by(facade: "Trainer") -> Iterator[Callable[[Any], None]]:
+def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
     """Give the first process the function that shows a trial to the others, and tell them when there are no more.
 
     Args:
-        facade: The trainer; its ``hp_space`` asks a trial for its parameters.
+        trainer: The trainer; its ``hp_space`` asks a trial for its parameters.
     """
 
     def share(trial: Any) -> None:
         import optuna
 
-        if _is_alone(facade):
+        if _is_alone(trainer):
             return
         # A trial has its parameters when it was asked for them.
-        facade.hp_space(trial)
-        facade.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
+        trainer.hp_space(trial)
+        trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
 
     # After a failure nobody is left to be told: the others failed alike, or are ended.
     with ending_together():
         yield share
-        facade.accelerator.from_first_process(None)
+        trainer.accelerator.from_first_process(None)
 
 
 def follow_trials(
-    facade: "Trainer", train: Callable[["Trainer", Any], Any], *, survived: type | tuple[type, ...] = ()
+    trainer: "Trainer", train: Callable[["Trainer", Any], Any], *, survived: type | tuple[type, ...] = ()
 ) -> None:
     """Train the trials that the first process chooses, until it chooses no more.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         train: Trains one trial.
         survived: Exceptions that end a trial and not the search, as ``catch`` of ``Study.optimize``.
     """
     import optuna
 
     survived = survived if isinstance(survived, tuple) else (survived,)
-    while (trial := facade.accelerator.from_first_process(None)) is not None:
+    while (trial := trainer.accelerator.from_first_process(None)) is not None:
         with suppress(optuna.TrialPruned, *survived):
-            train(facade, trial)
+            train(trainer, trial)
 
 
-def _is_alone(facade: "Trainer") -> bool:
-    return bool(facade.accelerator.num_processes == 1)
+def _is_alone(trainer: "Trainer") -> bool:
+    return bool(trainer.accelerator.num_processes == 1)
 
 
 _OPTIMIZE_OPTIONS = ("timeout", "gc_after_trial", "catch")
@@ -222,8 +222,8 @@ class OptunaBackend(SearchBackend):
         return default_hp_space_optuna(trial)
 
     @override
-    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
-        chosen = facade.hp_space(trial)
+    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
+        chosen = trainer.hp_space(trial)
         logger.info("Trial: %s", trial.params)
         return chosen
 
@@ -232,31 +232,31 @@ class OptunaBackend(SearchBackend):
         return trial.number
 
     @override
-    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
         import optuna
 
-        if facade.accelerator.from_first_process(_is_to_be_pruned(trial, facade.objective, step)):
-            facade.callback_handler.on_train_end(facade.args, facade.state, facade.control)
+        if trainer.accelerator.from_first_process(_is_to_be_pruned(trial, trainer.objective, step)):
+            trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
             raise optuna.TrialPruned()
 
     @override
-    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
         """Run the whole search, and return nothing in the processes that only follow."""
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
             logger.warning("`n_jobs` has no effect: the trials share one trainer and run one after another.")
         optimizing = {name: options.pop(name) for name in _OPTIMIZE_OPTIONS if name in options}
-        if not facade.accelerator.is_main_process:
-            follow_trials(facade, _train_and_evaluate, survived=optimizing.get("catch", ()))
+        if not trainer.accelerator.is_main_process:
+            follow_trials(trainer, _train_and_evaluate, survived=optimizing.get("catch", ()))
             return None
         goal = {"directions" if isinstance(direction, list) else "direction": direction}
         study = optuna.create_study(**goal, **options)
-        with trials_shared_by(facade) as share:
+        with trials_shared_by(trainer) as share:
 
             def objective(trial: Any) -> Any:
                 share(trial)
-                return _train_and_evaluate(facade, trial)
+                return _train_and_evaluate(trainer, trial)
 
             study.optimize(objective, n_trials=n_trials, **optimizing)
         if len(study.directions) > 1:
@@ -273,14 +273,14 @@ def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
     return bool(trial.should_prune())
 
 
-def _train_and_evaluate(facade: "Trainer", trial: Any) -> Any:
-    facade.objective = None
-    facade.train(trial=trial)
-    if facade.objective is None:
+def _train_and_evaluate(trainer: "Trainer", trial: Any) -> Any:
+    trainer.objective = None
+    trainer.train(trial=trial)
+    if trainer.objective is None:
         # There was no evaluation during training.
-        facade.objective = facade.compute_objective(facade.evaluate())
-    release_model(facade)
-    return facade.objective
+        trainer.objective = trainer.compute_objective(trainer.evaluate())
+    release_model(trainer)
+    return trainer.objective
 
 
 class RayBackend(SearchBackend):
@@ -301,7 +301,7 @@ class RayBackend(SearchBackend):
         return default_hp_space_ray(trial)
 
     @override
-    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
         # Ray's own integration of Weights & Biases is configured among the hyperparameters.
         trial.pop("wandb", None)
         return trial
@@ -313,32 +313,32 @@ class RayBackend(SearchBackend):
         return ray.tune.get_context().get_trial_id()
 
     @override
-    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
         import ray.tune
 
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
-            if facade.control.should_save:
-                facade._tune_save_checkpoint(checkpoint_dir=folder)
+            if trainer.control.should_save:
+                trainer._tune_save_checkpoint(checkpoint_dir=folder)
                 checkpoint = ray.tune.Checkpoint.from_directory(folder)
-            ray.tune.report({**metrics, "objective": facade.objective}, checkpoint=checkpoint)
+            ray.tune.report({**metrics, "objective": trainer.objective}, checkpoint=checkpoint)
 
     @override
-    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer travels to the processes of the trials: without weights, since each trial makes its model.
-        release_model(facade)
-        return run_hp_search_ray(facade, n_trials, direction, **options)
+        release_model(trainer)
+        return run_hp_search_ray(trainer, n_trials, direction, **options)
 
 
-def save_trial_checkpoint(facade: "Trainer", folder: str) -> None:
+def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     """Write what Ray Tune needs to go on with a trial into a checkpoint below ``folder``."""
-    checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{facade.state.global_step}"
-    facade.save_model(str(checkpoint), _internal_call=True)
-    if not facade.args.should_save:
+    checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+    trainer.save_model(str(checkpoint), _internal_call=True)
+    if not trainer.args.should_save:
         return
-    export_callbacks(facade)
-    facade.state.save_to_json(str(checkpoint / STATE_FILE))
-    save_optimizer_and_scheduler(facade, str(checkpoint))
+    export_callbacks(trainer)
+    trainer.state.save_to_json(str(checkpoint / STATE_FILE))
+    save_optimizer_and_scheduler(trainer, str(checkpoint))
 
 
 class WandbBackend(SearchBackend):
@@ -356,7 +356,7 @@ class WandbBackend(SearchBackend):
         return default_hp_space_wandb(trial)
 
     @override
-    def hyperparameters(self, facade: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
         logger.info("W&B Sweep parameters: %s", trial)
         return trial
 
@@ -367,12 +367,12 @@ class WandbBackend(SearchBackend):
         return wandb.run.id
 
     @override
-    def report(self, facade: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
         """Do nothing: the callback of Weights & Biases logs every evaluation."""
 
     @override
-    def run(self, facade: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
-        return run_hp_search_wandb(facade, n_trials, direction, **options)
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+        return run_hp_search_wandb(trainer, n_trials, direction, **options)
 
 
 _BACKENDS: dict[HPSearchBackend, SearchBackend] = {

@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 CARD_FILE = "README.md"
 
 
-def write_model_card(facade: "Trainer", tags: str | list[str] | None = None, **facts: Any) -> None:
-    """Write the card of what ``facade`` trained into its output folder; tags of a card that is there are kept.
+def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **facts: Any) -> None:
+    """Write the card of what ``trainer`` trained into its output folder; tags of a card that is there are kept.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         tags: Tags of the model.
         **facts: What else ``transformers.modelcard.TrainingSummary`` says of a model.
     """
-    file = Path(facade.args.output_dir) / CARD_FILE
+    file = Path(trainer.args.output_dir) / CARD_FILE
     earlier = ModelCard.load(file).data if file.is_file() else None
     if earlier is not None and tags is not None and earlier.tags is not None:
         tags = [tags] if isinstance(tags, str) else tags
         tags.extend(tag for tag in earlier.tags if tag not in tags)
-    summary = TrainingSummary.from_trainer(facade, tags=tags, **facts)
+    summary = TrainingSummary.from_trainer(trainer, tags=tags, **facts)
     file.write_text(summary.to_model_card(), encoding="utf-8")
     if earlier is not None and earlier.get("library_name") == "peft":
-        adapted: Any = facade.accelerator.unwrap_model(facade.model)
-        adapted.create_or_update_model_card(facade.args.output_dir)
+        adapted: Any = trainer.accelerator.unwrap_model(trainer.model)
+        adapted.create_or_update_model_card(trainer.args.output_dir)
 
 
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
@@ -59,9 +59,9 @@ def quiet_uploads(args: Any) -> AbstractContextManager[None]:
     return suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
-def create_repository(facade: "Trainer", token: str | None, private: bool | None) -> None:
-    """Make the repository that the run is uploaded to, unless it exists, and note its name in the facade."""
-    args = facade.args
+def create_repository(trainer: "Trainer", token: str | None, private: bool | None) -> None:
+    """Make the repository that the run is uploaded to, unless it exists, and note its name in the trainer."""
+    args = trainer.args
     name = Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
     repository = hf_api().create_repo(
         name,
@@ -69,12 +69,12 @@ def create_repository(facade: "Trainer", token: str | None, private: bool | None
         private=args.hub_private_repo if private is None else private,
         exist_ok=True,
     )
-    facade.hub_model_id = repository.repo_id
-    facade.push_in_progress = None
+    trainer.hub_model_id = repository.repo_id
+    trainer.push_in_progress = None
 
 
 def upload_run(
-    facade: "Trainer", *, commit_message: str | None, token: str | None, revision: str | None, blocking: bool
+    trainer: "Trainer", *, commit_message: str | None, token: str | None, revision: str | None, blocking: bool
 ) -> Any:
     """Upload the output folder without its checkpoints.
 
@@ -84,8 +84,8 @@ def upload_run(
     # The hub's client tells its two results apart by literal values of `run_as_future` only.
     hub: Any = hf_api()
     return hub.upload_folder(
-        repo_id=facade.hub_model_id,
-        folder_path=facade.args.output_dir,
+        repo_id=trainer.hub_model_id,
+        folder_path=trainer.args.output_dir,
         commit_message=commit_message,
         token=token,
         run_as_future=not blocking,
@@ -94,54 +94,54 @@ def upload_run(
     )
 
 
-def upload_checkpoint(facade: "Trainer", checkpoint_folder: str) -> None:
+def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
     """Start uploading the model of a checkpoint and, where the strategy says so, the checkpoint itself.
 
     While an earlier upload runs nothing is started, unless ``hub_always_push`` is set.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         checkpoint_folder: The checkpoint.
     """
-    args, running = facade.args, facade.push_in_progress
-    if args.hub_strategy == "end" or not facade.is_world_process_zero():
+    args, running = trainer.args, trainer.push_in_progress
+    if args.hub_strategy == "end" or not trainer.is_world_process_zero():
         return
     is_busy = running is not None and not running.is_done()
     if is_busy and not args.hub_always_push:
         return
-    facade.callback_handler.on_push_begin(args, facade.state, facade.control)
-    _gather_run_folder(facade, Path(checkpoint_folder))
-    jobs = _start_uploads(facade, checkpoint_folder, _progress_message(facade))
+    trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
+    _gather_run_folder(trainer, Path(checkpoint_folder))
+    jobs = _start_uploads(trainer, checkpoint_folder, _progress_message(trainer))
     if is_busy:
         running.jobs.extend(jobs)
     else:
-        facade.push_in_progress = PushInProgress(jobs)
+        trainer.push_in_progress = PushInProgress(jobs)
 
 
-def finish_uploads(facade: "Trainer") -> None:
+def finish_uploads(trainer: "Trainer") -> None:
     """Wait until the uploads started by :func:`upload_checkpoint` are done."""
-    running = facade.push_in_progress
+    running = trainer.push_in_progress
     if running is not None and not running.is_done():
         logger.info("Waiting until the last upload to the hub is done.")
         running.wait_until_done()
 
 
-def _progress_message(facade: "Trainer") -> str:
-    if facade.args.save_strategy == "steps":
-        return f"Training in progress, step {facade.state.global_step}"
-    return f"Training in progress, epoch {int(facade.state.epoch or 0)}"
+def _progress_message(trainer: "Trainer") -> str:
+    if trainer.args.save_strategy == "steps":
+        return f"Training in progress, step {trainer.state.global_step}"
+    return f"Training in progress, epoch {int(trainer.state.epoch or 0)}"
 
 
-def _start_uploads(facade: "Trainer", checkpoint_folder: str, message: str) -> Any:
-    args = facade.args
+def _start_uploads(trainer: "Trainer", checkpoint_folder: str, message: str) -> Any:
+    args = trainer.args
     model = upload_run(
-        facade, commit_message=message, token=args.hub_token, revision=args.hub_revision, blocking=False
+        trainer, commit_message=message, token=args.hub_token, revision=args.hub_revision, blocking=False
     )
     if args.hub_strategy not in ("checkpoint", "all_checkpoints"):
         return [model]
     keeps_last_only = args.hub_strategy == "checkpoint"
     checkpoint = hf_api().upload_folder(
-        repo_id=str(facade.hub_model_id),
+        repo_id=str(trainer.hub_model_id),
         folder_path=checkpoint_folder,
         path_in_repo="last-checkpoint" if keeps_last_only else Path(checkpoint_folder).name,
         commit_message=f"{message}, checkpoint",
@@ -152,18 +152,18 @@ def _start_uploads(facade: "Trainer", checkpoint_folder: str, message: str) -> A
     return [model, checkpoint]
 
 
-def _gather_run_folder(facade: "Trainer", checkpoint: Path) -> None:
+def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
     """Bring the model of ``checkpoint`` into the output folder.
 
     Copying spares gathering the weights of all processes once more.
     """
-    folder = Path(facade.args.output_dir)
+    folder = Path(trainer.args.output_dir)
     for name in _model_files(checkpoint):
         if (checkpoint / name).is_file():
             shutil.copy(checkpoint / name, folder / name)
-    if facade.processing_class is not None:
-        facade.processing_class.save_pretrained(str(folder))
-    save_arguments(facade.args, str(folder))
+    if trainer.processing_class is not None:
+        trainer.processing_class.save_pretrained(str(folder))
+    save_arguments(trainer.args, str(folder))
 
 
 def _model_files(checkpoint: Path) -> list[str]:

@@ -33,7 +33,7 @@ CHECKED_VERSION = "2.6"
 class UndividedLoss(ClosureResult):
     """A training step's result whose loss is taken as it is.
 
-    Lightning divides by ``accumulate_grad_batches`` always; the facade has divided by the real number of batches in
+    Lightning divides by ``accumulate_grad_batches`` always; the trainer has divided by the real number of batches in
     the window, which is smaller at the end of an epoch.
     """
 
@@ -288,7 +288,7 @@ _ANNOUNCERS = (
 def quiet_lightning() -> Iterator[None]:
     """Silence what Lightning says about devices, tips and stop reasons, and its warnings that do not hold here.
 
-    Models come in evaluation mode from ``from_pretrained``; the facade switches them at each step, so Lightning's
+    Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
     warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
     """
     loggers = [logging.getLogger(name) for name in _ANNOUNCERS]

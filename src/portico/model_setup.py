@@ -1,4 +1,4 @@
-"""What the facade reads off a model: its labels, and how its loss wants to be scaled."""
+"""What the trainer reads off a model: its labels, and how its loss wants to be scaled."""
 
 import inspect
 import logging

@@ -744,7 +744,7 @@ class Trainer:
         self.state.is_local_process_zero = self.is_local_process_zero()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The process that takes the facade over makes a Lightning trainer of its own.
+        # The process that takes the trainer over makes a Lightning trainer of its own.
         return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}
 
     def _init_training_state(

@@ -18,12 +18,12 @@ class Watch(Callback):
     """Notes both libraries' counts at the end of each batch."""
 
     def __init__(self):
-        self.facade = None
+        self.trainer = None
         self.seen = []
         self.calls = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        state = self.facade.state
+        state = self.trainer.state
         self.seen.append((trainer.global_step, trainer.current_epoch, batch_idx))
         assert trainer.global_step == state.global_step
 
@@ -46,7 +46,7 @@ class Watch(Callback):
 def watched(output_dir, **changes):
     watch = Watch()
     trainer = toy_trainer(output_dir, parts={"lightning_callbacks": [watch]}, **changes)
-    watch.facade = trainer
+    watch.trainer = trainer
     return trainer, watch
 
 

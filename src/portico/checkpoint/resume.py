@@ -84,43 +84,43 @@ def resumed_batch_size(folder: str, args: Any) -> int | None:
     return size
 
 
-def restore_training(facade: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
+def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
     """Load optimizer, schedule and scaler from ``folder``, and tell Lightning's loops where they stand.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         folder: Checkpoint that the run goes on from.
         plan: Counts of the run.
         point: Where in the data it goes on.
     """
-    facade._load_optimizer_and_scheduler(folder)
-    facade._load_scaler(folder)
+    trainer._load_optimizer_and_scheduler(folder)
+    trainer._load_scaler(folder)
     continue_from(
-        facade.lightning_trainer,
+        trainer.lightning_trainer,
         epoch=point.epoch,
         num_batches_done=point.num_batches_to_skip,
         batches_per_epoch=plan.steps_in_epoch,
-        steps=facade.state.global_step,
+        steps=trainer.state.global_step,
     )
 
 
-def load_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
+def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     """Load the states of optimizer and schedule from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
-        assert facade.optimizer is not None
-        saved = torch.load(optimizer_file, map_location=facade.args.device, weights_only=True)
-        facade.optimizer.load_state_dict(facade._optimizer_state_to_load(saved))
+        assert trainer.optimizer is not None
+        saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-            facade.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
+            trainer.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
     else:
         logger.warning("%s holds no optimizer state, so the optimizer starts anew.", folder)
 
 
-def load_scaler(facade: "Trainer", folder: str) -> None:
+def load_scaler(trainer: "Trainer", folder: str) -> None:
     """Load the state of the gradient scaler from ``folder``, where there is one."""
-    scaler, scaler_file = gradient_scaler(facade), Path(folder) / SCALER_FILE
+    scaler, scaler_file = gradient_scaler(trainer), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
         scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
 

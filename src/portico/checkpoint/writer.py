@@ -25,43 +25,43 @@ ARGUMENTS_FILE = "training_args.bin"
 _PARTIAL = ".partial"
 
 
-def write_checkpoint(facade: "Trainer", run_folder: str, name: str) -> None:
+def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
     """Write ``run_folder/name``: model, optimizer, schedule, random states and trainer state; rotate old ones."""
-    args, state = facade.args, facade.state
+    args, state = trainer.args, trainer.state
     final = Path(run_folder) / name
-    with _staged(final, facade) as staging:
-        facade.save_model(str(staging), _internal_call=True)
-        facade.accelerator.wait_for_everyone()
+    with _staged(final, trainer) as staging:
+        trainer.save_model(str(staging), _internal_call=True)
+        trainer.accelerator.wait_for_everyone()
         _note_best_checkpoint(state, run_folder, name)
         if not args.save_only_model:
-            facade._save_optimizer_and_scheduler(str(staging))
-            facade._save_scaler(str(staging))
-            facade._save_rng_state(str(staging))
+            trainer._save_optimizer_and_scheduler(str(staging))
+            trainer._save_scaler(str(staging))
+            trainer._save_rng_state(str(staging))
         if args.should_save:
-            export_callbacks(facade)
+            export_callbacks(trainer)
             state.save_to_json(str(staging / STATE_FILE))
     if args.push_to_hub:
-        facade._push_from_checkpoint(str(final))
+        trainer._push_from_checkpoint(str(final))
     if args.should_save:
-        facade._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
+        trainer._rotate_checkpoints(use_mtime=True, output_dir=run_folder)
 
 
-def save_optimizer_and_scheduler(facade: "Trainer", folder: str) -> None:
+def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     """Write the states of optimizer and schedule into ``folder``."""
-    if not facade.args.should_save:
+    if not trainer.args.should_save:
         return
-    assert facade.optimizer is not None
-    torch.save(facade.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
+    assert trainer.optimizer is not None
+    torch.save(trainer.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
     with warnings.catch_warnings():
         # Schedules warn that the optimizer must be saved too; it was, a line above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-        torch.save(facade.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
+        torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
 
 
-def save_scaler(facade: "Trainer", folder: str) -> None:
+def save_scaler(trainer: "Trainer", folder: str) -> None:
     """Write the state of the gradient scaler into ``folder``, if there is one."""
-    scaler = gradient_scaler(facade)
-    if scaler is not None and facade.args.should_save:
+    scaler = gradient_scaler(trainer)
+    if scaler is not None and trainer.args.should_save:
         torch.save(scaler.state_dict(), Path(folder) / SCALER_FILE)
 
 
@@ -76,36 +76,36 @@ def save_arguments(args: Any, folder: str) -> None:
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
 
-def gradient_scaler(facade: "Trainer") -> Any:
+def gradient_scaler(trainer: "Trainer") -> Any:
     """Return the gradient scaler of the run's precision, if it has one."""
-    return getattr(facade.lightning_trainer.strategy.precision_plugin, "scaler", None)
+    return getattr(trainer.lightning_trainer.strategy.precision_plugin, "scaler", None)
 
 
 @contextmanager
-def _staged(final: Path, facade: "Trainer") -> Iterator[Path]:
+def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
     """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace.
 
     The folder has the name of ``final`` in another place: users' ``_save`` and ``save_model`` look at the name.
     """
     partial = final.with_name(_PARTIAL)
     staging = partial / final.name
-    if facade.args.should_save:
+    if trainer.args.should_save:
         shutil.rmtree(partial, ignore_errors=True)
         staging.mkdir(parents=True)
-    facade.accelerator.wait_for_everyone()
+    trainer.accelerator.wait_for_everyone()
     try:
         yield staging
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    facade.accelerator.wait_for_everyone()
-    if facade.args.should_save:
+    trainer.accelerator.wait_for_everyone()
+    if trainer.args.should_save:
         _put_in_place(staging, final)
         # A user's `_save` may have written beside the checkpoint.
         shutil.copytree(partial, final.parent, dirs_exist_ok=True)
         shutil.rmtree(partial)
-    facade.accelerator.wait_for_everyone()
-    if facade.accelerator.is_local_main_process and staging.exists():
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.is_local_main_process and staging.exists():
         _add(staging, final)
 
 
@@ -134,16 +134,16 @@ def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> No
         state.best_model_checkpoint = str(Path(run_folder) / best)
 
 
-def exportable_callbacks(facade: "Trainer") -> list[Any]:
+def exportable_callbacks(trainer: "Trainer") -> list[Any]:
     """Return the callbacks (and the control flags) whose state belongs into a checkpoint."""
-    candidates = [*facade.callback_handler.callbacks, facade.control]
+    candidates = [*trainer.callback_handler.callbacks, trainer.control]
     return [candidate for candidate in candidates if isinstance(candidate, ExportableState)]
 
 
-def export_callbacks(facade: "Trainer") -> None:
+def export_callbacks(trainer: "Trainer") -> None:
     """Write the present states into the trainer state, as a list where a class is there more than once."""
-    stored: Any = facade.state.stateful_callbacks
-    for callback in exportable_callbacks(facade):
+    stored: Any = trainer.state.stateful_callbacks
+    for callback in exportable_callbacks(trainer):
         name = type(callback).__name__
         if isinstance(stored.get(name), list):
             stored[name].append(callback.state())
@@ -151,12 +151,12 @@ def export_callbacks(facade: "Trainer") -> None:
             stored[name] = callback.state()
 
 
-def restore_callbacks(facade: "Trainer") -> None:
+def restore_callbacks(trainer: "Trainer") -> None:
     """Give callbacks the state that the checkpoint holds, where the user asked for it."""
-    if not facade.args.restore_callback_states_from_checkpoint:
+    if not trainer.args.restore_callback_states_from_checkpoint:
         return
-    stored: Any = facade.state.stateful_callbacks
-    known = exportable_callbacks(facade)
+    stored: Any = trainer.state.stateful_callbacks
+    known = exportable_callbacks(trainer)
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
         logger.warning(
@@ -165,14 +165,14 @@ def restore_callbacks(facade: "Trainer") -> None:
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
-            _replace(facade, callback, type(callback).from_state(state))
+            _replace(trainer, callback, type(callback).from_state(state))
         if same:
             logger.info("Callbacks go on with the states that the checkpoint holds.")
 
 
-def _replace(facade: "Trainer", old: Any, new: Any) -> None:
+def _replace(trainer: "Trainer", old: Any, new: Any) -> None:
     if isinstance(new, TrainerControl):
-        facade.control = new
+        trainer.control = new
     else:
-        facade.callback_handler.remove_callback(type(old))
-        facade.callback_handler.add_callback(new)
+        trainer.callback_handler.remove_callback(type(old))
+        trainer.callback_handler.add_callback(new)

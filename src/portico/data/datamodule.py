@@ -65,33 +65,33 @@ class EvaluationFeed:
 
 
 class TrainerDataModule(pl.LightningDataModule):
-    """Builds loaders from data sets, and feeds Lightning's loops from the facade's loaders.
+    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's loaders.
 
     Args:
-        facade: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
+        trainer: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
     """
 
-    def __init__(self, facade: "Trainer") -> None:
+    def __init__(self, trainer: "Trainer") -> None:
         super().__init__()
-        self.facade = facade
+        self.hf_trainer = trainer
         self.run: TrainingRun | None = None
         self._announced: set[str] = set()
 
     def __str__(self) -> str:
         # Lightning's own text iterates the loaders, which would draw random numbers.
-        sets = (("train", self.facade.train_dataset), ("eval", self.facade.eval_dataset))
+        sets = (("train", self.hf_trainer.train_dataset), ("eval", self.hf_trainer.eval_dataset))
         return f"TrainerDataModule({', '.join(f'{name}={type(data).__name__}' for name, data in sets)})"
 
     __repr__ = __str__
 
     def train_dataloader(self) -> TrainFeed:
         """Return the batches of the present training run."""
-        assert self.run is not None, "the facade sets the run before fitting"
+        assert self.run is not None, "the trainer sets the run before fitting"
         return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
 
     def val_dataloader(self) -> EvaluationFeed:
         """Return the batches of the evaluation set."""
-        return EvaluationFeed(self.facade.get_eval_dataloader())
+        return EvaluationFeed(self.hf_trainer.get_eval_dataloader())
 
     def build_loader(
         self,
@@ -111,7 +111,7 @@ class TrainerDataModule(pl.LightningDataModule):
             sampler_fn: Gives the sampler of a map-style data set.
             is_training: Seed the workers.
         """
-        args = self.facade.args
+        args = self.hf_trainer.args
         dataset, collate_fn = self._without_unused_columns(dataset, description)
         options: dict[str, Any] = {
             "batch_size": batch_size,
@@ -141,10 +141,10 @@ class TrainerDataModule(pl.LightningDataModule):
         return DataLoader(dataset, **options)
 
     def _without_unused_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
-        facade = self.facade
+        trainer = self.hf_trainer
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
-            return facade._remove_unused_columns(dataset, description=description), facade.data_collator
-        return dataset, facade._get_collator_with_removed_columns(facade.data_collator, description=description)
+            return trainer._remove_unused_columns(dataset, description=description), trainer.data_collator
+        return dataset, trainer._get_collator_with_removed_columns(trainer.data_collator, description=description)
 
     def remove_unused_columns(self, dataset: Any, description: str | None) -> Any:
         """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
@@ -152,12 +152,12 @@ class TrainerDataModule(pl.LightningDataModule):
         Raises:
             InputError: If no column is left.
         """
-        taken = self.facade._signature_columns or []
+        taken = self.hf_trainer._signature_columns or []
         ignored = sorted(set(dataset.column_names) - set(taken))
         if len(ignored) == len(dataset.column_names):
             raise InputError(
                 f"The {description or 'given'} set has the columns {ignored}, and "
-                f"`{type(self.facade.model).__name__}.forward` takes none of them (it takes: {', '.join(taken)}); "
+                f"`{type(self.hf_trainer.model).__name__}.forward` takes none of them (it takes: {', '.join(taken)}); "
                 "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
                 "model's inputs."
             )
@@ -168,10 +168,10 @@ class TrainerDataModule(pl.LightningDataModule):
         """Return ``collator`` behind a filter that drops what the model does not take."""
         return RemoveColumnsCollator(
             data_collator=collator,
-            signature_columns=self.facade._signature_columns,
+            signature_columns=self.hf_trainer._signature_columns,
             logger=logger,
             description=description,
-            model_name=type(self.facade.model).__name__,
+            model_name=type(self.hf_trainer.model).__name__,
         )
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
@@ -180,7 +180,7 @@ class TrainerDataModule(pl.LightningDataModule):
         if not columns or key in self._announced:
             return
         self._announced.add(key)
-        forward = f"`{type(self.facade.model).__name__}.forward`"
+        forward = f"`{type(self.hf_trainer.model).__name__}.forward`"
         logger.info(
             f"Columns of the {description or 'given'} set that {forward} does not take are left out: "
             f"{', '.join(columns)}."

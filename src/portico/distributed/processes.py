@@ -117,25 +117,25 @@ def inside_worker() -> bool:
 
 
 def in_every_process(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
-    """Make a method of the facade run in workers, where the strategy makes them for each call.
+    """Make a method of the trainer run in workers, where the strategy makes them for each call.
 
     Their first process sends back the result, the model's weights and the attributes that ``_carried_from_workers``
     names; other changes that user code makes in a worker, as to its callbacks, stay there.
     """
 
     @wraps(method)
-    def run(facade: F, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not makes_workers(facade.lightning_trainer.strategy):
-            return method(facade, *args, **kwargs)
-        return _run_in_workers(facade, run, args, kwargs)
+    def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not makes_workers(trainer.lightning_trainer.strategy):
+            return method(trainer, *args, **kwargs)
+        return _run_in_workers(trainer, run, args, kwargs)
 
     # mypy minds the name of the first argument, which nobody gives.
     return run  # type: ignore[return-value]
 
 
-def _run_in_workers(facade: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    strategy = facade.lightning_trainer.strategy
-    call: Any = (facade, run, args, kwargs)
+def _run_in_workers(trainer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    strategy = trainer.lightning_trainer.strategy
+    call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
         # As bytes: what the launcher pickles itself it shares, and all processes would train one set of weights.
         call = pickle.dumps(call)
@@ -149,25 +149,25 @@ def _run_in_workers(facade: Any, run: Callable[..., Any], args: Any, kwargs: Any
                 worker.kill()
             raise
         result, attributes, weights = torch.load(outcome, weights_only=False)
-    facade.__dict__.update(attributes)
+    trainer.__dict__.update(attributes)
     if weights is None:
         # A search gives up the model of its last trial.
-        facade.model = facade.model_wrapped = None
+        trainer.model = trainer.model_wrapped = None
     else:
-        facade.model.load_state_dict(weights)
+        trainer.model.load_state_dict(weights)
     return result
 
 
 def _work(call: Any, outcome: str) -> None:
     global _inside_worker
     _inside_worker = True
-    facade, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
-    facade._enter_worker()
-    result = run(facade, *args, **kwargs)
-    if facade.args.process_index == 0:
-        attributes = {name: getattr(facade, name) for name in facade._carried_from_workers}
-        torch.save((result, attributes, _weights(facade.model)), outcome)
-    facade.accelerator.wait_for_everyone()
+    trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
+    trainer._enter_worker()
+    result = run(trainer, *args, **kwargs)
+    if trainer.args.process_index == 0:
+        attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
+        torch.save((result, attributes, _weights(trainer.model)), outcome)
+    trainer.accelerator.wait_for_everyone()
 
 
 def _weights(model: torch.nn.Module | None) -> dict[str, torch.Tensor] | None:

@@ -103,7 +103,7 @@ class GradientDescentTrainer(PartialConstruction):
             asked for; AllenNLP's other default, the confidence checks, is not here.
 
     Attributes:
-        loop: The Hugging Face facade underneath.
+        loop: The Hugging Face trainer underneath.
         report: Metrics of the present training, or of the last.
 
     Raises:
@@ -217,7 +217,7 @@ class GradientDescentTrainer(PartialConstruction):
         self._take_writers(checkpointer, tensorboard_writer)
 
     def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> LoopTrainer:
-        """Return the facade that runs the loops; a backend with a facade of its own overrides this.
+        """Return the trainer that runs the loops; a backend with a trainer of its own overrides this.
 
         Args:
             output_dir: Folder of the run.

@@ -1,4 +1,4 @@
-"""The Hugging Face facade under an AllenNLP trainer: Lightning runs the loops, AllenNLP's rules say what happens."""
+"""The Hugging Face trainer under an AllenNLP trainer: Lightning runs the loops, AllenNLP's rules say what happens."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -25,15 +25,15 @@ class DescentRun(TrainingRun):
     ``DescentMethods.complete_epoch``.
 
     Args:
-        facade: The loop.
+        trainer: The loop.
         descent: The AllenNLP trainer.
         **options: As of :class:`~portico.loop.run.TrainingRun`.
     """
 
     plan: EpochPlan
 
-    def __init__(self, facade: Any, *, descent: Any, **options: Any) -> None:
-        super().__init__(facade, **options)
+    def __init__(self, trainer: Any, *, descent: Any, **options: Any) -> None:
+        super().__init__(trainer, **options)
         self.descent = descent
         # What is behind was restored before the run began.
         self.is_resumed = descent.progress.total_batches > 0
@@ -48,11 +48,11 @@ class DescentRun(TrainingRun):
             self.descent.restored_callbacks = None
         if self.is_resumed:
             continue_from(
-                self.facade.lightning_trainer,
+                self.trainer.lightning_trainer,
                 epoch=self.resume_point.epoch,
                 num_batches_done=self.resume_point.num_batches_to_skip,
                 batches_per_epoch=self.plan.steps_in_epoch,
-                steps=self.facade.state.global_step,
+                steps=self.trainer.state.global_step,
             )
 
     def begin(self) -> None:
@@ -70,18 +70,18 @@ class DescentRun(TrainingRun):
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the present epoch, fetched a group at a time."""
-        facade, plan = self.facade, self.plan
+        trainer, plan = self.trainer, self.plan
         batches = self._open_epoch()
         while group := list(islice(batches, plan.gradient_accumulation_steps)):
             plan.window.end += len(group)
             if len(group) < plan.gradient_accumulation_steps and not plan.is_sized:
-                end_epoch_after(facade.lightning_trainer, plan.window.end)
-            facade.current_gradient_accumulation_steps = len(group)
+                end_epoch_after(trainer.lightning_trainer, plan.window.end)
+            trainer.current_gradient_accumulation_steps = len(group)
             self.group = group
             for position, batch in enumerate(group, start=1):
                 self.closes_window = position == len(group)
                 yield batch
-                if facade.control.should_epoch_stop or facade.control.should_training_stop:
+                if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return
 
     def begin_batch(self, batch_idx: int) -> None:
@@ -147,7 +147,7 @@ class DescentRun(TrainingRun):
         super().end_epoch()
         self.descent.complete_epoch(self.epoch, self.memory)
         if self.descent.metric_tracker.should_stop_early():
-            self.facade.control.should_training_stop = True
+            self.trainer.control.should_training_stop = True
 
     def _skipped(self, epoch: int) -> int:
         return self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
@@ -159,7 +159,7 @@ class DescentRun(TrainingRun):
         to the same place; the states of the checkpoint come after it.
         """
         # The user's loader, of which the run may iterate a share.
-        loader, args, progress = self.descent.data_loader, self.facade.args, self.descent.progress
+        loader, args, progress = self.descent.data_loader, self.trainer.args, self.descent.progress
         _set_epoch(loader, self.epoch)
         skipped = self._skipped(self.epoch)
         resumed_here = self.is_resumed and self.epoch == self.resume_point.epoch

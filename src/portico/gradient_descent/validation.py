@@ -14,7 +14,7 @@ class ValidationSession(EvaluationSession):
     """Runs the trainer's ``batch_outputs`` on each batch; the model counts its own metrics.
 
     Args:
-        facade: The loop.
+        trainer: The loop.
         loader: Validation batches.
         descent: The AllenNLP trainer.
         **options: As of :class:`~portico.loop.evaluation.EvaluationSession`.
@@ -23,16 +23,16 @@ class ValidationSession(EvaluationSession):
         metrics: Metrics of the whole set, once it is finished.
     """
 
-    def __init__(self, facade: Any, loader: Any, *, descent: Any, **options: Any) -> None:
-        super().__init__(facade, loader, **options)
+    def __init__(self, trainer: Any, loader: Any, *, descent: Any, **options: Any) -> None:
+        super().__init__(trainer, loader, **options)
         self.descent = descent
         self.sums = LossSums()
         self.metrics: dict[str, Any] = {}
 
     def step(self, inputs: Any, batch_idx: int) -> None:
         """Run one batch, and tell the callbacks."""
-        facade, descent = self.facade, self.descent
-        with torch.no_grad(), facade.accelerator.autocast():
+        trainer, descent = self.trainer, self.descent
+        with torch.no_grad(), trainer.accelerator.autocast():
             outputs = descent.batch_outputs(inputs, for_training=False)
         self.num_observed_examples += 1
         if outputs.get("loss") is not None:
@@ -50,11 +50,11 @@ class ValidationSession(EvaluationSession):
             is_primary=descent.is_primary,
             batch_grad_norm=None,
         )
-        facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)
+        trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
     def finish(self) -> EvalLoopOutput:
         """Compute the metrics of the whole set."""
-        self.metrics = epoch_metrics(self.descent.model, self.sums, self.facade.accelerator)
+        self.metrics = epoch_metrics(self.descent.model, self.sums, self.trainer.accelerator)
         prefixed = self._prefixed(denumpify_detensorize(dict(self.metrics)))
         self.output = EvalLoopOutput(
             predictions=np.empty(0), label_ids=None, metrics=prefixed, num_samples=self.num_observed_examples

@@ -17,7 +17,7 @@ def check_module(module: pl.LightningModule) -> None:
     """
     if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
         raise InputError(
-            f"`strategy='ipu'` came to a {type(module.facade).__name__}, which does not know programs; use "
+            f"`strategy='ipu'` came to a {type(module.hf_trainer).__name__}, which does not know programs; use "
             "`IPUTrainer`, `IPUSeq2SeqTrainer` or `IPUGradientDescentTrainer`, or mix "
             "`portico.ipu.trainer.IPUMethods` into your trainer."
         )

@@ -33,7 +33,7 @@ class EvaluationSession:
     evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
 
     Args:
-        facade: Whose ``prediction_step``, ``compute_metrics`` and callbacks are called.
+        trainer: Whose ``prediction_step``, ``compute_metrics`` and callbacks are called.
         loader: Batches.
         description: ``"Evaluation"`` or ``"Prediction"``.
         prediction_loss_only: Keep the loss alone; ``None`` asks the training arguments.
@@ -43,7 +43,7 @@ class EvaluationSession:
 
     def __init__(
         self,
-        facade: "Trainer",
+        trainer: "Trainer",
         loader: Any,
         *,
         description: str,
@@ -51,10 +51,10 @@ class EvaluationSession:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> None:
-        args = facade.args
-        self.facade = facade
+        args = trainer.args
+        self.trainer = trainer
         self.loader = loader
-        self.model = facade.model
+        self.model = trainer.model
         self.description = description
         self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         self.ignore_keys = ignore_keys
@@ -63,38 +63,38 @@ class EvaluationSession:
         self.num_observed_examples = 0
         self.output: EvalLoopOutput | None = None
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
-        nested = facade.module.evaluation is not None
-        self.stream = batch_metrics(facade.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        nested = trainer.module.evaluation is not None
+        self.stream = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
         # A prediction is asked for its arrays, with or without metrics.
         self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
-        facade = self.facade
-        announce_evaluation(facade, self.loader, self.description, self.batch_size)
-        self.model = facade._wrap_model(facade.model, training=False, dataloader=self.loader)
+        trainer = self.trainer
+        announce_evaluation(trainer, self.loader, self.description, self.batch_size)
+        self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
         self.model.eval()
-        if hasattr(facade.optimizer, "eval") and callable(facade.optimizer.eval):
-            facade.optimizer.eval()
-        facade.callback_handler.eval_dataloader = self.loader
+        if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):
+            trainer.optimizer.eval()
+        trainer.callback_handler.eval_dataloader = self.loader
 
     def step(self, inputs: Any, batch_idx: int) -> None:
         """Predict one batch and keep the outcome."""
-        facade = self.facade
+        trainer = self.trainer
         size = find_batch_size(inputs)
         if size is not None:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
-        loss, logits, labels = facade.prediction_step(
+        loss, logits, labels = trainer.prediction_step(
             self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
-        facade.control = facade.callback_handler.on_prediction_step(facade.args, facade.state, facade.control)
+        trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
         """Gather the outcome of one batch over all processes; keep it, or let the metrics count it."""
         losses = self.keep_loss(loss)
-        main_input = self._gather_main_input(inputs) if "inputs" in self.facade.args.include_for_metrics else None
+        main_input = self._gather_main_input(inputs) if "inputs" in self.trainer.args.include_for_metrics else None
         logits, labels = self._gather_outcome(logits, labels)
         if self.keeps_arrays:
             for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
@@ -108,7 +108,7 @@ class EvaluationSession:
         """Keep a batch's mean loss once for each of its examples, so that the mean over all is weighted."""
         if loss is None:
             return None
-        gathered: torch.Tensor = self.facade.gather_function(loss.repeat(self.batch_size))
+        gathered: torch.Tensor = self.trainer.gather_function(loss.repeat(self.batch_size))
         self.losses.add(gathered)
         return gathered
 
@@ -126,12 +126,12 @@ class EvaluationSession:
 
     def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
         """Return the user's metrics of the collected arrays; none without logits and labels."""
-        facade = self.facade
+        trainer = self.trainer
         if self.stream is not None:
             return self.stream.compute()
-        if facade.compute_metrics is None or logits is None or labels is None:
+        if trainer.compute_metrics is None or logits is None or labels is None:
             return {}
-        metrics = facade.compute_metrics(self._prediction(logits, labels, losses, inputs))
+        metrics = trainer.compute_metrics(self._prediction(logits, labels, losses, inputs))
         if not isinstance(metrics, Mapping):
             raise InputTypeError(
                 f"`compute_metrics` returned {str(metrics)[:80]!r} ({type(metrics).__name__}); let it return a dict "
@@ -146,29 +146,29 @@ class EvaluationSession:
         if has_length(dataset):
             known = len(dataset)
         elif has_length(self.loader):
-            known = self.facade.num_examples(self.loader)
+            known = self.trainer.num_examples(self.loader)
         return known or self.num_observed_examples
 
     def _gather_main_input(self, inputs: Any) -> Any:
-        facade = self.facade
-        main_input = facade._prepare_input(inputs[getattr(facade.model, "main_input_name", "input_ids")])
-        return facade.gather_function(facade.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
+        trainer = self.trainer
+        main_input = trainer._prepare_input(inputs[getattr(trainer.model, "main_input_name", "input_ids")])
+        return trainer.gather_function(trainer.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
 
     def _gather_outcome(self, logits: Any, labels: Any) -> tuple[Any, Any]:
-        facade, accelerator = self.facade, self.facade.accelerator
+        trainer, accelerator = self.trainer, self.trainer.accelerator
         if labels is not None:
             labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
         if logits is not None:
             logits = accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
-            if facade.preprocess_logits_for_metrics is not None:
-                logits = facade.preprocess_logits_for_metrics(logits, labels)
-            logits = facade.gather_function(logits)
+            if trainer.preprocess_logits_for_metrics is not None:
+                logits = trainer.preprocess_logits_for_metrics(logits, labels)
+            logits = trainer.gather_function(logits)
         if labels is not None:
-            labels = facade.gather_function(labels)
+            labels = trainer.gather_function(labels)
         return logits, labels
 
     def _arrays(self) -> JoinedArrays | BatchList:
-        args = self.facade.args
+        args = self.trainer.args
         if not args.eval_do_concat_batches:
             return BatchList(move_every=args.eval_accumulation_steps)
         dataset = getattr(self.loader, "dataset", None)
@@ -176,7 +176,7 @@ class EvaluationSession:
         return JoinedArrays(move_every=args.eval_accumulation_steps, num_rows=num_rows)
 
     def _prediction(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> EvalPrediction:
-        wanted = self.facade.args.include_for_metrics
+        wanted = self.trainer.args.include_for_metrics
         return EvalPrediction(
             predictions=logits,
             label_ids=labels,
@@ -187,7 +187,7 @@ class EvaluationSession:
     def _mean_loss(self, losses: Any) -> float:
         values = np.concatenate(losses) if isinstance(losses, list) else losses
         finite = np.isfinite(values)
-        if self.facade.args.logging_nan_inf_filter and finite.any():
+        if self.trainer.args.logging_nan_inf_filter and finite.any():
             values = values[finite]
         return float(values.mean().item())
 
@@ -206,8 +206,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     Raises:
         SystemExit: If the process was told to terminate meanwhile.
     """
-    facade = session.facade
-    trainer, module = facade.lightning_trainer, facade.module
+    trainer = session.trainer
+    pl_trainer, module = trainer.lightning_trainer, trainer.module
     feed = EvaluationFeed(session.loader)
     predicts = session.description == "Prediction"
     enclosing, module.evaluation = module.evaluation, session
@@ -218,17 +218,17 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             # from the global generator when it is asked, also for nothing.
             next(iter(session.loader), None)
             session.finish()
-        elif enclosing is not None or (facade.is_in_train and has_data(trainer)):
-            evaluate_inside(trainer, feed, predicts=predicts)
+        elif enclosing is not None or (trainer.is_in_train and has_data(pl_trainer)):
+            evaluate_inside(pl_trainer, feed, predicts=predicts)
         else:
             with (
                 ending_together(),
                 quiet_lightning(),
                 keeping_gradients(module),
-                exiting_on_termination(trainer),
+                exiting_on_termination(pl_trainer),
             ):
-                connect(trainer.strategy)
-                run = trainer.test if predicts else trainer.validate
+                connect(pl_trainer.strategy)
+                run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)
     finally:
         module.evaluation = enclosing

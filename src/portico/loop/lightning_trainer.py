@@ -1,4 +1,4 @@
-"""The ``lightning.Trainer`` under the facade: bare loops, whose every decision comes from Hugging Face's arguments."""
+"""The ``lightning.Trainer`` under the trainer: bare loops, whose every decision comes from Hugging Face's arguments."""
 
 import sys
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def build_lightning_trainer(
         plugins: Lightning plugins.
 
     Raises:
-        InputError: If a callback would fight the facade for the optimizer's steps.
+        InputError: If a callback would fight the trainer for the optimizer's steps.
     """
     _refuse_accumulation_schedulers(callbacks)
     with quiet_lightning():
@@ -84,6 +84,6 @@ def build_lightning_trainer(
 def _refuse_accumulation_schedulers(callbacks: Sequence[Callback]) -> None:
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise InputError(
-            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the facade counts accumulation "
+            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
             "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
         )

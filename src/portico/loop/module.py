@@ -1,4 +1,4 @@
-"""The ``LightningModule`` under the facade: it says *when*; the facade's methods, which users override, say *what*."""
+"""The ``LightningModule`` under the trainer: it says *when*; the trainer's methods, which users override, say *what*."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
-    """Calls the facade's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
+    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
     Args:
         model: The user's model; any module.
-        facade: The trainer whose methods are called.
+        trainer: The trainer whose methods are called.
     """
 
-    def __init__(self, model: nn.Module, facade: "Trainer") -> None:
+    def __init__(self, model: nn.Module, trainer: "Trainer") -> None:
         super().__init__()
         self.model = model
-        self.facade = facade
+        self.hf_trainer = trainer
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
 
@@ -39,7 +39,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
 
     def take_wrapped(self, wrapped: nn.Module) -> None:
         """Train through ``wrapped``, which the strategy has put around the model."""
-        self.facade.model_wrapped = wrapped
+        self.hf_trainer.model_wrapped = wrapped
 
     @property
     def closes_window(self) -> bool:
@@ -53,37 +53,37 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        """Let the facade make optimizer and schedule."""
-        self.facade._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
-        return {"optimizer": self.facade.optimizer, **scheduler_config(self.facade.lr_scheduler)}
+        """Let the trainer make optimizer and schedule."""
+        self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
+        return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
         """Restore a resumed run: nothing else has been restored at this point."""
-        skip_lightning_backward(self.trainer, self.facade._runs_own_backward)
+        skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
         self._training_run.restore()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Return the loss that Lightning differentiates, or the finished loss where the facade differentiated it."""
+        """Return the loss that Lightning differentiates, or the finished loss where the trainer differentiated it."""
         run = self._training_run
         with uncast(self.trainer.strategy):
-            loss = self.facade.training_step(self.facade.model_wrapped, batch, run.num_items_in_batch)
-        if self.facade._runs_own_backward:
+            loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
+        if self.hf_trainer._runs_own_backward:
             run.add_loss(loss, batch)
             return loss
         run.unfinished = (loss, batch)
-        return self.facade.accelerator.take_deferred_loss()
+        return self.hf_trainer.accelerator.take_deferred_loss()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate; an optimizer that updates the weights meanwhile does it itself."""
-        optimizer = self.facade.optimizer
+        optimizer = self.hf_trainer.optimizer
         if updates_in_backward(optimizer):
-            optimizer.fused_backward(loss, self.facade._get_learning_rate())
+            optimizer.fused_backward(loss, self.hf_trainer._get_learning_rate())
         else:
             super().backward(loss, *args, **kwargs)
 
     def on_after_backward(self) -> None:
         """Count the batch, now that its gradients are there."""
-        if not self.facade._runs_own_backward:
+        if not self.hf_trainer._runs_own_backward:
             run = self._training_run
             assert run.unfinished is not None, "a training step came before"
             run.add_loss(*run.unfinished)
@@ -107,7 +107,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step the schedule, unless the optimizer step was skipped or the window is not closed."""
-        if self.facade.accelerator.sync_gradients and not self.facade.accelerator.optimizer_step_was_skipped:
+        if self.hf_trainer.accelerator.sync_gradients and not self.hf_trainer.accelerator.optimizer_step_was_skipped:
             scheduler.step()
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
@@ -119,7 +119,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
 
     @property
     def _training_run(self) -> "TrainingRun":
-        assert self.run is not None, "the facade sets the run before fitting"
+        assert self.run is not None, "the trainer sets the run before fitting"
         return self.run
 
     # Evaluation
@@ -143,7 +143,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
         """Compute the metrics of a prediction; inside a fit, nothing that monitors the fit sees them."""
         assert self.evaluation is not None
         metrics = self.evaluation.finish().metrics or {}
-        if not self.facade.is_in_train:
+        if not self.hf_trainer.is_in_train:
             publish_metrics(self.trainer, metrics)
 
     def on_validation_model_eval(self) -> None:

@@ -1,11 +1,11 @@
 """Lightning's hooks told as Hugging Face's events.
 
-In the order of a step; ``B`` marks this bridge, ``M`` the module, ``F`` a method of the facade:
+In the order of a step; ``B`` marks this bridge, ``M`` the module, ``F`` a method of the trainer:
 
 =============================================  ==============================================================
 Lightning                                      Hugging Face
 =============================================  ==============================================================
-(the facade's constructor)                     F ``on_init_end``
+(the trainer's constructor)                     F ``on_init_end``
 ``configure_optimizers``                       M ``create_optimizer``, ``create_scheduler``
 ``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class EventBridge(Callback):
-    """The callback at index 0: it moves the facade's state before any other Lightning callback looks at it.
+    """The callback at index 0: it moves the trainer's state before any other Lightning callback looks at it.
 
     The step count must not live in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the
     step before.
@@ -95,7 +95,7 @@ class EventBridge(Callback):
         self._agree_on_stopping(trainer)
 
     def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
-        control = self.run.facade.control
+        control = self.run.trainer.control
         stop = control.should_training_stop or trainer.should_stop
         control.should_training_stop = trainer.should_stop = stop
 
@@ -107,7 +107,7 @@ class TrainingRun:
     :mod:`portico.loop.run`; each does what ``transformers.Trainer`` does there and fires its event.
 
     Args:
-        facade: Whose methods and callbacks are called.
+        trainer: Whose methods and callbacks are called.
         loader: Training data.
         plan: Counts of the run.
         checkpoint: Folder of the checkpoint the run goes on from.
@@ -118,7 +118,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        facade: "Trainer",
+        trainer: "Trainer",
         *,
         loader: Any,
         plan: RunPlan,
@@ -127,7 +127,7 @@ class TrainingRun:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> None:
-        self.facade = facade
+        self.trainer = trainer
         self.loader = loader
         self.plan = plan
         self.checkpoint = checkpoint
@@ -149,27 +149,27 @@ class TrainingRun:
     def restore(self) -> None:
         """Bring optimizer, schedule and Lightning's loops to where the checkpoint left them, if there is one."""
         if self.checkpoint is not None:
-            restore_training(self.facade, self.checkpoint, self.plan, self.resume_point)
+            restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
 
     def begin(self) -> None:
         """Start the clock and the sums, then tell the callbacks that training begins."""
-        facade = self.facade
+        trainer = self.trainer
         self.start_time = time.time()
-        facade._initial_num_input_tokens_seen = facade.state.num_input_tokens_seen
-        facade._initial_global_step = facade.state.global_step
-        facade._globalstep_last_logged = facade.state.global_step
+        trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
+        trainer._initial_global_step = trainer.state.global_step
+        trainer._globalstep_last_logged = trainer.state.global_step
         # Summed on the device between two logs, so that a step does not wait for the device.
-        facade._tr_loss = torch.tensor(0.0, device=facade.args.device)
-        facade._total_loss_scalar = 0.0
-        facade.model.zero_grad()
+        trainer._tr_loss = torch.tensor(0.0, device=trainer.args.device)
+        trainer._total_loss_scalar = 0.0
+        trainer.model.zero_grad()
         self._fire("on_train_begin")
-        if facade.args.eval_on_start:
-            facade._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
+        if trainer.args.eval_on_start:
+            trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
 
     def begin_epoch(self, epoch: int) -> None:
         """Enter epoch ``epoch``."""
         self.epoch = epoch
-        self.first_step = self.facade.state.global_step
+        self.first_step = self.trainer.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
         self.grad_norm = None
         self.learning_rate = None
@@ -177,23 +177,23 @@ class TrainingRun:
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches of the current epoch, fetched an accumulation window at a time."""
-        facade, plan = self.facade, self.plan
+        trainer, plan = self.trainer, self.plan
         loader, first_step, late_rng = self._epoch_loader()
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
         batches = iter(loader)
         for update_step in range(first_step, plan.num_update_steps_per_epoch):
-            window, self.num_items_in_batch = facade.get_batch_samples(
-                batches, plan.num_batches_in_window(update_step), facade.args.device
+            window, self.num_items_in_batch = trainer.get_batch_samples(
+                batches, plan.num_batches_in_window(update_step), trainer.args.device
             )
-            facade.current_gradient_accumulation_steps = len(window)
+            trainer.current_gradient_accumulation_steps = len(window)
             if late_rng:
-                facade._load_rng_state(self.checkpoint)
+                trainer._load_rng_state(self.checkpoint)
                 late_rng = False
             for position, batch in enumerate(window, start=1):
                 self.closes_window = position == len(window)
                 yield batch
-                if facade.control.should_epoch_stop or facade.control.should_training_stop:
+                if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
@@ -202,74 +202,74 @@ class TrainingRun:
             return self.loader, 0, False
         skip = self.resume_point.num_batches_to_skip
         if skip == 0:
-            self.facade._load_rng_state(self.checkpoint)
+            self.trainer._load_rng_state(self.checkpoint)
             return self.loader, 0, False
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
     def begin_batch(self, batch_idx: int) -> None:
         """Enter batch ``batch_idx`` of the epoch: the first of a window begins a step."""
         self.num_batches_seen = batch_idx + 1
-        self.facade.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
+        self.trainer.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
             self._fire("on_step_begin")
 
     def add_loss(self, loss: torch.Tensor, inputs: Any) -> None:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
-        facade = self.facade
-        if facade.args.logging_nan_inf_filter and not torch.isfinite(loss):
-            since_log = 1 + facade.state.global_step - facade._globalstep_last_logged
-            facade._tr_loss += facade._tr_loss / since_log
+        trainer = self.trainer
+        if trainer.args.logging_nan_inf_filter and not torch.isfinite(loss):
+            since_log = 1 + trainer.state.global_step - trainer._globalstep_last_logged
+            trainer._tr_loss += trainer._tr_loss / since_log
         else:
-            facade._tr_loss += loss
-        facade.current_flos += float(facade.floating_point_ops(inputs))
-        facade._track_num_input_tokens(inputs)
+            trainer._tr_loss += loss
+        trainer.current_flos += float(trainer.floating_point_ops(inputs))
+        trainer._track_num_input_tokens(inputs)
         self.unfinished = None
 
     def before_optimizer_step(self) -> None:
         """Clip the gradients and measure their norm."""
-        facade = self.facade
-        norm = facade._clip_grad_norm(facade.model) if facade.args.max_grad_norm > 0 else None
-        self.grad_norm = facade._get_grad_norm(facade.model, grad_norm=norm)
+        trainer = self.trainer
+        norm = trainer._clip_grad_norm(trainer.model) if trainer.args.max_grad_norm > 0 else None
+        self.grad_norm = trainer._get_grad_norm(trainer.model, grad_norm=norm)
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
         """Note the learning rate that the step was made with."""
         self._fire("on_optimizer_step")
-        self.learning_rate = self.facade._get_learning_rate()
+        self.learning_rate = self.trainer._get_learning_rate()
 
     def end_batch(self, batch_idx: int) -> None:
         """Close a batch: the last of a window ends a step, which may log, evaluate and save."""
-        facade = self.facade
+        trainer = self.trainer
         if not self.plan.ends_window(batch_idx):
             self._fire("on_substep_end")
             return
-        facade.model.zero_grad()
-        facade.state.global_step += 1
-        facade.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
+        trainer.model.zero_grad()
+        trainer.state.global_step += 1
+        trainer.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
         self._fire("on_step_end")
         self._log_save_evaluate()
 
     def end_epoch(self) -> None:
         """Close the epoch; one without a single batch ends the run."""
-        facade = self.facade
+        trainer = self.trainer
         if self.num_batches_seen == 0:
             logger.warning(
                 "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
                 "set with fewer examples than `max_steps` needs does this.",
                 self.epoch,
-                facade.state.global_step,
-                facade.state.max_steps,
+                trainer.state.global_step,
+                trainer.state.max_steps,
             )
-            facade.control.should_training_stop = True
+            trainer.control.should_training_stop = True
         self._fire("on_epoch_end")
         self._log_save_evaluate()
         self._check_progress()
 
     def _check_progress(self) -> None:
         """Refuse to go on without end over a stream too short for a single step."""
-        control, window = self.facade.control, self.plan.gradient_accumulation_steps
+        control, window = self.trainer.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
-        made_no_step = self.facade.state.global_step == self.first_step and self.num_batches_seen < window
+        made_no_step = self.trainer.state.global_step == self.first_step and self.num_batches_seen < window
         if made_no_step and not is_stopped:
             raise InputError(
                 f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
@@ -279,14 +279,14 @@ class TrainingRun:
 
     def finish(self) -> None:
         """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""
-        self.output = self.facade._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
+        self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self) -> None:
-        facade = self.facade
-        facade._maybe_log_save_evaluate(
-            facade._tr_loss,
+        trainer = self.trainer
+        trainer._maybe_log_save_evaluate(
+            trainer._tr_loss,
             self.grad_norm,
-            facade.model_wrapped,
+            trainer.model_wrapped,
             self.trial,
             self.epoch,
             self.ignore_keys_for_eval,
@@ -295,47 +295,47 @@ class TrainingRun:
         )
 
     def _fire(self, event: str) -> None:
-        facade = self.facade
-        facade.control = getattr(facade.callback_handler, event)(facade.args, facade.state, facade.control)
+        trainer = self.trainer
+        trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def count_run(facade: "Trainer", args: Any, loader: Any) -> RunPlan:
-    """Count the steps of a run of ``facade`` over ``loader``."""
+def count_run(trainer: "Trainer", args: Any, loader: Any) -> RunPlan:
+    """Count the steps of a run of ``trainer`` over ``loader``."""
     num_batches = len(loader) if has_length(loader) else None
     return RunPlan.make(
         max_steps=args.max_steps,
         num_train_epochs=args.num_train_epochs,
         gradient_accumulation_steps=args.gradient_accumulation_steps,
-        total_train_batch_size=facade.get_total_train_batch_size(args),
+        total_train_batch_size=trainer.get_total_train_batch_size(args),
         num_batches=num_batches,
-        num_examples=facade.num_examples(loader) if num_batches else None,
+        num_examples=trainer.num_examples(loader) if num_batches else None,
     )
 
 
-def fresh_state(facade: "Trainer") -> TrainerState:
+def fresh_state(trainer: "Trainer") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
-        is_local_process_zero=facade.is_local_process_zero(),
-        is_world_process_zero=facade.is_world_process_zero(),
-        stateful_callbacks=exportable_callbacks(facade),
+        is_local_process_zero=trainer.is_local_process_zero(),
+        is_world_process_zero=trainer.is_world_process_zero(),
+        stateful_callbacks=exportable_callbacks(trainer),
     )
 
 
-def announce_overruled(facade: "Trainer") -> None:
+def announce_overruled(trainer: "Trainer") -> None:
     """Tell which training arguments give way to others, or to the kind of the training set."""
-    args = facade.args
+    args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
         logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
-    if isinstance(facade.train_dataset, IterableDataset):
+    if isinstance(trainer.train_dataset, IterableDataset):
         logger.info(
             f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
             "which gives its examples in its own order."
         )
 
 
-def announce_training(facade: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
+def announce_training(trainer: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
     """Tell the counts of a training run, and where it goes on if it is resumed."""
-    args, batch_size = facade.args, facade._train_batch_size
+    args, batch_size = trainer.args, trainer._train_batch_size
     logger.info("***** Running training *****")
     logger.info(f"  Num examples = {plan.num_examples:,}")
     logger.info(f"  Num Epochs = {plan.num_train_epochs:,}")
@@ -349,34 +349,34 @@ def announce_training(facade: "Trainer", plan: "RunPlan", resume_point: "ResumeP
     logger.info(f"  Gradient Accumulation steps = {args.gradient_accumulation_steps}")
     logger.info(f"  Total optimization steps = {plan.max_steps:,}")
     logger.info(
-        f"  Number of trainable parameters = {get_model_param_count(facade.model_wrapped, trainable_only=True):,}"
+        f"  Number of trainable parameters = {get_model_param_count(trainer.model_wrapped, trainable_only=True):,}"
     )
     if resume_point is not None:
-        _announce_resuming(facade, resume_point)
+        _announce_resuming(trainer, resume_point)
 
 
-def _announce_resuming(facade: "Trainer", point: "ResumePoint") -> None:
+def _announce_resuming(trainer: "Trainer", point: "ResumePoint") -> None:
     logger.info(
-        f"  Resuming training from checkpoint with epoch {point.epoch} and global step {facade.state.global_step}"
+        f"  Resuming training from checkpoint with epoch {point.epoch} and global step {trainer.state.global_step}"
     )
-    if not facade.args.ignore_data_skip:
+    if not trainer.args.ignore_data_skip:
         logger.info(
             f"  Skipping {point.epoch} epochs and {point.num_batches_to_skip} batches that the checkpoint has seen"
         )
 
 
-def announce_evaluation(facade: "Trainer", loader: Any, description: str, batch_size: int) -> None:
+def announce_evaluation(trainer: "Trainer", loader: Any, description: str, batch_size: int) -> None:
     """Tell the counts of an evaluation or a prediction.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         loader: Batches.
         description: ``"Evaluation"`` or ``"Prediction"``.
         batch_size: Examples in a batch.
     """
     logger.info(f"\n***** Running {description} *****")
     if has_length(loader):
-        logger.info(f"  Num examples = {facade.num_examples(loader)}")
+        logger.info(f"  Num examples = {trainer.num_examples(loader)}")
     else:
         logger.info("  Num examples: Unknown")
     logger.info(f"  Batch size = {batch_size}")

@@ -27,7 +27,7 @@ class AnswerSession(EvaluationSession):
     """Post-processes while the evaluation runs where the post-processing can stream, else when it is over.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         loader: Batches of the features, in their order.
         examples: The examples that the features are windows of.
         features: The features.
@@ -41,7 +41,7 @@ class AnswerSession(EvaluationSession):
 
     def __init__(
         self,
-        facade: "Trainer",
+        trainer: "Trainer",
         loader: Any,
         *,
         examples: Sequence[Mapping[str, Any]],
@@ -52,7 +52,7 @@ class AnswerSession(EvaluationSession):
         **options: Any,
     ) -> None:
         # Answers are wanted whether or not there are metrics of them.
-        super().__init__(facade, loader, **{**options, "prediction_loss_only": None})
+        super().__init__(trainer, loader, **{**options, "prediction_loss_only": None})
         self.examples = examples
         self.features = features
         self.post_process_function = post_process_function
@@ -73,8 +73,8 @@ class AnswerSession(EvaluationSession):
             return
         self.keep_loss(loss)
         # The processes' batches, put together, go on in the order of the features.
-        padded = self.facade.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
-        rows = to_arrays(self.facade.gather_function(padded))
+        padded = self.trainer.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
+        rows = to_arrays(self.trainer.gather_function(padded))
         if not isinstance(rows, tuple | list):
             rows = (rows,)
         # What fills up the last batch of several processes may come along, at its end.
@@ -91,13 +91,13 @@ class AnswerSession(EvaluationSession):
         else:
             answered = self._post_processed(self.whole_output(logits, labels, losses), stage)
         self.on_answered(answered)
-        if self.facade.args.should_save:
-            write_answers(answered, self.facade.args.output_dir, stage, self.file_suffix, parts=self.file_parts)
+        if self.trainer.args.should_save:
+            write_answers(answered, self.trainer.args.output_dir, stage, self.file_suffix, parts=self.file_parts)
         has_references = getattr(answered, "label_ids", None) is not None
-        if self.facade.compute_metrics is None or not has_references:
+        if self.trainer.compute_metrics is None or not has_references:
             return {}
         if self._answer_metrics is None:
-            return self.facade.compute_metrics(answered)
+            return self.trainer.compute_metrics(answered)
         self._answer_metrics.update(_as_scored(answered))
         return self._answer_metrics.compute()
 

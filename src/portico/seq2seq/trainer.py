@@ -163,24 +163,24 @@ def check_seq2seq_arguments(args: Any) -> None:
         )
 
 
-def check_seq2seq_parts(facade: Any, *, generates: bool) -> None:
+def check_seq2seq_parts(trainer: Any, *, generates: bool) -> None:
     """Refuse a model that cannot generate, and generated tokens that cannot be padded.
 
     Args:
-        facade: The trainer.
+        trainer: The trainer.
         generates: Whether its own ``prediction_step`` is in use, which generates and pads.
 
     Raises:
         InputError: Names what is missing and what to set.
     """
-    if not (facade.args.predict_with_generate and generates):
+    if not (trainer.args.predict_with_generate and generates):
         return
-    if not hasattr(facade.model, "generate"):
+    if not hasattr(trainer.model, "generate"):
         raise InputError(
-            f"`predict_with_generate=True`, but {type(facade.model).__name__} has no `generate`; give a model that "
+            f"`predict_with_generate=True`, but {type(trainer.model).__name__} has no `generate`; give a model that "
             "has it, such as one of `AutoModelForSeq2SeqLM`, or leave `predict_with_generate` out."
         )
-    padding_token(facade.processing_class, facade.model)
+    padding_token(trainer.processing_class, trainer.model)
 
 
 class GeneratingMethods(Trainer):

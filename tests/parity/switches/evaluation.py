@@ -16,7 +16,7 @@ def dropout_left_on(patch):
 
     def stay(self):
         start(self)
-        self.facade.model.train()
+        self.trainer.model.train()
 
     patch.setattr(EvaluationSession, "start", stay)
 

@@ -60,11 +60,11 @@ def gradients_zeroed_late(patch):
     end_batch = TrainingRun.end_batch
 
     def keep_gradients(self, batch_idx):
-        self.facade.model.zero_grad = lambda: None
+        self.trainer.model.zero_grad = lambda: None
         try:
             end_batch(self, batch_idx)
         finally:
-            del self.facade.model.zero_grad
+            del self.trainer.model.zero_grad
 
     patch.setattr(TrainingRun, "end_batch", keep_gradients)
     patch.setattr(
@@ -102,7 +102,7 @@ def infinite_losses_counted(patch):
     """A loss that is not finite spoils the mean."""
 
     def add(self, loss, inputs):
-        self.facade._tr_loss += loss
+        self.trainer._tr_loss += loss
         self.unfinished = None
 
     patch.setattr(TrainingRun, "add_loss", add)

@@ -25,10 +25,10 @@ def epoch_not_stopped(patch):
 
 def _unheeding(batches):
     def all_batches(self):
-        control = self.facade.control
+        control = self.trainer.control
         for batch in batches(self):
             yield batch
-            control = self.facade.control
+            control = self.trainer.control
             control.should_epoch_stop = control.should_training_stop = False
 
     return all_batches
@@ -51,7 +51,7 @@ def rng_brought_back_early(patch):
     def early(self):
         loader, first_step, late_rng = open_epoch(self)
         if late_rng:
-            load_rng_state(self.checkpoint, self.facade.args)
+            load_rng_state(self.checkpoint, self.trainer.args)
         return loader, first_step, False
 
     patch.setattr(TrainingRun, "_epoch_loader", early)
@@ -64,7 +64,7 @@ def rng_not_brought_back(patch):
 
 def optimizer_started_anew(patch):
     """The optimizer of a resumed run knows nothing of the run before."""
-    patch.setattr("portico.trainer.load_optimizer_and_scheduler", lambda facade, folder: None)
+    patch.setattr("portico.trainer.load_optimizer_and_scheduler", lambda trainer, folder: None)
 
 
 def other_rng_saved(patch):
@@ -81,7 +81,7 @@ def other_rng_saved(patch):
 
 def callbacks_not_restored(patch):
     """Callbacks of a resumed run start anew."""
-    patch.setattr("portico.trainer.restore_callbacks", lambda facade: None)
+    patch.setattr("portico.trainer.restore_callbacks", lambda trainer: None)
 
 
 def arguments_pickled_as_ours(patch):

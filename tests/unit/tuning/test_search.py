@@ -92,7 +92,7 @@ def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypa
         return data
 
     as_one_of_two(monkeypatch, show, is_first=True)
-    monkeypatch.setattr("portico.hp_search._is_alone", lambda facade: False)
+    monkeypatch.setattr("portico.hp_search._is_alone", lambda trainer: False)
     pruner = optuna.pruners.ThresholdPruner(upper=-1.0)
     trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
     with pytest.raises(ValueError, match="No trials are completed yet"):
