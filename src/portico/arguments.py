@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from portico.deprecated import RetiredArguments, TakesOldNames, with_old_names
+from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
 from portico.distributed.accelerator import forget_unused_state
 from portico.hf_compat import ParallelMode
 
@@ -101,7 +101,9 @@ class LightningPlacement:
 
 @dataclass
 @with_old_names(transformers.TrainingArguments)
-class TrainingArguments(LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=TakesOldNames):
+class TrainingArguments(
+    LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=AcceptsOldNames
+):
     """``transformers.TrainingArguments`` with the fields that choose Lightning's side of a run.
 
     Args:
@@ -114,6 +116,11 @@ class TrainingArguments(LightningPlacement, RetiredArguments, transformers.Train
 
     Arguments of ``transformers`` 4 are taken too, with a warning: :mod:`portico.deprecated`.
     """
+
+    if TYPE_CHECKING:
+        # transformers fills these in when the arguments are made; its annotations allow None.
+        output_dir: str = ""
+        report_to: list[str] = field(default_factory=list)
 
     accelerator: str | None = field(default=None, metadata={"help": "Lightning accelerator."})
     strategy: str | None = field(default=None, metadata={"help": "Lightning strategy."})

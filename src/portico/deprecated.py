@@ -1,4 +1,8 @@
-"""The one warning about an older spelling."""
+"""Everything older that is accepted: spellings of transformers 4 and signatures of overrides written for it.
+
+All of it goes with portico 2, one major version after transformers 5; each use is announced by one warning that names
+today's spelling.
+"""
 
 import argparse
 import dataclasses
@@ -16,6 +20,7 @@ import transformers
 from torch import nn
 
 from portico.errors import InputError, InputTypeError
+from portico.hf_compat import EvalLoopOutput, nested_numpify, rotate_checkpoints, sort_checkpoints
 
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
 
@@ -59,7 +64,7 @@ _UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "war
 _Class = TypeVar("_Class", bound=type)
 
 
-class TakesOldNames(type):
+class AcceptsOldNames(type):
     """Metaclass of training arguments whose constructor takes older names.
 
     A plain ``__init__`` would not do: each dataclass that a user derives gets one of its own.
@@ -355,7 +360,7 @@ def _takes_a_batch(function: Callable[..., Any]) -> bool:
     return True
 
 
-def taking_a_norm_or_none(hook: Callable[..., None]) -> Callable[..., None]:
+def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
     """Make ``hook(self, tr_loss, grad_norm, model, ...)`` callable in the order before there was ``grad_norm``.
 
     That is how overrides for transformers up to 4.37 call it through ``super()``; the present run has the norm.
@@ -405,7 +410,7 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
             setattr(subclass, hook, _called_without(missing, override, names))
 
 
-def leaves_out(hook: Callable[..., Any], argument: str) -> bool:
+def omits_argument(hook: Callable[..., Any], argument: str) -> bool:
     """Tell whether ``hook`` is an older override that is called without ``argument``."""
     return argument in getattr(hook, _MARK, ())
 
@@ -445,6 +450,113 @@ class HfArgumentParser(transformers.HfArgumentParser):
             ValueError: If no dataclass has a key, and ``allow_extra_keys`` is off.
             InputError: If two names of one argument are there and differ.
         """
-        if any(isinstance(kind, TakesOldNames) for kind in self.dataclass_types):
+        if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
             args = present_names(args)
         return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
+
+
+class OlderTrainerNames:
+    """What scripts and subclasses written for transformers 4 call on a trainer; goes with portico 2.
+
+    The flags are read by ``training_step`` overrides copied from transformers 4.31: here mixed precision is
+    Lightning's, so none of them is ever set.
+    """
+
+    # What the trainer has.
+    args: Any
+    state: Any
+    accelerator: Any
+    evaluation_loop: Any
+    init_hf_repo: Any
+
+    do_grad_scaling = False
+    use_apex = False
+    use_cuda_amp = False
+    use_cpu_amp = False
+    sharded_ddp = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The ``processing_class``."""
+        warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
+        return self.processing_class
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
+        self.processing_class = tokenizer
+
+    def prediction_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Run ``evaluation_loop``; a subclass that overrides this sets ``use_legacy_prediction_loop=True``."""
+        warn_of_old_name("Trainer.prediction_loop", "Trainer.evaluation_loop")
+        return self.evaluation_loop(
+            dataloader,
+            description,
+            prediction_loss_only=prediction_loss_only,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+
+    @property
+    def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
+        """The loop that ``evaluate`` and ``predict`` run."""
+        wants_old_loop = getattr(self.args, "use_legacy_prediction_loop", False)
+        is_overridden = type(self).prediction_loop is not OlderTrainerNames.prediction_loop
+        return self.prediction_loop if wants_old_loop and is_overridden else self.evaluation_loop
+
+    def init_git_repo(self, at_init: bool = False) -> None:
+        """Make the repository on the hub; there is no local clone any more."""
+        warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
+        self.init_hf_repo()
+
+    def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
+        return None if tensors is None else self.accelerator.gather(tensors)
+
+    def _pad_across_processes(self, tensor: Any, pad_index: int = -100) -> Any:
+        return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
+
+    def _gather_and_numpify(self, tensors: Any, name: str) -> Any:
+        return None if tensors is None else nested_numpify(self._nested_gather(tensors, name))
+
+    def _sorted_checkpoints(
+        self, output_dir: str | None = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
+    ) -> list[str]:
+        checkpoints: list[str] = sort_checkpoints(
+            output_dir=output_dir or self.args.output_dir,
+            checkpoint_prefix=checkpoint_prefix,
+            use_mtime=use_mtime,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+        )
+        return checkpoints
+
+    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
+        rotate_checkpoints(
+            output_dir=output_dir or self.args.output_dir,
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=use_mtime,
+        )
+
+
+def newer_processing_class(processing_class: Any, tokenizer: Any) -> Any:
+    """Return what takes the place of ``tokenizer``, the older spelling of ``processing_class``.
+
+    Raises:
+        InputError: If both are given and differ.
+    """
+    if tokenizer is None:
+        return processing_class
+    warn_of_old_name("tokenizer", "processing_class")
+    if processing_class is not None and processing_class is not tokenizer:
+        raise InputError(
+            "`processing_class` and `tokenizer` are two spellings of one argument, and different objects were given; "
+            "give `processing_class` alone."
+        )
+    return tokenizer

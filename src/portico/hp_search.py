@@ -15,12 +15,13 @@ from transformers import is_optuna_available, is_ray_tune_available, is_wandb_av
 from typing_extensions import override
 
 from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
-from portico.distributed.processes import ending_together
+from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import (
     PREFIX_CHECKPOINT_DIR,
     BestRun,
     HPSearchBackend,
+    default_compute_objective,
     default_hp_space_optuna,
     default_hp_space_ray,
     default_hp_space_wandb,
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 def release_model(trainer: "Trainer") -> None:
     """Forget the model and what was made for it, since the next trial makes its own, and empty the device's cache."""
     handler = trainer.callback_handler
-    trainer.model = trainer.model_wrapped = handler.model = None
+    trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
     trainer.optimizer = handler.optimizer = None
     trainer.lr_scheduler = handler.lr_scheduler = None
-    trainer.module.take(None)
+    trainer.module.set_model(None)
     release_memory()
 
 
@@ -172,7 +173,7 @@ def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
         trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
 
     # After a failure nobody is left to be told: the others failed alike, or are ended.
-    with ending_together():
+    with kill_children_on_error():
         yield share
         trainer.accelerator.from_first_process(None)
 
@@ -413,3 +414,54 @@ def installed_backend(name: Any = None) -> SearchBackend:
             "%d hyperparameter search backends available. Using %s as the default.", len(available), available[0].name
         )
     return available[0]
+
+
+def search(
+    trainer: "Trainer",
+    *,
+    hp_space: Callable[[Any], dict[str, Any]] | None,
+    compute_objective: Callable[[dict[str, float]], Any] | None,
+    n_trials: int,
+    direction: str | list[str],
+    backend: str | HPSearchBackend | None,
+    hp_name: Callable[[Any], str] | None,
+    options: dict[str, Any],
+) -> BestRun | list[BestRun] | None:
+    """Run a search over the training arguments of ``trainer`` (see ``Trainer.hyperparameter_search``)."""
+    chosen = installed_backend(backend)
+    if trainer.model_init is None:
+        raise InputRuntimeError(
+            "To use hyperparameter search, you need to pass your model through a model_init function."
+        )
+    directions = checked_directions(direction)
+    if isinstance(direction, list) and not chosen.takes_several_directions:
+        raise InputError(
+            f"`direction={direction!r}` is a list, but {chosen.name} optimises one objective; set `direction` to "
+            "'minimize' or 'maximize', or `backend` to 'optuna'."
+        )
+    if trainer.args.world_size > 1 and not chosen.spans_processes:
+        raise InputError(
+            f"The run is placed on {trainer.args.world_size} processes, and {chosen.name} trains each trial on one; "
+            "set `backend='optuna'`, or `devices=1` and start one process."
+        )
+    trainer.hp_search_backend = HPSearchBackend(chosen.name)
+    trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
+    trainer.hp_name = hp_name
+    trainer.compute_objective = FiniteObjective(compute_objective or default_compute_objective, directions)
+    try:
+        best: BestRun | list[BestRun] | None = chosen.run(trainer, n_trials, direction, **options)
+    finally:
+        trainer.hp_search_backend = None
+    return best
+
+
+def apply_trial(trainer: "Trainer", trial: Any) -> None:
+    """Give the training arguments of ``trainer`` the values that ``trial`` chooses, in the type they had."""
+    for name, value in search_backend(trainer.hp_search_backend).hyperparameters(trainer, trial).items():
+        if not hasattr(trainer.args, name):
+            logger.warning(
+                f"The hyperparameter `{name}` is not a field of `TrainingArguments`; only `model_init` sees it."
+            )
+            continue
+        present = getattr(trainer.args, name)
+        setattr(trainer.args, name, value if present is None else type(present)(value))

@@ -173,3 +173,36 @@ def _model_files(checkpoint: Path) -> list[str]:
             shards = json.loads((checkpoint / index).read_text(encoding="utf-8"))["weight_map"]
             names += [index, *sorted(set(shards.values()))]
     return [*names, *_ADAPTER_FILES] if is_peft_available() else names
+
+
+def push(
+    trainer: "Trainer",
+    *,
+    commit_message: str | None,
+    blocking: bool,
+    token: str | None,
+    revision: str | None,
+    private: bool | None,
+    card: dict[str, Any],
+) -> Any:
+    """Save the model, write its card and upload the output folder (see ``Trainer.push_to_hub``)."""
+    args = trainer.args
+    model_name = card.pop("model_name", None)
+    if model_name is None and args.should_save:
+        model_name = (args.hub_model_id or Path(args.output_dir).name).split("/")[-1]
+    if trainer.hub_model_id is None:
+        trainer.init_hf_repo(token=token, private=private)
+    trainer.save_model(_internal_call=True)
+    if not trainer.is_world_process_zero():
+        return None
+    own_tags: Any = getattr(trainer.model, "model_tags", None)
+    if own_tags is not None:
+        card["tags"] = _with_tags(card.get("tags", []), own_tags)
+    trainer.create_model_card(model_name=model_name, **card)
+    trainer._finish_current_push()
+    return upload_run(trainer, commit_message=commit_message, token=token, revision=revision, blocking=blocking)
+
+
+def _with_tags(tags: str | list[str], more: list[str]) -> list[str]:
+    known = [tags] if isinstance(tags, str) else tags
+    return known + [tag for tag in more if tag not in known]

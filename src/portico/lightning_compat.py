@@ -30,7 +30,7 @@ from typing_extensions import override
 CHECKED_VERSION = "2.6"
 
 
-class UndividedLoss(ClosureResult):
+class UnnormalizedLoss(ClosureResult):
     """A training step's result whose loss is taken as it is.
 
     Lightning divides by ``accumulate_grad_batches`` always; the trainer has divided by the real number of batches in
@@ -50,17 +50,17 @@ class UndividedLoss(ClosureResult):
             self.loss = self.closure_loss.detach()
 
 
-def take_losses_undivided(trainer: pl.Trainer) -> None:
+def keep_loss_scale(trainer: pl.Trainer) -> None:
     """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
-    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UndividedLoss
+    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UnnormalizedLoss
 
 
-def leave_signals_alone(trainer: pl.Trainer) -> None:
+def disable_sigterm_handler(trainer: pl.Trainer) -> None:
     """Keep ``trainer`` from handling SIGTERM, which would end a run before a handler of the user could save it."""
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
 
-def end_at_batches_alone(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
+def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
     """Make a process that is asked to terminate leave ``trainer`` before its next batch, by itself.
 
     Lightning's processes agree on it: by a broadcast before every batch, and another one inside the signal handler,
@@ -84,22 +84,22 @@ def end_at_batches_alone(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = leave_if_asked  # type: ignore[method-assign]
 
 
-def runs_script_again(strategy: Any) -> bool:
+def relaunches_script(strategy: Any) -> bool:
     """Tell whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
     return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
 
 
-def makes_workers(strategy: Any) -> bool:
+def launches_workers(strategy: Any) -> bool:
     """Tell whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
     return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
 
 
 def forks_workers(strategy: Any) -> bool:
     """Tell whether the workers of ``strategy`` begin as copies of this process."""
-    return makes_workers(strategy) and strategy.launcher._start_method == "fork"
+    return launches_workers(strategy) and strategy.launcher._start_method == "fork"
 
 
-def run_without_launcher(strategy: Any) -> None:
+def drop_launcher(strategy: Any) -> None:
     """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
     strategy._launcher = None
 
@@ -185,7 +185,7 @@ def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def keeping_gradients(module: pl.LightningModule) -> Iterator[None]:
+def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
     """Keep Lightning from zeroing the gradients of ``module`` before it evaluates: their user may not be done."""
     module.__dict__["zero_grad"] = lambda set_to_none=True: None
     try:
@@ -227,7 +227,7 @@ def _all_counts(value: int) -> dict[str, int]:
     return {"ready": value, "started": value, "processed": value, "completed": value}
 
 
-class Unprofiled(Profiler):
+class NullProfiler(Profiler):
     """A profiler that measures nothing, without the generator that Lightning's own makes for every hook."""
 
     _nothing: AbstractContextManager[None] = nullcontext()
@@ -246,7 +246,7 @@ class Unprofiled(Profiler):
         return self._nothing
 
 
-class QuickHookNames:
+class FastHookName:
     """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -256,7 +256,7 @@ class QuickHookNames:
             super().__setattr__(name, value)
 
 
-class BatchesInPlace:
+class NoBatchTransfer:
     """Takes batches as they come: the loaders and ``_prepare_inputs`` have moved them to the device, or will."""
 
     def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
@@ -268,7 +268,7 @@ class BatchesInPlace:
         return batch
 
 
-def pass_batches_directly(trainer: pl.Trainer) -> None:
+def skip_step_signature(trainer: pl.Trainer) -> None:
     """Keep ``trainer`` from inspecting the signature of our ``training_step`` at every batch."""
 
     def step_arguments(kwargs: Any, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
@@ -306,7 +306,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 @contextmanager
-def exiting_on_termination(trainer: pl.Trainer) -> Iterator[None]:
+def exit_on_sigterm(trainer: pl.Trainer) -> Iterator[None]:
     """End the process as the signal would have, if it came while a loop of ``trainer`` ran.
 
     Lightning only notes the signal, asks between two batches whether it came (not after the last one), and then exits

@@ -26,7 +26,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def with_batches_that_fit(train: Callable[[int], Result], batch_size: int) -> Result:
+def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) -> Result:
     """Call ``train`` with ``batch_size``, and with a tenth less each time that memory runs out.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the trainer reads off a model: its labels, and how its loss wants to be scaled."""
+"""What a trainer is set up with: traits of the model, what arguments change about it, and built-in callbacks."""
 
 import inspect
 import logging
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
-from transformers import TrainerCallback
+from transformers import ProgressCallback, TrainerCallback
 
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import (
@@ -27,6 +27,7 @@ from portico.hf_compat import (
     deactivate_neftune,
     find_labels,
     get_reporting_integration_callbacks,
+    is_in_notebook,
     unwrap_peft_model,
 )
 
@@ -192,3 +193,12 @@ def termination_callbacks(trainer: Any) -> list[TrainerCallback]:
     callback = JITCheckpointCallback()
     callback.set_trainer(trainer)
     return [callback]
+
+
+def progress_callback() -> type[TrainerCallback]:
+    """Return the progress bar of transformers: a table in a notebook, else a line in the terminal."""
+    if is_in_notebook():
+        from portico.hf_compat import NotebookProgressCallback
+
+        return NotebookProgressCallback
+    return ProgressCallback

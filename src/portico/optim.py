@@ -1,16 +1,26 @@
-"""Optimizers that update one parameter after the other."""
+"""Optimizers and learning-rate schedules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from transformers import GreedyLR
+from transformers import GreedyLR, get_scheduler
 
-from portico.hf_compat import LayerWiseDummyOptimizer, get_parameter_names, is_optimizer_factory
+from portico.errors import InputError, InputTypeError, MissingPackageError
+from portico.hf_compat import (
+    LayerWiseDummyOptimizer,
+    get_parameter_names,
+    is_optimizer_factory,
+    optimizer_cls_and_kwargs,
+)
+
+if TYPE_CHECKING:
+    from portico.annotations import Scheduler
+    from portico.arguments import TrainingArguments
 
 
 class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
@@ -139,3 +149,66 @@ def learning_rate(optimizer: Any, scheduler: Any) -> float:
     else:
         rate = scheduler.get_last_lr()[0]
     return rate.item() if isinstance(rate, torch.Tensor) else rate
+
+
+def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+    """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments.
+
+    Raises:
+        InputError: If its package is missing (an ``ImportError`` too), or other arguments do not fit it.
+    """
+    _check_optimizer_options(args.optim_args)
+    try:
+        return optimizer_cls_and_kwargs(args, model)
+    except ImportError as error:
+        raise MissingPackageError(_unusable_optimizer(args, error)) from error
+    except ValueError as error:
+        raise InputError(_unusable_optimizer(args, error)) from error
+
+
+def make_scheduler(
+    args: "TrainingArguments", optimizer: torch.optim.Optimizer | None, num_training_steps: int
+) -> "Scheduler":
+    """Return the schedule that ``args.lr_scheduler_type`` names.
+
+    Raises:
+        InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
+    """
+    try:
+        made: Any = get_scheduler
+        scheduler: Scheduler = made(
+            args.lr_scheduler_type,
+            optimizer=optimizer,
+            num_warmup_steps=args.get_warmup_steps(num_training_steps),
+            num_training_steps=num_training_steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (TypeError, ValueError) as error:
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        raise kind(_unusable_schedule(args, error)) from error
+    return scheduler
+
+
+def _check_optimizer_options(options: str | None) -> None:
+    parts = [part for part in (options or "").replace(" ", "").split(",") if part.count("=") != 1]
+    if options and parts:
+        raise InputError(
+            f"`optim_args={options!r}` has the part {parts[0]!r}, which is not of the form `name=value`; separate the "
+            "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
+        )
+
+
+def _unusable_optimizer(args: "TrainingArguments", error: Exception) -> str:
+    options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
+    name = getattr(args.optim, "value", args.optim)
+    reason = str(error).rstrip(".")
+    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set `optim` to another name, as 'adamw_torch'."
+
+
+def _unusable_schedule(args: "TrainingArguments", error: Exception) -> str:
+    name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    reason = str(error).rstrip(".")
+    return (
+        f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
+        f"{reason}. Set `lr_scheduler_kwargs` to what this schedule takes, or choose another one."
+    )

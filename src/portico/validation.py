@@ -88,8 +88,9 @@ def check_parts(trainer: "Trainer") -> None:
     args = trainer.args
     check_metrics(trainer.compute_metrics, args)
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
+        strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
         raise InputError(
-            f"`eval_strategy={args.eval_strategy.value!r}` asks for evaluations, but there is no `eval_dataset`; "
+            f"`eval_strategy={strategy!r}` asks for evaluations, but there is no `eval_dataset`; "
             "give one to the trainer, or set `eval_strategy='no'`."
         )
     if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
@@ -259,7 +260,7 @@ WITHOUT_EFFECT = {
 }
 
 
-def announce_without_effect(args: Any) -> None:
+def warn_about_ignored_arguments(args: Any) -> None:
     """Log a line for each training argument that differs from its default and does nothing here."""
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
@@ -267,7 +268,7 @@ def announce_without_effect(args: Any) -> None:
             logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
 
 
-def taken_arguments(args: Any) -> Any:
+def prepare_arguments(args: Any) -> Any:
     """Return ``args`` as the trainer uses them: placed by Lightning, checked, with what they set applied.
 
     Args:
@@ -285,6 +286,6 @@ def taken_arguments(args: Any) -> Any:
     apply_accelerator_settings(args)
     check_numbers(args)
     apply_log_level(args)
-    announce_without_effect(args)
+    warn_about_ignored_arguments(args)
     check_requirements(args)
     return args

@@ -16,7 +16,7 @@ from datasets import Dataset as ArrowDataset
 
 import portico
 from parity.peers import ToyDataset, assert_identical, run, untimed
-from portico.field_effects import TREATMENTS
+from portico.field_effects import EFFECTS
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
@@ -261,7 +261,7 @@ def test_what_tensorboard_is_given_can_be_read_back(tmp_path):
 def test_every_field_with_an_effect_is_in_a_scenario():
     covered = {name for scenario in SCENARIOS.values() for name in scenario}
     elsewhere = {name for names in ELSEWHERE.values() for name in names.split()}
-    effective = {name for name, treatment in TREATMENTS.items() if treatment.has_effect}
+    effective = EFFECTS.keys()
     assert sorted(effective - covered - elsewhere) == [], "set these fields in a scenario"
     assert sorted(covered & elsewhere) == []
 

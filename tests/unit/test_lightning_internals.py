@@ -7,7 +7,7 @@ import torch
 
 from portico import lightning_compat as lightning_internals
 from portico.data.datamodule import TrainFeed
-from portico.lightning_compat import UndividedLoss, continue_from, end_epoch_after, publish_metrics, quiet_lightning
+from portico.lightning_compat import UnnormalizedLoss, continue_from, end_epoch_after, publish_metrics, quiet_lightning
 from unit.toy import toy_trainer
 
 
@@ -26,12 +26,12 @@ def trainer():
 
 def test_a_loss_is_taken_as_it_is():
     loss = torch.tensor(3.0, requires_grad=True)
-    assert UndividedLoss.from_training_step_output(loss, normalize=4).closure_loss == 3.0
+    assert UnnormalizedLoss.from_training_step_output(loss, normalize=4).closure_loss == 3.0
 
 
 def test_every_run_takes_losses_as_they_are(tmp_path):
     loop = toy_trainer(tmp_path).lightning_trainer.fit_loop.epoch_loop
-    assert loop.automatic_optimization.output_result_cls is UndividedLoss
+    assert loop.automatic_optimization.output_result_cls is UnnormalizedLoss
 
 
 @pytest.mark.parametrize("batches", [0, 3])

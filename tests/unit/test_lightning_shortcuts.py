@@ -3,12 +3,12 @@ import inspect
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler
 
-from portico.lightning_compat import UndividedLoss, Unprofiled
+from portico.lightning_compat import NullProfiler, UnnormalizedLoss
 from unit.toy import toy_trainer
 
 
 def test_contexts_of_the_empty_profiler_may_be_nested():
-    profiler = Unprofiled()
+    profiler = NullProfiler()
     with profiler.profile("outer"), profiler.profile("inner"):
         profiler.start("action")
         profiler.stop("action")
@@ -16,9 +16,9 @@ def test_contexts_of_the_empty_profiler_may_be_nested():
 
 
 def test_the_empty_profiler_takes_the_place_of_lightnings_own(tmp_path):
-    assert isinstance(toy_trainer(tmp_path).lightning_trainer.profiler, Unprofiled)
+    assert isinstance(toy_trainer(tmp_path).lightning_trainer.profiler, NullProfiler)
     for name in ("start", "stop"):
-        theirs, ours = (getattr(profiler, name) for profiler in (PassThroughProfiler, Unprofiled))
+        theirs, ours = (getattr(profiler, name) for profiler in (PassThroughProfiler, NullProfiler))
         assert inspect.signature(ours) == inspect.signature(theirs)
 
 
@@ -46,6 +46,6 @@ def _remembering(get_batch_samples, given):
 
 def test_a_loss_gets_no_operation_of_its_own():
     loss = torch.tensor(3.0, requires_grad=True) * 2
-    result = UndividedLoss.from_training_step_output(loss, normalize=1)
+    result = UnnormalizedLoss.from_training_step_output(loss, normalize=1)
     assert result.closure_loss is loss
     assert not result.loss.requires_grad

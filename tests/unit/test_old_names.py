@@ -64,11 +64,6 @@ def test_a_repository_is_made_under_the_older_name(tmp_path, monkeypatch):
     assert made == ["toy"]
 
 
-def test_the_first_process_has_an_older_name(tmp_path):
-    with pytest.warns(FutureWarning, match="is_local_process_zero"):
-        assert toy_trainer(tmp_path).is_local_master()
-
-
 def test_tensors_of_all_processes_are_gathered(tmp_path):
     trainer, tensor = toy_trainer(tmp_path), torch.ones(2, 3)
     assert trainer._nested_gather(None) is None

@@ -88,7 +88,7 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return stored
 
 
-def announce_mismatch(model: nn.Module, result: Any) -> None:
+def warn_about_key_mismatch(model: nn.Module, result: Any) -> None:
     """Tell which weights of ``model`` a checkpoint lacks, and which of its own the model does not know.
 
     Args:

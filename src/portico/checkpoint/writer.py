@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerControl, TrainerState
 
 from portico.arguments import as_transformers_arguments
-from portico.hf_compat import ExportableState, logger
+from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer
@@ -79,6 +79,16 @@ def save_arguments(args: Any, folder: str) -> None:
 def gradient_scaler(trainer: "Trainer") -> Any:
     """Return the gradient scaler of the run's precision, if it has one."""
     return getattr(trainer.lightning_trainer.strategy.precision_plugin, "scaler", None)
+
+
+def delete_all_but_best(run_folder: str, best: str | None) -> None:
+    """Delete every checkpoint but ``best``, as transformers does at the end of a run with ``save_total_limit=1``."""
+    if best is None:
+        return
+    for checkpoint in sort_checkpoints(output_dir=run_folder, best_model_checkpoint=best):
+        if not Path(checkpoint).samefile(best):
+            logger.info(f"Deleting older checkpoint [{checkpoint}] due to args.save_total_limit")
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 @contextmanager

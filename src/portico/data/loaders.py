@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
+from portico.data.samplers import SeedableRandomSampler, SkipBatchSampler
 from portico.data.sharding import (
     BatchSamplerShard,
     IterableDatasetShard,
-    SeededRandomSampler,
-    SkipBatchSampler,
     check_split,
 )
 from portico.errors import InputError
@@ -405,8 +404,8 @@ def _own_examples(loader: "DataLoader[Any]", sharing: DataLoaderConfig) -> Any:
 def _seed_order(batches: Any, sharing: DataLoaderConfig) -> None:
     """Make the random order of ``batches``, if they have one, depend on a seed and the epoch alone."""
     sampler = getattr(batches, "sampler", None)
-    if sharing.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeededRandomSampler):
-        batches.sampler = SeededRandomSampler.like(sampler, sharing.data_seed)
+    if sharing.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
+        batches.sampler = SeedableRandomSampler.like(sampler, sharing.data_seed)
 
 
 def _shared_generator(loader: "DataLoader[Any]", batches: Any, sharing: DataLoaderConfig) -> torch.Generator | None:

@@ -18,7 +18,7 @@ from portico.data.loaders import DataLoaderConfig, LookAheadLoader, prepare_load
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig
-from portico.lightning_compat import makes_workers
+from portico.lightning_compat import launches_workers
 from portico.tree import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def accelerator_settings(args: Any) -> dict[str, Any]:
     return {**_FIELDS, **given}
 
 
-def sharing_options(args: Any) -> dict[str, Any]:
+def dataloader_config(args: Any) -> dict[str, Any]:
     """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` gives."""
     settings = accelerator_settings(args)
     options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
@@ -129,7 +129,7 @@ class ProcessGroup:
     def num_processes(self) -> int:
         """Processes of the run; where each call has workers of its own, this one is alone between the calls."""
         strategy = self._strategy()
-        return 1 if makes_workers(strategy) else int(getattr(strategy, "world_size", 1))
+        return 1 if launches_workers(strategy) else int(getattr(strategy, "world_size", 1))
 
     @property
     def process_index(self) -> int:

@@ -21,7 +21,7 @@ _CASTS = "_casts_to_mixed_precision"
 
 
 @contextmanager
-def casting_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
+def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
     """Make the forward of ``model`` run in the mixed precision of ``strategy`` and return ``float32``, for a while.
 
     Lightning casts whole steps, the user's loss included; there a loss would be computed in half precision. Nothing
@@ -61,7 +61,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
     return cast
 
 
-def uncast(strategy: "Strategy") -> AbstractContextManager[Any]:
+def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
     """Return a context that lifts the cast which Lightning lays around a whole step."""
     plugin = strategy.precision_plugin
     if isinstance(plugin, MixedPrecision):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
-from portico.lightning_compat import forks_workers, makes_workers, quiet_lightning, runs_script_again
+from portico.lightning_compat import forks_workers, launches_workers, quiet_lightning, relaunches_script
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What this process started; the launchers that know it are given up with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
-_is_ending_together = False
+_kills_children_on_error = False
 
 
 def connect(strategy: Any) -> None:
@@ -29,10 +29,10 @@ def connect(strategy: Any) -> None:
     A strategy that runs the script once more for each process (``"ddp"``) does so at the first thing they do together;
     ``torchrun`` and clusters have started them all.
     """
-    if getattr(strategy, "world_size", 1) == 1 or makes_workers(strategy) or torch.distributed.is_initialized():
+    if getattr(strategy, "world_size", 1) == 1 or launches_workers(strategy) or torch.distributed.is_initialized():
         return
     with quiet_lightning():
-        if runs_script_again(strategy):
+        if relaunches_script(strategy):
             strategy.launcher.launch(strategy.setup_environment)
             _children.extend(strategy.launcher.procs)
         else:
@@ -62,26 +62,26 @@ def disconnect() -> None:
 
 
 @contextmanager
-def ending_together() -> Iterator[None]:
+def kill_children_on_error() -> Iterator[None]:
     """End the processes that this one started when the block fails: they would wait for it for ever.
 
     Of nested blocks the outermost does: what fails inside it in all processes alike may be survived there.
     """
-    global _is_ending_together
-    if _is_ending_together:
+    global _kills_children_on_error
+    if _kills_children_on_error:
         yield
         return
-    _is_ending_together = True
+    _kills_children_on_error = True
     try:
         yield
     except BaseException:
-        end_children()
+        kill_children()
         raise
     finally:
-        _is_ending_together = False
+        _kills_children_on_error = False
 
 
-def end_children() -> None:
+def kill_children() -> None:
     """Kill the processes that this one started; a politer signal does not reach one that waits for another."""
     while _children:
         _children.pop().kill()
@@ -116,7 +116,7 @@ def inside_worker() -> bool:
     return _inside_worker
 
 
-def in_every_process(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
+def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
     """Make a method of the trainer run in workers, where the strategy makes them for each call.
 
     Their first process sends back the result, the model's weights and the attributes that ``_carried_from_workers``
@@ -125,7 +125,7 @@ def in_every_process(method: Callable[Concatenate[F, P], R]) -> Callable[Concate
 
     @wraps(method)
     def run(trainer: F, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not makes_workers(trainer.lightning_trainer.strategy):
+        if not launches_workers(trainer.lightning_trainer.strategy):
             return method(trainer, *args, **kwargs)
         return _run_in_workers(trainer, run, args, kwargs)
 

@@ -67,7 +67,7 @@ class ModelDDPStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         module: Any = self.lightning_module
         self.wrapped_model = self._setup_model(module.model)
-        module.take_wrapped(self.wrapped_model)
+        module.set_wrapped_model(self.wrapped_model)
 
     @override
     @contextmanager

@@ -8,19 +8,19 @@ import torch
 from transformers import EvalPrediction
 
 from portico.data.datamodule import EvaluationFeed
-from portico.distributed.processes import connect, ending_together
+from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
 from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
 from portico.lightning_compat import (
     evaluate_inside,
-    exiting_on_termination,
+    exit_on_sigterm,
     has_data,
-    keeping_gradients,
+    keep_gradients,
     quiet_lightning,
 )
 from portico.loop.metrics import batch_metrics
-from portico.loop.outputs import BatchList, JoinedArrays
-from portico.loop.run import announce_evaluation
+from portico.loop.outputs import OutputBuffer, OutputList
+from portico.loop.run import log_evaluation_start
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer
@@ -71,7 +71,7 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         trainer = self.trainer
-        announce_evaluation(trainer, self.loader, self.description, self.batch_size)
+        log_evaluation_start(trainer, self.loader, self.description, self.batch_size)
         self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
         self.model.eval()
         if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):
@@ -131,7 +131,8 @@ class EvaluationSession:
             return self.stream.compute()
         if trainer.compute_metrics is None or logits is None or labels is None:
             return {}
-        metrics = trainer.compute_metrics(self._prediction(logits, labels, losses, inputs))
+        function: Any = trainer.compute_metrics
+        metrics = function(self._prediction(logits, labels, losses, inputs))
         if not isinstance(metrics, Mapping):
             raise InputTypeError(
                 f"`compute_metrics` returned {str(metrics)[:80]!r} ({type(metrics).__name__}); let it return a dict "
@@ -141,12 +142,13 @@ class EvaluationSession:
 
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""
-        dataset = getattr(self.loader, "dataset", None)
+        loader: Any = self.loader
+        dataset = getattr(loader, "dataset", None)
         known = 0
         if has_length(dataset):
             known = len(dataset)
         elif has_length(self.loader):
-            known = self.trainer.num_examples(self.loader)
+            known = self.trainer.num_examples(loader)
         return known or self.num_observed_examples
 
     def _gather_main_input(self, inputs: Any) -> Any:
@@ -167,13 +169,13 @@ class EvaluationSession:
             labels = trainer.gather_function(labels)
         return logits, labels
 
-    def _arrays(self) -> JoinedArrays | BatchList:
+    def _arrays(self) -> OutputBuffer | OutputList:
         args = self.trainer.args
         if not args.eval_do_concat_batches:
-            return BatchList(move_every=args.eval_accumulation_steps)
+            return OutputList(move_every=args.eval_accumulation_steps)
         dataset = getattr(self.loader, "dataset", None)
         num_rows = len(dataset) if has_length(dataset) else None
-        return JoinedArrays(move_every=args.eval_accumulation_steps, num_rows=num_rows)
+        return OutputBuffer(move_every=args.eval_accumulation_steps, num_rows=num_rows)
 
     def _prediction(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> EvalPrediction:
         wanted = self.trainer.args.include_for_metrics
@@ -222,10 +224,10 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             evaluate_inside(pl_trainer, feed, predicts=predicts)
         else:
             with (
-                ending_together(),
+                kill_children_on_error(),
                 quiet_lightning(),
-                keeping_gradients(module),
-                exiting_on_termination(pl_trainer),
+                keep_gradients(module),
+                exit_on_sigterm(pl_trainer),
             ):
                 connect(pl_trainer.strategy)
                 run = pl_trainer.test if predicts else pl_trainer.validate

@@ -27,7 +27,7 @@ class BatchMetrics(ABC):
         """Return the metrics by name, none when there was no batch."""
 
 
-class FunctionOfBatches(BatchMetrics):
+class BatchedComputeMetrics(BatchMetrics):
     """A ``compute_metrics`` that keeps its own count, as ``batch_eval_metrics`` asks for.
 
     Args:
@@ -143,7 +143,7 @@ def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> Batch
     """
     if is_torch_metrics(compute_metrics):
         return TorchMetrics(compute_metrics, own=nested)
-    return FunctionOfBatches(compute_metrics) if batched and compute_metrics is not None else None
+    return BatchedComputeMetrics(compute_metrics) if batched and compute_metrics is not None else None
 
 
 def check_metrics(compute_metrics: Any, args: Any) -> None:

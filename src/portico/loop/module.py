@@ -1,4 +1,4 @@
-"""The ``LightningModule`` under the trainer: it says *when*; the trainer's methods, which users override, say *what*."""
+"""The ``LightningModule`` under the trainer: it decides *when*; the methods that users override decide *what*."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -7,8 +7,8 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from portico.distributed.precision import uncast
-from portico.lightning_compat import BatchesInPlace, QuickHookNames, publish_metrics, skip_lightning_backward
+from portico.distributed.precision import without_autocast
+from portico.lightning_compat import FastHookName, NoBatchTransfer, publish_metrics, skip_lightning_backward
 from portico.optim import scheduler_config, updates_in_backward
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
+class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
 
     Args:
@@ -32,12 +32,12 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
         self.run: TrainingRun | None = None
         self.evaluation: EvaluationSession | None = None
 
-    def take(self, model: nn.Module) -> None:
+    def set_model(self, model: nn.Module | None) -> None:
         """Hold ``model``, which the user may have put in place of the first one."""
         if self.model is not model:
-            self.model = model
+            self.model = model  # type: ignore[assignment]  # None: a search released the model of its last trial
 
-    def take_wrapped(self, wrapped: nn.Module) -> None:
+    def set_wrapped_model(self, wrapped: nn.Module) -> None:
         """Train through ``wrapped``, which the strategy has put around the model."""
         self.hf_trainer.model_wrapped = wrapped
 
@@ -65,7 +65,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Return the loss that Lightning differentiates, or the finished loss where the trainer differentiated it."""
         run = self._training_run
-        with uncast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
         if self.hf_trainer._runs_own_backward:
             run.add_loss(loss, batch)
@@ -127,7 +127,7 @@ class TrainerModule(QuickHookNames, BatchesInPlace, pl.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Take one batch of an evaluation."""
         assert self.evaluation is not None
-        with uncast(self.trainer.strategy):
+        with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:

@@ -196,7 +196,7 @@ class Column:
                 num_rows -= moved
 
 
-class JoinedArrays:
+class OutputBuffer:
     """Nested tensors of many batches that become nested arrays of the whole set.
 
     Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
@@ -248,7 +248,7 @@ class JoinedArrays:
         return map_tensors(lambda _: next(arrays), form)
 
 
-class BatchList:
+class OutputList:
     """Nested tensors of many batches that become a list of nested arrays, an entry per batch.
 
     Args:

@@ -1,16 +1,42 @@
-"""Lightning's hooks told as Hugging Face's events.
+"""One training run: the loop, the event table, the state of the run and the ``lightning.Trainer`` that runs it.
 
-In the order of a step; ``B`` marks this bridge, ``M`` the module, ``F`` a method of the trainer:
+The loop, with the events of ``transformers.Trainer`` marked::
+
+    trainer = Trainer(...)                                    # on_init_end
+    trainer.train():
+        on_train_begin                                        # then eval_on_start
+        for epoch in epochs:
+            on_epoch_begin
+            for window in accumulation windows of the epoch:  # labels of the whole window are counted first
+                on_step_begin
+                for batch in window:
+                    loss = trainer.training_step(batch)       # compute_loss
+                    loss.backward()                           # loss sum, operations and tokens counted
+                    on_substep_end                            # every batch but the last of the window
+                clip gradients, measure their norm
+                on_pre_optimizer_step
+                optimizer.step()
+                on_optimizer_step
+                scheduler.step(); model.zero_grad(); global_step += 1
+                on_step_end
+                [on_log] [on_evaluate] [on_save]              # as the control flags ask
+            on_epoch_end
+            [on_log] [on_evaluate] [on_save]
+        on_log                                                # the final metrics; then the best model is loaded
+        on_train_end
+
+Which Lightning hook does what; ``B`` is :class:`EventBridge`, ``M`` :class:`~portico.loop.module.TrainerModule`, ``T``
+a method of the trainer:
 
 =============================================  ==============================================================
 Lightning                                      Hugging Face
 =============================================  ==============================================================
-(the trainer's constructor)                     F ``on_init_end``
+(constructor of the trainer)                   T ``on_init_end``
 ``configure_optimizers``                       M ``create_optimizer``, ``create_scheduler``
 ``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
 ``on_train_epoch_start``                       B ``on_epoch_begin``
-(first batch of the epoch is asked for)        F batches of the window, counted; random states of a resumed run
+(the epoch's first batch is fetched)           T batches of the window, counted; random states of a resumed run
 ``on_train_batch_start``                       B ``on_step_begin``, at the first batch of a window
 ``training_step``                              M ``training_step`` -> ``compute_loss``
 ``on_after_backward``                          M loss sum, operations and tokens counted
@@ -19,9 +45,9 @@ Lightning                                      Hugging Face
 ``lr_scheduler_step``                          M schedule, unless it steps after evaluations
 ``on_train_batch_end``, window open            B ``on_substep_end``
 ``on_train_batch_end``, window closed          B gradients zeroed, ``global_step += 1``, ``on_step_end``, then
-                                               F ``on_log``, ``on_evaluate``, ``on_save``
+                                               T ``on_log``, ``on_evaluate``, ``on_save``
 ``validation_step`` / ``test_step``            M ``prediction_step``, ``on_prediction_step``
-``on_train_epoch_end``                         B ``on_epoch_end``, then F ``on_log``, ``on_evaluate``, ``on_save``
+``on_train_epoch_end``                         B ``on_epoch_end``, then T ``on_log``, ``on_evaluate``, ``on_save``
 ``on_train_end``                               M final log, best model, ``on_train_end``
 =============================================  ==============================================================
 
@@ -29,26 +55,44 @@ Lightning's ``on_before_optimizer_step`` comes before clipping, too early for ``
 ``optimizer_zero_grad`` comes before backward, where Hugging Face zeroes after the step.
 """
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint, GradientAccumulationScheduler, ProgressBar
+from lightning.pytorch.loggers import Logger
+from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
 from portico.checkpoint.resume import restore_training
 from portico.checkpoint.writer import exportable_callbacks
 from portico.data.loaders import skip_first_batches
+from portico.distributed.placement import run_placement
+from portico.distributed.precision import autocast_forward
+from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
-from portico.lightning_compat import restarted_mid_epoch
+from portico.lightning_compat import (
+    NullProfiler,
+    disable_sigterm_handler,
+    drop_launcher,
+    exit_on_sigterm,
+    keep_loss_scale,
+    quiet_lightning,
+    restarted_mid_epoch,
+    skip_step_signature,
+    stop_between_batches,
+)
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
-    from portico.plan import ResumePoint, RunPlan
+    from portico.annotations import Batch, Loader, NumItems, Trial
+    from portico.arguments import TrainingArguments
+    from portico.loop.module import TrainerModule
     from portico.trainer import Trainer
 
 
@@ -101,30 +145,44 @@ class EventBridge(Callback):
 
 
 class TrainingRun:
-    """Everything that lives from the start of one ``train()`` to its end.
+    """All state that lives from the start of one ``train()`` to its end.
 
-    The event bridge and the module call these methods from Lightning's hooks, in the order of the table in
-    :mod:`portico.loop.run`; each does what ``transformers.Trainer`` does there and fires its event.
+    The event bridge and the module call these methods from Lightning's hooks, in the order of the table above; each
+    does what ``transformers.Trainer`` does there and fires its event.
 
     Args:
-        trainer: Whose methods and callbacks are called.
+        trainer: Its methods and callbacks are called.
         loader: Training data.
         plan: Counts of the run.
-        checkpoint: Folder of the checkpoint the run goes on from.
-        resume_point: Where in the data it goes on.
+        checkpoint: Folder of the checkpoint to resume from.
+        resume_point: Where in the data the resumed run continues.
         trial: Trial of a hyperparameter search.
         ignore_keys_for_eval: Model outputs that evaluations during training leave out.
+
+    Attributes:
+        tr_loss: Sum of the losses since the last log, a scalar on the device.
+        total_loss_scalar: Sum of the losses logged so far.
+        globalstep_last_logged: Step of the last log.
+        epoch: Present epoch, from 0.
+        num_batches_seen: Batches of the present epoch, those skipped by resuming included.
+        num_items_in_batch: Labels in the present accumulation window, ``None`` where the model does not ask for them.
+        closes_window: Whether the present batch is the last of its window, be the window full or cut short by the end
+            of the data.
+        unfinished: Loss and inputs of a batch that Lightning has yet to differentiate.
+        grad_norm: Norm of the gradients at the last optimizer step.
+        learning_rate: Learning rate of the last optimizer step.
+        output: What ``train()`` returns, once the run has finished.
     """
 
     def __init__(
         self,
         trainer: "Trainer",
         *,
-        loader: Any,
+        loader: "Loader",
         plan: RunPlan,
         checkpoint: str | None = None,
         resume_point: ResumePoint | None = None,
-        trial: Any = None,
+        trial: "Trial" = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> None:
         self.trainer = trainer
@@ -134,14 +192,18 @@ class TrainingRun:
         self.resume_point = resume_point or ResumePoint()
         self.trial = trial
         self.ignore_keys_for_eval = ignore_keys_for_eval
+        # Summed on the device between two logs, so that a step does not wait for the device.
+        self.tr_loss = torch.tensor(0.0, device=trainer.args.device)
+        self.total_loss_scalar = 0.0
+        self.start_time = 0.0
+        self.globalstep_last_logged = self.initial_global_step = 0
+        self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
         self.first_step = 0
         self.num_batches_seen = 0
-        self.num_items_in_batch: torch.Tensor | int | None = None
-        # Loss and inputs of a batch whose backward pass Lightning has not run yet.
-        self.unfinished: tuple[torch.Tensor, Any] | None = None
-        # Whether no batch of the present window follows, be it full or cut short by the end of the data.
+        self.num_items_in_batch: NumItems = None
         self.closes_window = True
+        self.unfinished: tuple[torch.Tensor, Batch] | None = None
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.output: TrainOutput | None = None
@@ -155,12 +217,8 @@ class TrainingRun:
         """Start the clock and the sums, then tell the callbacks that training begins."""
         trainer = self.trainer
         self.start_time = time.time()
-        trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        trainer._initial_global_step = trainer.state.global_step
-        trainer._globalstep_last_logged = trainer.state.global_step
-        # Summed on the device between two logs, so that a step does not wait for the device.
-        trainer._tr_loss = torch.tensor(0.0, device=trainer.args.device)
-        trainer._total_loss_scalar = 0.0
+        self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
+        self.globalstep_last_logged = self.initial_global_step = trainer.state.global_step
         trainer.model.zero_grad()
         self._fire("on_train_begin")
         if trainer.args.eval_on_start:
@@ -213,14 +271,14 @@ class TrainingRun:
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
             self._fire("on_step_begin")
 
-    def add_loss(self, loss: torch.Tensor, inputs: Any) -> None:
+    def add_loss(self, loss: torch.Tensor, inputs: "Batch") -> None:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
         if trainer.args.logging_nan_inf_filter and not torch.isfinite(loss):
-            since_log = 1 + trainer.state.global_step - trainer._globalstep_last_logged
-            trainer._tr_loss += trainer._tr_loss / since_log
+            since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
+            self.tr_loss += self.tr_loss / since_log
         else:
-            trainer._tr_loss += loss
+            self.tr_loss += loss
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
         self.unfinished = None
@@ -284,7 +342,7 @@ class TrainingRun:
     def _log_save_evaluate(self) -> None:
         trainer = self.trainer
         trainer._maybe_log_save_evaluate(
-            trainer._tr_loss,
+            self.tr_loss,
             self.grad_norm,
             trainer.model_wrapped,
             self.trial,
@@ -299,7 +357,7 @@ class TrainingRun:
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def count_run(trainer: "Trainer", args: Any, loader: Any) -> RunPlan:
+def count_run(trainer: "Trainer", args: "TrainingArguments", loader: "Loader") -> RunPlan:
     """Count the steps of a run of ``trainer`` over ``loader``."""
     num_batches = len(loader) if has_length(loader) else None
     return RunPlan.make(
@@ -321,7 +379,7 @@ def fresh_state(trainer: "Trainer") -> TrainerState:
     )
 
 
-def announce_overruled(trainer: "Trainer") -> None:
+def log_overridden_arguments(trainer: "Trainer") -> None:
     """Tell which training arguments give way to others, or to the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
@@ -333,7 +391,7 @@ def announce_overruled(trainer: "Trainer") -> None:
         )
 
 
-def announce_training(trainer: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
+def log_training_start(trainer: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
     """Tell the counts of a training run, and where it goes on if it is resumed."""
     args, batch_size = trainer.args, trainer._train_batch_size
     logger.info("***** Running training *****")
@@ -365,7 +423,7 @@ def _announce_resuming(trainer: "Trainer", point: "ResumePoint") -> None:
         )
 
 
-def announce_evaluation(trainer: "Trainer", loader: Any, description: str, batch_size: int) -> None:
+def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str, batch_size: int) -> None:
     """Tell the counts of an evaluation or a prediction.
 
     Args:
@@ -380,3 +438,92 @@ def announce_evaluation(trainer: "Trainer", loader: Any, description: str, batch
     else:
         logger.info("  Num examples: Unknown")
     logger.info(f"  Batch size = {batch_size}")
+
+
+def build_lightning_trainer(
+    args: Any,
+    *,
+    plan: RunPlan | None = None,
+    model: nn.Module | None = None,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+    plugins: Sequence[Any] = (),
+) -> pl.Trainer:
+    """Return a ``lightning.Trainer`` that runs loops and does nothing else on its own.
+
+    Args:
+        args: Training arguments.
+        plan: Counts of the run; ``None`` for a trainer that only evaluates.
+        model: What is trained, if known.
+        callbacks: Lightning callbacks, the event bridge first: it must see an epoch before a ``ModelCheckpoint`` does.
+        loggers: Lightning loggers.
+        plugins: Lightning plugins.
+
+    Raises:
+        InputError: If a callback would fight the trainer for the optimizer's steps.
+    """
+    _refuse_accumulation_schedulers(callbacks)
+    with quiet_lightning():
+        trainer = pl.Trainer(
+            **run_placement(args, model),
+            callbacks=list(callbacks),
+            logger=list(loggers) or False,
+            plugins=list(plugins) or None,
+            profiler=NullProfiler(),
+            default_root_dir=args.output_dir,
+            # The plan counts the steps and the bridge stops the run; with limits of its own, Lightning would
+            # validate or stop in the wrong place.
+            max_steps=-1,
+            max_epochs=plan.num_train_epochs if plan else 1,
+            accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
+            check_val_every_n_epoch=sys.maxsize,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            use_distributed_sampler=False,
+            # User hooks may keep tensors of an evaluation and differentiate them later.
+            inference_mode=False,
+            enable_model_summary=False,
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        )
+    keep_loss_scale(trainer)
+    skip_step_signature(trainer)
+    if inside_worker():
+        drop_launcher(trainer.strategy)
+    if args.enable_jit_checkpoint:
+        disable_sigterm_handler(trainer)
+    else:
+        stop_between_batches(trainer, on_sigterm=kill_children)
+    return trainer
+
+
+def _refuse_accumulation_schedulers(callbacks: Sequence[Callback]) -> None:
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise InputError(
+            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
+            "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
+        )
+
+
+def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.LightningDataModule) -> None:
+    """Let Lightning run a training, and leave as a plain script would: on an interrupt or when told to terminate.
+
+    Raises:
+        KeyboardInterrupt: If the user interrupts the run.
+        SystemExit: If the process is told to terminate.
+    """
+    strategy = pl_trainer.strategy
+    try:
+        with (
+            kill_children_on_error(),
+            quiet_lightning(),
+            autocast_forward(module.model, strategy),
+            exit_on_sigterm(pl_trainer),
+        ):
+            connect(strategy)
+            pl_trainer.fit(module, datamodule=datamodule)
+    except SystemExit as exit_:
+        # Lightning turns an interrupt into an exit, which notebooks and callers that clean up cannot catch.
+        if isinstance(exit_.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from exit_
+        raise

@@ -11,8 +11,8 @@ _POSITIONS = ("start_positions", "end_positions")
 class HeadColumns(Trainer):
     """Looks for labels and columns in the signature of the head in use, where the model has one."""
 
-    def _take_model(self, model: Any, model_init: Any) -> None:
-        super()._take_model(model, model_init)
+    def _init_model(self, model: Any, model_init: Any) -> None:
+        super()._init_model(model, model_init)
         head = getattr(self.model, "task_head", None)
         # The labels of a head are those of the model, whose own signature does not show them.
         if head is not None and self.args.label_names is None:

@@ -1,7 +1,6 @@
 """Switches of gradients, steps, schedules and the sum of losses."""
 
 import portico
-from portico import optim
 from portico.loop.module import TrainerModule
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
@@ -25,7 +24,7 @@ def no_norm_without_clipping(patch):
 
 def lightning_divides(patch):
     """Lightning's division by the number of batches in a window comes on top."""
-    patch.setattr("portico.loop.lightning_trainer.take_losses_undivided", lambda trainer: None)
+    patch.setattr("portico.loop.run.keep_loss_scale", lambda trainer: None)
 
 
 def windows_taken_for_full(patch):
@@ -84,13 +83,14 @@ def schedule_standing_still(patch):
 
 def plateau_standing_still(patch):
     """The schedule is not stepped after an evaluation."""
-    patch.setattr("portico.trainer.steps_after_evaluation", lambda scheduler: False)
+    evaluate = Trainer._evaluate
+    patch.setattr(Trainer, "_evaluate", lambda self, *args, **kwargs: evaluate(self, *args, skip_scheduler=True))
 
 
 def everything_decayed(patch):
     """Weight decay applies to biases and normalisations too."""
-    names = "portico.trainer.decay_parameter_names"
-    patch.setattr(names, lambda model: [name for name, _ in model.named_parameters()])
+    everything = lambda self, model: [name for name, _ in model.named_parameters()]  # noqa: E731
+    patch.setattr(Trainer, "get_decay_parameter_names", everything)
 
 
 def rate_after_the_schedule(patch):
@@ -102,7 +102,7 @@ def infinite_losses_counted(patch):
     """A loss that is not finite spoils the mean."""
 
     def add(self, loss, inputs):
-        self.trainer._tr_loss += loss
+        self.tr_loss += loss
         self.unfinished = None
 
     patch.setattr(TrainingRun, "add_loss", add)
@@ -110,21 +110,18 @@ def infinite_losses_counted(patch):
 
 def smoothing_unshifted(patch):
     """Label smoothing of a causal model compares each logit with its own token."""
-    patch.setattr("portico.trainer.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", {})
+    patch.setattr(Trainer, "_smoothing_options", lambda self, model: {})
 
 
 def optimizers_misled(patch):
-    """Every optimizer gets half the learning rate, and what keeps one from being made is told plainly."""
-    build, choose = optim.build_optimizer, portico.Trainer.get_optimizer_cls_and_kwargs
-
-    def slower(model, groups, optimizer_cls, kwargs):
-        return build(model, groups, optimizer_cls, {**kwargs, "lr": kwargs["lr"] / 2})
+    """Every optimizer gets half the learning rate, and the reason why one cannot be made is lost."""
+    choose = portico.Trainer.get_optimizer_cls_and_kwargs
 
     def chosen(args, model=None):
         try:
-            return choose(args, model)
+            optimizer_cls, kwargs = choose(args, model)
         except ValueError as error:
             raise ValueError("no such optimizer") from error
+        return optimizer_cls, {**kwargs, "lr": kwargs["lr"] / 2}
 
-    patch.setattr("portico.trainer.build_optimizer", slower)
     patch.setattr(portico.Trainer, "get_optimizer_cls_and_kwargs", staticmethod(chosen))

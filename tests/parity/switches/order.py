@@ -5,7 +5,7 @@ import itertools
 from torch.utils.data import DataLoader, RandomSampler
 
 from portico.data.datamodule import TrainFeed
-from portico.data.sharding import SeededRandomSampler
+from portico.data.samplers import SeedableRandomSampler
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 
@@ -17,13 +17,13 @@ def plain_order(patch):
 
 def same_order_each_epoch(patch):
     """The order's seed forgets the epoch."""
-    draw = SeededRandomSampler.__iter__
+    draw = SeedableRandomSampler.__iter__
 
     def first_epoch(self):
         self.epoch = 0
         yield from draw(self)
 
-    patch.setattr(SeededRandomSampler, "__iter__", first_epoch)
+    patch.setattr(SeedableRandomSampler, "__iter__", first_epoch)
 
 
 def extra_iterator(patch):
@@ -66,4 +66,4 @@ def feed_without_length(patch):
 
 def costs_unknown(patch):
     """Batches are not made of examples that cost as much together."""
-    patch.setattr(Trainer, "_batch_rebalanced", lambda self, dataset: RandomSampler(dataset))
+    patch.setattr(Trainer, "_get_train_sampler", lambda self, dataset=None: RandomSampler(dataset))

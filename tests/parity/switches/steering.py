@@ -59,29 +59,30 @@ def rng_brought_back_early(patch):
 
 def rng_not_brought_back(patch):
     """Random states stay as they are."""
-    patch.setattr("portico.trainer.load_rng_state", lambda *args: None)
+    patch.setattr(portico.Trainer, "_load_rng_state", lambda self, checkpoint: None)
 
 
 def optimizer_started_anew(patch):
     """The optimizer of a resumed run knows nothing of the run before."""
-    patch.setattr("portico.trainer.load_optimizer_and_scheduler", lambda trainer, folder: None)
+    patch.setattr(portico.Trainer, "_load_optimizer_and_scheduler", lambda self, checkpoint: None)
 
 
 def other_rng_saved(patch):
     """A checkpoint holds random states of another moment."""
 
-    def save(folder, args):
+    saved = portico.Trainer._save_rng_state
+
+    def save(self, output_dir):
         with torch.random.fork_rng():
             torch.rand(1)
-            saved(folder, args)
+            saved(self, output_dir)
 
-    saved = portico.checkpoint.resume.save_rng_state
-    patch.setattr("portico.trainer.save_rng_state", save)
+    patch.setattr(portico.Trainer, "_save_rng_state", save)
 
 
 def callbacks_not_restored(patch):
     """Callbacks of a resumed run start anew."""
-    patch.setattr("portico.trainer.restore_callbacks", lambda trainer: None)
+    patch.setattr(portico.Trainer, "_load_callback_state", lambda self: None)
 
 
 def arguments_pickled_as_ours(patch):

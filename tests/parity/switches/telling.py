@@ -30,7 +30,7 @@ def _told_plainly(method):
 
 def nothing_said(patch):
     """A run announces nothing."""
-    for place in ("trainer.running.announce_training", "evaluation.session.announce_evaluation"):
+    for place in ("trainer.running.log_training_start", "evaluation.session.log_evaluation_start"):
         patch.setattr(f"portico.{place}", lambda *args, **kwargs: None)
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from portico.distributed.accelerator import accelerator_settings, sharing_options, syncs_each_batch
+from portico.distributed.accelerator import accelerator_settings, dataloader_config, syncs_each_batch
 from portico.errors import InputError
 from unit.toy import toy_arguments, toy_trainer
 
@@ -17,7 +17,7 @@ def test_the_settings_are_read_in_every_form(form, tmp_path):
     args = toy_arguments(tmp_path, accelerator_config=given)
     if form == "late_dict":
         args.accelerator_config = fields
-    assert sharing_options(args) == {
+    assert dataloader_config(args) == {
         "split_batches": False,
         "dispatch_batches": True,
         "even_batches": False,

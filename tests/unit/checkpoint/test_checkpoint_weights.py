@@ -3,7 +3,7 @@ import safetensors.torch
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from portico.checkpoint.weights import announce_mismatch, load_weights, save_weights
+from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
 from portico.errors import InputError
 from unit.toy import Line
 
@@ -62,7 +62,7 @@ def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
     source = tiny_masked()
     save(source, tmp_path)
     model = tiny_masked()
-    announce_mismatch(model, load_weights(model, str(tmp_path)))
+    warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
     assert torch.equal(model.cls.predictions.decoder.weight, source.cls.predictions.decoder.weight)
     assert "missing keys" not in caplog.text
@@ -71,7 +71,7 @@ def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
 def test_weights_that_do_not_match_are_told(tmp_path, caplog):
     torch.save({"linear.weight": torch.ones(1, 3), "other": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     model = Line()
-    announce_mismatch(model, load_weights(model, str(tmp_path)))
+    warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
     assert "holds no weights for ['linear.bias']" in caplog.text
     assert "holds weights that the model has not: ['other']" in caplog.text
 

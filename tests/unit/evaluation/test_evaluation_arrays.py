@@ -9,18 +9,18 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_pt_utils import EvalLoopContainer
 
 from portico.errors import InputError
-from portico.loop.outputs import BatchList, JoinedArrays, to_arrays
+from portico.loop.outputs import OutputBuffer, OutputList, to_arrays
 
 
 def joined(*batches, **options):
-    arrays = JoinedArrays(**options)
+    arrays = OutputBuffer(**options)
     for batch in batches:
         arrays.add(batch)
     return arrays.result()
 
 
 def listed(*batches, **options):
-    batch_list = BatchList(**options)
+    batch_list = OutputList(**options)
     for batch in batches:
         batch_list.add(batch)
     return batch_list.result()
@@ -114,7 +114,7 @@ def resident_mebibytes():
 def test_memory_stays_near_that_of_the_result(num_rows, widths):
     Path("/proc/self/clear_refs").write_text("5")  # forgets the highest point so far
     before = resident_mebibytes()
-    arrays = JoinedArrays(num_rows=num_rows)
+    arrays = OutputBuffer(num_rows=num_rows)
     for index in range(300):
         arrays.add(torch.ones(10, widths[index % len(widths)], 32))
     result = arrays.result()
@@ -164,7 +164,7 @@ class Elsewhere:
 
 
 def test_tensors_leave_the_device_when_told_to(monkeypatch):
-    arrays = JoinedArrays(move_every=2)
+    arrays = OutputBuffer(move_every=2)
     arrays.add(torch.ones(2))
     column = arrays._columns[""]
     assert column._num_values == 2, "what is on the host already is taken at once"
@@ -178,7 +178,7 @@ def test_tensors_leave_the_device_when_told_to(monkeypatch):
 
 
 def test_lists_leave_the_device_when_told_to():
-    batch_list = BatchList(move_every=2)
+    batch_list = OutputList(move_every=2)
     for _ in range(3):
         batch_list.add(torch.ones(2))
     assert [type(batch) for batch in batch_list._batches] == [np.ndarray, np.ndarray, torch.Tensor]
@@ -196,7 +196,7 @@ def test_a_batch_that_stays_apart_keeps_nothing_else_alive():
     assert torch.from_numpy(batch).untyped_storage().nbytes() == 8
 
 
-@pytest.mark.parametrize("collect", [JoinedArrays, BatchList])
+@pytest.mark.parametrize("collect", [OutputBuffer, OutputList])
 def test_a_result_is_given_once(collect):
     arrays = collect()
     arrays.add(torch.ones(1))

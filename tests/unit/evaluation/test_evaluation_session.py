@@ -51,7 +51,8 @@ def test_losses_that_are_not_finite_are_left_out(tmp_path):
 def test_predictions_come_in_the_order_of_the_data(tmp_path):
     trainer = toy_trainer(tmp_path)
     output = trainer.predict(Points(5))
-    assert torch.equal(torch.from_numpy(output.predictions), trainer.model.linear(Points(5).x).detach())
+    # The last bits of a matrix product depend on its number of rows, on some CPUs.
+    torch.testing.assert_close(torch.from_numpy(output.predictions), trainer.model.linear(Points(5).x).detach())
     assert torch.equal(torch.from_numpy(output.label_ids), Points(5).y)
     assert "test_loss" in output.metrics
 

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
 from portico.data.loaders import DataLoaderConfig, LookAheadLoader, move_to_device, prepare_loader, skip_first_batches
-from portico.data.sharding import SeededRandomSampler
+from portico.data.samplers import SeedableRandomSampler
 
 CPU = torch.device("cpu")
 
@@ -94,7 +94,7 @@ def test_shuffling_is_seeded_and_moves_on_each_epoch():
     assert first != second
     loader.set_epoch(0)
     assert values(loader) == first
-    expected = SeededRandomSampler(range(10), seed=3)
+    expected = SeedableRandomSampler(range(10), seed=3)
     assert [number for batch in first for number in batch] == list(expected)
 
 

@@ -1,11 +1,11 @@
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from portico.data.sharding import SeededRandomSampler, SkipBatchSampler
+from portico.data.samplers import SeedableRandomSampler, SkipBatchSampler
 
 
 def test_the_order_is_that_of_seed_plus_epoch():
-    sampler = SeededRandomSampler(range(20), seed=3)
+    sampler = SeedableRandomSampler(range(20), seed=3)
     orders = [list(sampler), list(sampler)]
     assert orders[0] != orders[1]
     for epoch, order in enumerate(orders):
@@ -14,7 +14,7 @@ def test_the_order_is_that_of_seed_plus_epoch():
 
 
 def test_an_epoch_can_be_chosen():
-    sampler = SeededRandomSampler(range(20), seed=3)
+    sampler = SeedableRandomSampler(range(20), seed=3)
     first, second = list(sampler), list(sampler)
     sampler.set_epoch(1)
     assert list(sampler) == second
@@ -24,19 +24,19 @@ def test_an_epoch_can_be_chosen():
 
 def test_the_global_generator_is_left_alone():
     before = torch.get_rng_state()
-    list(SeededRandomSampler(range(20), seed=3))
+    list(SeedableRandomSampler(range(20), seed=3))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_without_a_seed_that_of_the_global_generator_is_taken():
     torch.manual_seed(11)
-    assert list(SeededRandomSampler(range(20))) == list(SeededRandomSampler(range(20), seed=11))
+    assert list(SeedableRandomSampler(range(20))) == list(SeedableRandomSampler(range(20), seed=11))
 
 
 def test_the_counterpart_keeps_what_the_sampler_was_told():
     generator = torch.Generator()
     plain = RandomSampler(range(20), replacement=True, num_samples=50, generator=generator)
-    seeded = SeededRandomSampler.like(plain, 3)
+    seeded = SeedableRandomSampler.like(plain, 3)
     assert seeded.replacement
     assert len(list(seeded)) == 50
     assert seeded.generator is generator

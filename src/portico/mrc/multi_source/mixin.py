@@ -13,8 +13,8 @@ from portico.trainer import Trainer
 class MultiSourceMixin(Trainer):
     """Put before a trainer: batches of a ``ConcatDataset``, or of a list of data sets, hold one of them each."""
 
-    def _take_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
-        super()._take_data(data_collator, joined(train_dataset), joined(eval_dataset), processing_class)
+    def _init_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
+        super()._init_data(data_collator, joined(train_dataset), joined(eval_dataset), processing_class)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset
 
-from portico.distributed.processes import in_every_process
+from portico.distributed.processes import run_in_workers
 from portico.errors import InputError
 from portico.mrc.distillation.mixin import DistillationMixin
 from portico.mrc.multi_source.mixin import MultiSourceMixin, joined
@@ -30,7 +30,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         answered: What the last post-processing of each data set returned, a list.
     """
 
-    @in_every_process
+    @run_in_workers
     def evaluate(  # type: ignore[override]
         self,
         eval_dataset: Any = None,
@@ -78,7 +78,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         output = self._answering(
             examples,
             features,
-            lambda: self._loop_of_evaluations(
+            lambda: self._evaluation_loop_in_use(
                 loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix
             ),
             file_suffix=f"_{number}",
