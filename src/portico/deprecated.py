@@ -22,16 +22,17 @@ from torch import nn
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import EvalLoopOutput, nested_numpify, rotate_checkpoints, sort_checkpoints
 
+_REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
 
 
 def warn_of_old_name(old: str, new: str) -> None:
-    """Warn that ``old`` is called ``new`` now."""
-    warn_of_old_spelling(f"`{old}` is called `{new}` now; the older name still works.")
+    """Warn that ``old`` is a deprecated spelling of ``new``."""
+    warn_of_old_spelling(f"`{old}` is deprecated and will be removed in {_REMOVED_IN}; use `{new}`.")
 
 
 def warn_of_old_spelling(message: str) -> None:
-    """Warn with ``message``, pointing at the line of the user's that is to be changed."""
+    """Warn with ``message``, pointing at the line of user code that has to change."""
     warnings.warn(message, FutureWarning, stacklevel=_depth_of_user_code())
 
 
@@ -58,7 +59,7 @@ RENAMED: Mapping[str, str] = {
     "xpu_backend": "ddp_backend",
 }
 
-# What the older names had for "not set": arguments written out by an older version hold them all.
+# Defaults of the older names: arguments written to a file by an older version hold all of them.
 _UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "warmup_ratio": 0}
 
 _Class = TypeVar("_Class", bound=type)
@@ -67,7 +68,7 @@ _Class = TypeVar("_Class", bound=type)
 class AcceptsOldNames(type):
     """Metaclass of training arguments whose constructor takes older names.
 
-    A plain ``__init__`` would not do: each dataclass that a user derives gets one of its own.
+    Overriding ``__init__`` would not do: every dataclass that a user derives gets a generated one.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +77,7 @@ class AcceptsOldNames(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's own; inspection would find that of :meth:`__call__`."""
+        """The signature of the constructor; inspection would find that of :meth:`__call__`."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -88,7 +89,7 @@ def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
         given: Arguments by name; an older one that is ``None`` says nothing.
 
     Raises:
-        InputError: If both names of an argument are there and say different things.
+        InputError: If both names of an argument are there and differ.
     """
     present = {name: value for name, value in given.items() if name not in RENAMED}
     for old, new in RENAMED.items():
@@ -108,7 +109,9 @@ def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _warmup_steps(ratio: float) -> float:
     if not 0 <= ratio <= 1:
-        raise InputError(f"`warmup_ratio={ratio}` is no part of a run; use a number from 0 to 1, in `warmup_steps`.")
+        raise InputError(
+            f"`warmup_ratio={ratio}` is not a fraction of a run; set `warmup_steps` to a number from 0 to 1."
+        )
     # Below one, `warmup_steps` is a part of the run; at one it is a single step.
     return math.nextafter(1.0, 0.0) if ratio == 1 else ratio
 
@@ -201,13 +204,13 @@ class RetiredArguments:
         for one in dataclasses.fields(RetiredArguments):
             value = getattr(self, one.name)
             if value != one.default and value is not None:
-                _take(self, one.name, value)
+                _apply(self, one.name, value)
         super().__post_init__()  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class _Successor:
-    """What expresses a retired argument now.
+    """What replaced a retired argument.
 
     Args:
         name: The present argument.
@@ -227,7 +230,7 @@ def _entry(key: str) -> Callable[[Any, Any, Any], Any]:
 def _as_dict(config: Any) -> dict[str, Any]:
     if isinstance(config, str):
         raise InputError(
-            f"A retired argument belongs into the configuration that {config!r} names; write it there instead."
+            f"A retired argument belongs in the configuration that {config!r} names; write it there instead."
         )
     return dict(config.to_dict() if hasattr(config, "to_dict") else config or {})
 
@@ -285,40 +288,46 @@ _REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _take(args: Any, name: str, value: Any) -> None:
-    """Act on a retired argument that was set, with one warning.
+def _apply(args: Any, name: str, value: Any) -> None:
+    """Apply a retired argument that was set, with one warning.
 
     Raises:
-        InputError: If it asks for what does not exist any more, or contradicts the argument that expresses it now.
+        InputError: If it is no longer supported, or contradicts the argument that replaced it.
     """
     if name in _REFUSED and _REFUSED[name][0](value):
-        raise InputError(f"`{name}={value!r}` does not exist any more; {_REFUSED[name][1]} instead.")
+        raise InputError(f"`{name}={value!r}` is no longer supported; {_REFUSED[name][1]} instead.")
     if name in _SUCCESSORS:
-        _hand_on(args, name, value)
+        _pass_on(args, name, value)
     elif name in _HONOURED:
-        warn_of_old_spelling(f"`{name}` is retired and still works; {_HONOURED[name]} instead.")
+        warn_of_old_spelling(
+            f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {_HONOURED[name]}."
+        )
     else:
-        warn_of_old_spelling(f"`{name}` has no effect any more: {_WITHOUT_EFFECT[name]}.")
+        warn_of_old_spelling(
+            f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."
+        )
 
 
-def _hand_on(args: Any, name: str, value: Any) -> None:
+def _pass_on(args: Any, name: str, value: Any) -> None:
     successor = _SUCCESSORS[name]
     current = getattr(args, successor.name)
     new = successor.value(value, current, args)
     default = next(one.default for one in dataclasses.fields(args) if one.name == successor.name)
     if not successor.extends and current not in (default, new):
         raise InputError(
-            f"`{successor.name}={current!r}` and `{name}={value!r}` say different things; give `{successor.name}` "
+            f"`{successor.name}={current!r}` and `{name}={value!r}` contradict each other; give `{successor.name}` "
             "alone."
         )
     setattr(args, successor.name, new)
-    warn_of_old_spelling(f"`{name}` is expressed by `{successor.name}={new!r}` now; the older name still works.")
+    warn_of_old_spelling(
+        f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; it now sets `{successor.name}={new!r}`."
+    )
 
 
 def retired_treatments() -> dict[str, str]:
-    """Return what becomes of each retired argument, by name: a clause for the documentation."""
+    """Return what happens to each retired argument, by name: a clause for the documentation."""
     return {
-        **{name: f"handed on to `{successor.name}`" for name, successor in _SUCCESSORS.items()},
+        **{name: f"passed on as `{successor.name}`" for name, successor in _SUCCESSORS.items()},
         **{name: f"honoured (today: {instead})" for name, instead in _HONOURED.items()},
         **{name: f"refused; {instead} instead" for name, (_, instead) in _REFUSED.items()},
         # Of those that are refused too, one value is.
@@ -330,11 +339,11 @@ _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; gi
 
 
 def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: Any) -> None:
-    """Refuse what can only be meant for another parameter, before a training fails on it.
+    """Refuse positional arguments in the order of transformers 4, before a training fails on them.
 
     Args:
-        compute_loss_func: Given as such; ``compute_metrics`` had its position.
-        compute_metrics: Given as such; ``callbacks`` had its position.
+        compute_loss_func: ``compute_metrics`` had its position.
+        compute_metrics: ``callbacks`` had its position.
 
     Raises:
         InputTypeError: Says which arguments to give by keyword.
@@ -401,9 +410,13 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
         names = list(current.parameters)
         missing = _left_out(added, override, names)
         if missing and not hasattr(override, _MARK):
+            bare = current.replace(
+                parameters=[one.replace(annotation=one.empty) for one in current.parameters.values()],
+                return_annotation=inspect.Signature.empty,
+            )
             warnings.warn(
                 f"`{subclass.__name__}.{hook}` does not take {', '.join(f'`{name}`' for name in sorted(missing))}, as "
-                f"in older versions of transformers; it is called without. Give it the signature `{hook}{current}`.",
+                f"in older versions of transformers; it is called without. Give it the signature `{hook}{bare}`.",
                 FutureWarning,
                 stacklevel=3,
             )
@@ -411,7 +424,7 @@ def adapt_overrides(subclass: type, trainer_class: type) -> None:
 
 
 def omits_argument(hook: Callable[..., Any], argument: str) -> bool:
-    """Tell whether ``hook`` is an older override that is called without ``argument``."""
+    """Return whether ``hook`` is an older override that is called without ``argument``."""
     return argument in getattr(hook, _MARK, ())
 
 
@@ -420,7 +433,7 @@ def _left_out(added: set[str], override: Callable[..., Any], current: list[str])
     if any(parameter.kind in _CATCH_ALL for parameter in parameters):
         return set()
     names = [parameter.name for parameter in parameters]
-    # A name of the user's own in an argument's place is that argument, renamed.
+    # An unknown name in the position of a known argument is that argument, renamed by the user.
     renamed = {known for known, own in zip(current, names, strict=False) if own not in current}
     return added - set(names) - renamed
 
@@ -437,10 +450,10 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
 
 
 class HfArgumentParser(transformers.HfArgumentParser):
-    """``transformers.HfArgumentParser`` that takes arguments under their older names from dicts and files too.
+    """``transformers.HfArgumentParser`` that also accepts older names in dicts and files.
 
-    On a command line the parser of transformers takes them as well; in a dict, in JSON and in YAML it looks for the
-    present names alone, before ``portico.TrainingArguments`` can see them.
+    On a command line the parser of transformers accepts them too; in a dict, in JSON and in YAML it only looks for
+    the present names, before ``portico.TrainingArguments`` can see them.
     """
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:

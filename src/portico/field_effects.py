@@ -93,7 +93,7 @@ This page is generated: `python -m portico.field_effects docs/training_arguments
 _OLD_HEAD = """
 ## Arguments of transformers 4
 
-Each is taken with one `FutureWarning` that says what to write today.
+Each is accepted with one `FutureWarning` that says what to write instead, and will be removed in portico 2.
 
 | Argument | What becomes of it |
 | --- | --- |
@@ -106,7 +106,7 @@ def page() -> str:
     present = "".join(
         f"| `{name}` | {effect} | {_refused_values(name)} |\n" for name, effect in sorted(effects.items())
     )
-    old = {name: f"is called `{new}`" for name, new in RENAMED.items()} | retired_treatments()
+    old = {name: f"renamed to `{new}`" for name, new in RENAMED.items()} | retired_treatments()
     return _HEAD + present + _OLD_HEAD + "".join(f"| `{name}` | {fate} |\n" for name, fate in sorted(old.items()))
 
 

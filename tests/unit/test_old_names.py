@@ -17,11 +17,16 @@ class Tokenizer:
 
 def test_a_tokenizer_is_a_processing_class(tmp_path):
     tokenizer = Tokenizer()
-    with pytest.warns(FutureWarning, match="`tokenizer` is called `processing_class` now") as caught:
+    with pytest.warns(
+        FutureWarning, match="`tokenizer` is deprecated and will be removed in portico 2; use `processing_class`"
+    ) as caught:
         trainer = toy_trainer(tmp_path, parts={"tokenizer": tokenizer})
     assert len(caught) == 1
     assert trainer.processing_class is tokenizer
-    with pytest.warns(FutureWarning, match=r"`Trainer\.tokenizer` is called `Trainer\.processing_class` now"):
+    with pytest.warns(
+        FutureWarning,
+        match=r"`Trainer\.tokenizer` is deprecated and will be removed in portico 2; use `Trainer\.processing_class`",
+    ):
         assert trainer.tokenizer is tokenizer
     with pytest.warns(FutureWarning, match=r"Trainer\.tokenizer"):
         trainer.tokenizer = None
@@ -46,7 +51,7 @@ def test_the_same_tokenizer_twice_is_taken(tmp_path):
 def test_the_older_loop_is_the_present_one(tmp_path):
     trainer = toy_trainer(tmp_path)
     loader = trainer.get_eval_dataloader()
-    with pytest.warns(FutureWarning, match=r"`Trainer\.evaluation_loop` now"):
+    with pytest.warns(FutureWarning, match=r"use `Trainer\.evaluation_loop`"):
         older = trainer.prediction_loop(loader, "Evaluation")
     assert older.metrics == trainer.evaluation_loop(loader, "Evaluation").metrics
 

@@ -1,8 +1,7 @@
-"""``TrainingArguments.accelerator_config``, read without accelerate."""
+"""``trainer.accelerator`` and its settings, ``TrainingArguments.accelerator_config``; accelerate is not needed."""
 
 import functools
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
@@ -49,20 +48,20 @@ def accelerator_settings(args: Any) -> dict[str, Any]:
     unknown = sorted(set(given) - set(_FIELDS))
     if unknown:
         raise InputError(
-            f"`accelerator_config` has no field {', '.join(unknown)}; it has {', '.join(_FIELDS)}: set those alone."
+            f"`accelerator_config` has no field {', '.join(unknown)}; it has {', '.join(_FIELDS)}: use only those."
         )
     return {**_FIELDS, **given}
 
 
 def dataloader_config(args: Any) -> dict[str, Any]:
-    """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` gives."""
+    """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` sets."""
     settings = accelerator_settings(args)
     options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
     return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
 
 
 def syncs_each_batch(args: Any) -> bool:
-    """Tell whether gradients are averaged after each batch of an accumulation window."""
+    """Return whether gradients are averaged after each batch of an accumulation window."""
     return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
 
 
@@ -76,7 +75,7 @@ def forget_unused_state(config: Any) -> None:
 
 
 def apply_accelerator_settings(args: Any) -> None:
-    """Take over the accumulation steps that ``accelerator_config`` gives; refuse what makes no sense here.
+    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run.
 
     Raises:
         InputError: If the settings contradict the training arguments, or ask for accelerate's own state.
@@ -99,26 +98,53 @@ def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
     if unknown:
         raise InputError(
             f"`gradient_accumulation_kwargs` in `accelerator_config` has no field {', '.join(unknown)}; it has "
-            f"{', '.join(_ACCUMULATION)}: set those alone."
+            f"{', '.join(_ACCUMULATION)}: use only those."
         )
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` say how many batches a step accumulates; set one "
-            "of them alone."
+            f"{accumulation['num_steps']}` in `accelerator_config` say how many batches a step accumulates; set only "
+            "one of them."
         )
 
 
-class ProcessGroup:
-    """What user code asks an ``accelerate.Accelerator`` about processes.
+_Function = Callable[..., Any]
+_WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
+
+
+class Accelerator:
+    """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
+
+    Each answer comes from the Lightning strategy of the present run.
 
     Args:
         strategy: Returns the Lightning strategy of the present run.
+        sharing: Options of ``DataLoaderConfig`` for prepared loaders.
+
+    Attributes:
+        sync_gradients: Whether the batch being trained on closes its accumulation window.
+        optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
+        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning differentiates the loss.
     """
 
-    def __init__(self, strategy: "Callable[[], Strategy]") -> None:
+    # The Lightning strategy holds what DeepSpeed and FSDP are told, and splits the work.
+    deepspeed_plugin = None
+    fsdp_plugin = None
+    parallelism_config = None
+    # The trainer counts accumulation windows itself, as transformers does under accelerate.
+    gradient_accumulation_steps = 1
+
+    def __init__(self, strategy: "Callable[[], Strategy]", sharing: Mapping[str, Any] | None = None) -> None:
         self._strategy = strategy
-        self._loaders: list[Any] = []
+        self._sharing = dict(sharing or {})
+        # Loaders that are being iterated; the last one is the innermost evaluation's.
+        self._loaders: list[LookAheadLoader] = []
+        self._deferred: torch.Tensor | None = None
+        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
+        self.sync_gradients = True
+        self.optimizer_step_was_skipped = False
+
+    # Processes
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +153,7 @@ class ProcessGroup:
 
     @property
     def num_processes(self) -> int:
-        """Processes of the run; where each call has workers of its own, this one is alone between the calls."""
+        """Processes of the run; one between calls for a strategy that launches workers for each call."""
         strategy = self._strategy()
         return 1 if launches_workers(strategy) else int(getattr(strategy, "world_size", 1))
 
@@ -180,13 +206,13 @@ class ProcessGroup:
             yield
 
     def end_training(self) -> None:
-        """Part from the other processes, at the very end of a script."""
+        """Destroy the process group, at the end of a script."""
         disconnect()
 
     # Results of several processes
 
     def from_first_process(self, data: Any) -> Any:
-        """Return what the first process gives, any object that pickles."""
+        """Return the first process's ``data``, any object that pickles, on every process."""
         return data if self.num_processes == 1 else self._connected().broadcast(data)
 
     def gather(self, tensor: Any) -> Any:
@@ -231,7 +257,7 @@ class ProcessGroup:
         return pad_to_longest(lambda length: all_gather(strategy, length), tensor, **options)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Reduce a (nested) tensor over all processes; as under accelerate, ``scale`` is for TPUs alone.
+        """Reduce a (nested) tensor over all processes; ``scale`` has no effect: accelerate uses it on TPUs only.
 
         Args:
             tensor: Nested tensors.
@@ -245,12 +271,12 @@ class ProcessGroup:
 
     @contextmanager
     def iterating(self, loader: Any) -> Iterator[None]:
-        """Make ``loader``, while it is iterated, the one that :meth:`gather_for_metrics` asks about its last batch."""
+        """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch."""
         self._loaders.append(loader)
         try:
             yield
         finally:
-            # Not always the last one: a generator that was left may be closed late.
+            # Not always the last one: an abandoned generator may be closed late.
             self._loaders.remove(loader)
 
     def _connected(self) -> "Strategy":
@@ -258,83 +284,19 @@ class ProcessGroup:
         connect(strategy)
         return strategy
 
-
-def _all_tensors(data: Any) -> bool:
-    if isinstance(data, Mapping):
-        return all(_all_tensors(value) for value in data.values())
-    if isinstance(data, list | tuple):
-        return all(_all_tensors(value) for value in data)
-    return isinstance(data, torch.Tensor)
-
-
-_Function = Callable[..., Any]
-
-
-class AcceleratorSurface(ABC):
-    """The rest of the surface, said in terms of a few facts that a subclass gives.
-
-    Attributes:
-        deepspeed_plugin: None: the Lightning strategy holds what DeepSpeed is told.
-        fsdp_plugin: None: the Lightning strategy holds what FSDP is told.
-        parallelism_config: None: the Lightning strategy splits the work.
-        gradient_accumulation_steps: 1: the trainer counts accumulation windows itself, as under accelerate.
-    """
-
-    deepspeed_plugin = None
-    fsdp_plugin = None
-    parallelism_config = None
-    gradient_accumulation_steps = 1
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Device of this process."""
-
-    @property
-    @abstractmethod
-    def num_processes(self) -> int:
-        """Processes of the run."""
-
-    @property
-    @abstractmethod
-    def process_index(self) -> int:
-        """Rank of this process among all."""
-
-    @property
-    @abstractmethod
-    def is_main_process(self) -> bool:
-        """Whether this is the first process of all."""
-
-    @property
-    @abstractmethod
-    def is_local_main_process(self) -> bool:
-        """Whether this is the first process of its machine."""
-
-    @property
-    @abstractmethod
-    def is_last_process(self) -> bool:
-        """Whether this is the last process of all."""
-
-    @property
-    @abstractmethod
-    def precision_plugin(self) -> Any:
-        """Lightning's precision of the run."""
-
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"`accelerator.{name}` is not offered here, where Lightning stands in for accelerate; look for it on "
+            f"`accelerator.{name}` is not available: portico runs on Lightning instead of accelerate; look for it on "
             "`trainer.lightning_trainer` and its `strategy`."
         )
 
-    # Facts
-
     @property
-    def state(self) -> "AcceleratorSurface":
-        """What accelerate keeps in a state of its own; the same facts are here."""
+    def state(self) -> "Accelerator":
+        """The accelerator itself, which has what accelerate keeps in a separate state."""
         return self
 
     @property
-    def gradient_state(self) -> "AcceleratorSurface":
+    def gradient_state(self) -> "Accelerator":
         """Where accelerate keeps ``sync_gradients``."""
         return self
 
@@ -361,8 +323,6 @@ class AcceleratorSurface(ABC):
         """The gradient scaler of the run's precision, if it has one."""
         return getattr(self.precision_plugin, "scaler", None)
 
-    # Turns
-
     def on_main_process(self, function: _Function) -> _Function:
         """Make ``function`` run on the first process of all only."""
         return _only_where(lambda: self.is_main_process, function)
@@ -381,10 +341,8 @@ class AcceleratorSurface(ABC):
             return functools.partial(self.on_process, process_index=process_index)
         return _only_where(lambda: self.process_index == process_index, function)
 
-    # Work
-
     def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
-        """Return no context: the trainer accumulates."""
+        """Return an empty context: the trainer accumulates."""
         return nullcontext()
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
@@ -411,40 +369,6 @@ class AcceleratorSurface(ABC):
             save_file(obj, f, metadata={"format": "pt"})
         else:
             torch.save(obj, f)
-
-
-def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if is_here() else None
-
-    return run
-
-
-_WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
-
-
-class Accelerator(ProcessGroup, AcceleratorSurface):
-    """Stands where ``accelerate.Accelerator`` stands in ``transformers.Trainer``; accelerate is not needed.
-
-    Args:
-        strategy: Returns the Lightning strategy of the present run.
-        sharing: Options of ``DataLoaderConfig`` for prepared loaders.
-
-    Attributes:
-        sync_gradients: Whether the batch being trained on closes its accumulation window.
-        optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
-    """
-
-    def __init__(self, strategy: "Callable[[], Strategy]", sharing: Mapping[str, Any] | None = None) -> None:
-        super().__init__(strategy)
-        self._sharing = dict(sharing or {})
-        self._deferred: torch.Tensor | None = None
-        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
-        self.sync_gradients = True
-        self.optimizer_step_was_skipped = False
-
-    # Numbers
 
     @property
     def precision_plugin(self) -> Any:
@@ -493,7 +417,7 @@ class Accelerator(ProcessGroup, AcceleratorSurface):
     # Models and data
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
-        """Prepare data loaders; models and optimizers are the strategy's, and come back as they are."""
+        """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
         sharing = self._batch_sharing()
         prepared = [prepare_loader(item, sharing) for item in objects]
         for loader in prepared:
@@ -502,7 +426,7 @@ class Accelerator(ProcessGroup, AcceleratorSurface):
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that goes on after ``num_batches``."""
+        """Return a loader that starts after ``num_batches``."""
         return skip_first_batches(dataloader, num_batches)
 
     def prepare_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
@@ -519,7 +443,7 @@ class Accelerator(ProcessGroup, AcceleratorSurface):
             model = inner
 
     def free_memory(self, *objects: Any) -> None:
-        """Forget nothing: the strategy gives up its memory when a run ends."""
+        """Do nothing: the strategy releases its memory when a run ends."""
 
     def _batch_sharing(self) -> DataLoaderConfig:
         return DataLoaderConfig(
@@ -529,3 +453,19 @@ class Accelerator(ProcessGroup, AcceleratorSurface):
             broadcast=self.from_first_process,
             **self._sharing,
         )
+
+
+def _all_tensors(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return all(_all_tensors(value) for value in data.values())
+    if isinstance(data, list | tuple):
+        return all(_all_tensors(value) for value in data)
+    return isinstance(data, torch.Tensor)
+
+
+def _only_where(is_here: Callable[[], bool], function: _Function) -> _Function:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if is_here() else None
+
+    return run

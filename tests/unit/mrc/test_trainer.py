@@ -215,7 +215,7 @@ def test_examples_without_features_are_refused(parts, tmp_path):
 
 
 def test_tokenizer_is_an_older_spelling(parts, tmp_path):
-    with pytest.warns(FutureWarning, match="`tokenizer` is called `processing_class`"):
+    with pytest.warns(FutureWarning, match="`tokenizer` is deprecated .*; use `processing_class`"):
         trainer = make_trainer(parts, tmp_path, processing_class=None, tokenizer=parts.tokenizer)
     assert trainer.processing_class is parts.tokenizer
 

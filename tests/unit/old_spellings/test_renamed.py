@@ -43,7 +43,9 @@ def test_every_renamed_argument_is_tested():
 @pytest.mark.parametrize("kind", [portico.TrainingArguments, OwnArguments])
 @pytest.mark.parametrize("old", RENAMED)
 def test_an_older_name_is_taken_with_one_warning(old, kind, make):
-    with pytest.warns(FutureWarning, match=f"`{old}` is called `{RENAMED[old]}` now") as caught:
+    with pytest.warns(
+        FutureWarning, match=f"`{old}` is deprecated and will be removed in portico 2; use `{RENAMED[old]}`"
+    ) as caught:
         args = make(kind, **{old: VALUES[old]})
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -85,14 +87,17 @@ def test_a_whole_run_of_warmup_is_not_one_step(make):
         assert make(warmup_ratio=1.0).get_warmup_steps(80) == 80
     with (
         pytest.warns(FutureWarning),
-        pytest.raises(portico.InputError, match=r"`warmup_ratio=1\.5` is no part of a run"),
+        pytest.raises(portico.InputError, match=r"`warmup_ratio=1\.5` is not a fraction of a run"),
     ):
         make(warmup_ratio=1.5)
 
 
 def test_an_older_name_is_written_with_a_warning(make):
     args = make()
-    with pytest.warns(FutureWarning, match="`evaluation_strategy` is called `eval_strategy` now"):
+    with pytest.warns(
+        FutureWarning,
+        match="`evaluation_strategy` is deprecated and will be removed in portico 2; use `eval_strategy`",
+    ):
         args.evaluation_strategy = "steps"
     assert args.eval_strategy == "steps"
 
@@ -115,7 +120,9 @@ def test_the_signature_is_that_of_the_fields():
 def test_a_parser_takes_older_names(old, tmp_path):
     parser = transformers.HfArgumentParser((OwnArguments,))
     line = ["--output_dir", str(tmp_path), "--report_to", "none", f"--{old}", str(VALUES[old])]
-    with pytest.warns(FutureWarning, match=f"`--{old}` is called `--{RENAMED[old]}` now") as caught:
+    with pytest.warns(
+        FutureWarning, match=f"`--{old}` is deprecated and will be removed in portico 2; use `--{RENAMED[old]}`"
+    ) as caught:
         (args,) = parser.parse_args_into_dataclasses(line)
     assert len(caught) == 1
     assert getattr(args, RENAMED[old]) == VALUES[old]

@@ -61,9 +61,7 @@ def test_every_retired_argument_is_tested():
 @pytest.mark.parametrize("name", EXPRESSED)
 def test_its_successor_takes_over(name, make):
     value, successor, expected = EXPRESSED[name]
-    with pytest.warns(
-        FutureWarning, match=f"`{name}` is expressed by `{successor}=.*the older name still works"
-    ) as caught:
+    with pytest.warns(FutureWarning, match=f"`{name}` is deprecated .*; it now sets `{successor}=") as caught:
         args = make(**{name: value})
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -81,7 +79,7 @@ def test_its_successor_takes_over(name, make):
     [("adafactor", "optim", "sgd"), ("group_by_length", "train_sampling_strategy", "sequential")],
 )
 def test_a_successor_that_says_something_else_is_refused(name, successor, other, make):
-    with pytest.raises(portico.InputError, match=f"`{successor}='{other}'` and `{name}=True` say different things"):
+    with pytest.raises(portico.InputError, match=f"`{successor}='{other}'` and `{name}=True` contradict each other"):
         make(**{name: True, successor: other})
 
 
@@ -95,13 +93,15 @@ def test_what_is_extended_keeps_what_is_there(make):
 
 
 def test_a_configuration_file_is_not_written_into(make):
-    with pytest.raises(portico.InputError, match=r"belongs into the configuration that 'fsdp\.json' names"):
+    with pytest.raises(portico.InputError, match=r"belongs in the configuration that 'fsdp\.json' names"):
         make(fsdp_min_num_params=3, fsdp_config="fsdp.json")
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
 def test_what_has_no_effect_is_announced_once(name, make):
-    with pytest.warns(FutureWarning, match=f"`{name}` has no effect any more: ") as caught:
+    with pytest.warns(
+        FutureWarning, match=f"`{name}` has no effect any more and will be removed in portico 2: "
+    ) as caught:
         args = make(**{name: WITHOUT_EFFECT[name]})
     assert len(caught) == 1
     assert getattr(args, name) == WITHOUT_EFFECT[name]
@@ -109,7 +109,7 @@ def test_what_has_no_effect_is_announced_once(name, make):
 
 @pytest.mark.parametrize("name", HONOURED)
 def test_what_still_works_is_announced_once(name, make):
-    with pytest.warns(FutureWarning, match=f"`{name}` is retired and still works; ") as caught:
+    with pytest.warns(FutureWarning, match=f"`{name}` is deprecated and will be removed in portico 2; ") as caught:
         make(**{name: HONOURED[name]})
     assert len(caught) == 1
 
@@ -117,7 +117,7 @@ def test_what_still_works_is_announced_once(name, make):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_had_any_more_is_refused(name, make):
     value, instead = REFUSED[name]
-    with pytest.raises(portico.InputError, match=f"`{name}={value!r}` does not exist any more; .*{instead}"):
+    with pytest.raises(portico.InputError, match=f"`{name}={value!r}` is no longer supported; .*{instead}"):
         make(**{name: value})
 
 
@@ -146,7 +146,7 @@ def test_a_parser_takes_them(tmp_path):
 def test_the_logging_folder_is_used(tmp_path):
     pytest.importorskip("tensorboard")
     folder = tmp_path / "elsewhere"
-    with pytest.warns(FutureWarning, match="`logging_dir` is retired"):
+    with pytest.warns(FutureWarning, match="`logging_dir` is deprecated"):
         toy_trainer(tmp_path, report_to="tensorboard", logging_dir=str(folder)).train()
     assert list(folder.glob("events*"))
 
@@ -157,7 +157,7 @@ def test_the_older_loop_is_run_where_a_subclass_has_one(tmp_path):
             self.ran = description
             return self.evaluation_loop(dataloader, description, *args, **kwargs)
 
-    with pytest.warns(FutureWarning, match="`use_legacy_prediction_loop` is retired"):
+    with pytest.warns(FutureWarning, match="`use_legacy_prediction_loop` is deprecated"):
         trainer = toy_trainer(tmp_path, Older, use_legacy_prediction_loop=True)
     trainer.evaluate()
     assert trainer.ran == "Evaluation"

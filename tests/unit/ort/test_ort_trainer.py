@@ -179,7 +179,9 @@ def test_a_loss_of_the_users_is_in_the_graph_if_it_is_asked_for(loss, tmp_path):
 
 
 def test_the_older_name_of_the_processor_is_taken(tmp_path):
-    with pytest.warns(FutureWarning, match="`tokenizer` is called `processing_class` now"):
+    with pytest.warns(
+        FutureWarning, match="`tokenizer` is deprecated and will be removed in portico 2; use `processing_class`"
+    ):
         trainer = ORTTrainer(make_model("perceptron"), toy_arguments(tmp_path, ORTTrainingArguments), tokenizer=str)
     assert trainer.processing_class is str
 
