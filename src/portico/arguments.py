@@ -138,7 +138,7 @@ class TrainingArguments(
         return {name: value for name, value in super().to_dict().items() if name not in unset}
 
 
-def adopt_arguments(args: Any) -> Any:
+def adopt_arguments(args: Any) -> "TrainingArguments":
     """Give plain ``transformers.TrainingArguments`` Lightning's placement, in place, and return them.
 
     The object stays the user's own (``trainer.args is args``); only its class changes, to a subclass of what it was.
@@ -147,14 +147,14 @@ def adopt_arguments(args: Any) -> Any:
         TypeError: If ``args`` are no training arguments.
     """
     if isinstance(args, LightningPlacement):
-        return args
+        return args  # type: ignore[return-value]
     if not isinstance(args, transformers.TrainingArguments):
         raise TypeError(
             f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
     # mypy takes the missing `__hash__` of the instances for that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
-    return args
+    return args  # type: ignore[return-value]
 
 
 class _AdoptedPlacement(LightningPlacement):

@@ -299,9 +299,7 @@ def _apply(args: Any, name: str, value: Any) -> None:
     if name in _SUCCESSORS:
         _pass_on(args, name, value)
     elif name in _HONOURED:
-        warn_of_old_spelling(
-            f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {_HONOURED[name]}."
-        )
+        warn_of_old_spelling(f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {_HONOURED[name]}.")
     else:
         warn_of_old_spelling(
             f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."

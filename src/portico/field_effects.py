@@ -111,8 +111,7 @@ def page() -> str:
 
 
 def _refused_values(name: str) -> str:
-    refusal = REFUSALS.get(name)
-    return f"{refusal.when}: {refusal.instead}" if refusal else ""
+    return ": ".join(REFUSALS.get(name, ()))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,29 @@
-"""Names that a package offers without importing their homes before they are asked for."""
+"""Names that a package offers without importing the modules they live in before they are used."""
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package.
+def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package, read from the stub next to its ``__init__``.
+
+    The stub is what type checkers read, so each name is written once. Scientific Python's lazy_loader does the same,
+    but its ``AttributeError`` does not list the names that exist.
 
     Args:
         package: Name of the package.
-        homes: Module that each offered name lives in.
+        file: Its ``__init__.py``.
     """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     names = sorted(homes)
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(str(homes[name])), name)
 
-    return get, lambda: names
+    return get, lambda: names, names

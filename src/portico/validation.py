@@ -1,8 +1,11 @@
-"""Parts of the wrong kind: refused where they are given, since what they break is far from there."""
+"""Every check of what a trainer is given, in the order in which its constructor makes them.
+
+The class, then the parts by themselves, then the training arguments, then the parts together: each refuses before
+any work is done, and says what came, what is allowed and what to set.
+"""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,109 +21,12 @@ from portico.loop.metrics import check_metrics
 from portico.model_setup import apply_log_level
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from portico.annotations import Callbacks, Optimizers
     from portico.trainer import Trainer
 
-
-def check_part_kinds(model: Any, callbacks: Any, optimizers: Any, lightning_callbacks: Any) -> None:
-    """Refuse parts that cannot be what their parameter takes.
-
-    Args:
-        model: Given as the model.
-        callbacks: Given as callbacks of Hugging Face.
-        optimizers: Given as optimizer and schedule.
-        lightning_callbacks: Given as callbacks of Lightning.
-
-    Raises:
-        InputTypeError: Says what came and what to give.
-    """
-    if isinstance(model, type):
-        raise InputTypeError(
-            f"`model` is the class {model.__name__}; give a model made of it, or a function that makes one as "
-            "`model_init`."
-        )
-    for callback in _listed("callbacks", callbacks):
-        _check_callback(callback)
-    for callback in _listed("lightning_callbacks", lightning_callbacks):
-        if not isinstance(callback, Callback):
-            raise InputTypeError(
-                f"`lightning_callbacks` holds a {_kind(callback)}; give instances of Lightning's `Callback` there, "
-                "and those of `TrainerCallback` in `callbacks`."
-            )
-    _check_optimizers(optimizers)
-
-
-def _listed(name: str, callbacks: Any) -> Sequence[Any]:
-    if callbacks is not None and not isinstance(callbacks, list | tuple):
-        raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
-    return callbacks or []
-
-
-def _check_callback(callback: Any) -> None:
-    # What has the events need not inherit from `TrainerCallback`.
-    if not hasattr(callback, "on_init_end"):
-        place = "in `lightning_callbacks`" if isinstance(callback, Callback) else "nowhere"
-        raise InputTypeError(
-            f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
-            f"`TrainerCallback` there, and this one {place}."
-        )
-
-
-def _check_optimizers(optimizers: Any) -> None:
-    is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
-    if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
-        shown = f"({', '.join(map(_kind, optimizers))})" if is_pair else f"a {_kind(optimizers)}"
-        raise InputTypeError(
-            f"`optimizers` is {shown}; give a tuple of an optimizer and a schedule, each of which may be None."
-        )
-
-
-def _kind(part: Any) -> str:
-    return type(part).__name__
-
-
-def check_parts(trainer: "Trainer") -> None:
-    """Refuse parts that do not go together, before anything is computed.
-
-    Raises:
-        InputError: Names the parts and what to set.
-        TypeError: If the collator cannot be called.
-    """
-    args = trainer.args
-    check_metrics(trainer.compute_metrics, args)
-    if args.eval_strategy != "no" and trainer.eval_dataset is None:
-        strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
-        raise InputError(
-            f"`eval_strategy={strategy!r}` asks for evaluations, but there is no `eval_dataset`; "
-            "give one to the trainer, or set `eval_strategy='no'`."
-        )
-    if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
-        raise InputError(
-            "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
-            "`metric_for_best_model`, for example to 'loss'."
-        )
-    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
-        raise InputRuntimeError(
-            "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
-        )
-    if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
-        raise InputRuntimeError(
-            "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
-            "`create_optimizer_and_scheduler` in a subclass instead."
-        )
-    if not callable(trainer.data_collator):
-        raise TypeError(
-            f"`data_collator` is a {type(trainer.data_collator).__name__}, which cannot be called; give a function "
-            "or an object with `__call__` that makes a batch of a list of examples."
-        )
-    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
-        raise InputError(
-            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
-        )
-    if trainer._runs_own_backward:
-        refuse_own_backward(trainer.lightning_trainer.strategy)
-    if args.save_strategy != "no":
-        refuse_sharded_weights(trainer.lightning_trainer.strategy)
-
+# ---- The class: hooks of transformers.Trainer 5.23 that nothing calls here, since Lightning does their work ----
 
 _STEP_HOOKS = (
     "`training_step`, `get_batch_samples` or a callback's `on_epoch_begin`, `on_step_begin` and `on_step_end`"
@@ -140,143 +46,87 @@ INSTEAD = {
 }
 
 
-def refuse_uncalled_hooks(facade_class: "type[Trainer]") -> None:
-    """Refuse a subclass that overrides what no code here calls: its override would be dropped in silence.
+def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
+    """Refuse a subclass that overrides a method that nothing here calls.
 
     Raises:
         InputError: Names the method and what to override instead.
     """
     for name, instead in INSTEAD.items():
-        if hasattr(facade_class, name):
+        if hasattr(trainer_class, name):
             raise InputError(
-                f"`{facade_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
+                f"`{trainer_class.__name__}` overrides `{name}`, which is never called here, since Lightning runs the "
                 f"loops; override {instead} instead."
             )
 
 
-def check_numbers(args: Any) -> None:
-    """Refuse texts in the place of numbers, as files of settings bring them along, and numbers out of range.
+# ---- Each part by itself ----
+
+
+def check_part_kinds(
+    model: "nn.Module | None",
+    callbacks: "Callbacks | None",
+    optimizers: "Optimizers",
+    lightning_callbacks: Sequence[Callback] | None,
+) -> None:
+    """Refuse parts of a wrong type, whose failure would surface far from here.
 
     Raises:
-        InputError: Names the field, its value and what is allowed (a ``TypeError`` too for a text).
+        InputTypeError: Says what came and what to give.
     """
-    known = argument_rules()
-    rules = {field.name: known[field.name] for field in dataclasses.fields(args) if field.name in known}
-    for name, rule in rules.items():
-        value = getattr(args, name)
-        if isinstance(value, str) and {int, float}.intersection(rule.kinds):
-            raise InputTypeError(f"`{name}={value!r}` is a text; set it to {rule}.")
-    if args.max_steps > 0:
-        # Scripts that count steps write -1 here.
-        rules.pop("num_train_epochs")
-    for name, rule in rules.items():
-        value = getattr(args, name)
-        if rule.least is not None and isinstance(value, int | float) and not value >= rule.least:
-            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule}.")
-
-
-def check_requirements(args: Any) -> None:
-    """Refuse kernels and compilers that are not here.
-
-    Raises:
-        InputError: Names the field and what to install or set (an ``ImportError`` too where a package is missing).
-    """
-    if args.use_liger_kernel:
-        _check_liger_kernel(args)
-    if args.torch_compile:
-        _check_compiler(args.torch_compile_backend)
-
-
-def _check_liger_kernel(args: Any) -> None:
-    if not is_liger_kernel_available():
-        raise MissingPackageError(
-            "`use_liger_kernel=True`, but liger-kernel is not installed; install it with `pip install liger-kernel`, "
-            "or set `use_liger_kernel=False`."
+    if isinstance(model, type):
+        raise InputTypeError(
+            f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
+            "`model_init`."
         )
-    if args.device.type == "cpu":
-        raise InputError(
-            "`use_liger_kernel=True`, but liger-kernel has no kernels for the CPU, where the run is placed; set "
-            "`use_liger_kernel=False`, or `use_cpu=False` on a machine with a GPU."
-        )
-
-
-def _check_compiler(backend: str) -> None:
-    backends = torch.compiler.list_backends(exclude_tags=())
-    if backend not in backends:
-        raise InputError(
-            f"`torch_compile_backend={backend!r}` is no compiler of this torch; set one of {', '.join(backends)}."
-        )
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a value of a training argument is refused.
-
-    Args:
-        is_set: Tells from its value whether the field asks for anything.
-        instead: What to set, one clause.
-        when: Which values are refused, for the documentation.
-    """
-
-    is_set: Callable[[Any], bool]
-    instead: str
-    when: str = "when set"
-
-
-REFUSALS = {
-    "debug": Refusal(
-        lambda options: DebugOption.TPU_METRICS_DEBUG in options,
-        "leave 'tpu_metrics_debug' out",
-        "with 'tpu_metrics_debug'",
-    ),
-}
-
-
-def refuse_unsupported(args: Any) -> None:
-    """Refuse training arguments that ask for what this version does not do, or that are none of a field's choices.
-
-    Raises:
-        InputError: Names the field, its value and what to set instead.
-    """
-    for field in dataclasses.fields(args):
-        choices, value = field.metadata.get("choices"), getattr(args, field.name)
-        if choices is not None and value is not None and value not in choices:
-            raise InputError(
-                f"`{field.name}={value!r}` is no choice; set it to one of {', '.join(map(repr, choices))}."
+    for callback in _listed("callbacks", callbacks):
+        _check_callback(callback)
+    for callback in _listed("lightning_callbacks", lightning_callbacks):
+        if not isinstance(callback, Callback):
+            raise InputTypeError(
+                f"`lightning_callbacks` holds a {_kind(callback)}; give instances of Lightning's `Callback` there, "
+                "and those of `TrainerCallback` in `callbacks`."
             )
-    for name, refusal in REFUSALS.items():
-        value = getattr(args, name, None)
-        if value is not None and refusal.is_set(value):
-            shown = getattr(value, "value", value)
-            raise InputError(f"`{name}={shown!r}` is not supported by this version of portico; {refusal.instead}.")
+    is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
+    if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
+        shown = f"({', '.join(map(_kind, optimizers))})" if is_pair else f"a {_kind(optimizers)}"
+        raise InputTypeError(
+            f"`optimizers` is {shown}; give a tuple of an optimizer and a schedule, each of which may be None."
+        )
 
 
-# Fields that nothing here reads, with the reason.
-WITHOUT_EFFECT = {
-    "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
-    "sortish_sampler": (
-        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths"
-    ),
-}
+def _listed(name: str, callbacks: object) -> Sequence[Any]:
+    if callbacks is not None and not isinstance(callbacks, list | tuple):
+        raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
+    return callbacks or []
 
 
-def warn_about_ignored_arguments(args: Any) -> None:
-    """Log a line for each training argument that differs from its default and does nothing here."""
-    for field in dataclasses.fields(args):
-        value = getattr(args, field.name)
-        if field.name in WITHOUT_EFFECT and value != field.default:
-            logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
+def _check_callback(callback: object) -> None:
+    # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
+    if not hasattr(callback, "on_init_end"):
+        advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
+        raise InputTypeError(
+            f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
+            f"`TrainerCallback`{advice}."
+        )
 
 
-def prepare_arguments(args: Any) -> Any:
-    """Return ``args`` as the trainer uses them: placed by Lightning, checked, with what they set applied.
+def _kind(part: object) -> str:
+    return type(part).__name__
+
+
+# ---- The training arguments ----
+
+
+def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
+    """Return ``args`` as the trainer uses them: placed by Lightning, checked, their log level applied.
 
     Args:
         args: Training arguments of either library; ``None`` for the defaults.
 
     Raises:
-        InputError: If a value cannot be used here, before any work.
-        TypeError: If they are no training arguments.
+        InputError: If a value cannot be used here.
+        TypeError: If they are not training arguments.
     """
     if args is None:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
@@ -289,3 +139,144 @@ def prepare_arguments(args: Any) -> Any:
     warn_about_ignored_arguments(args)
     check_requirements(args)
     return args
+
+
+# Values that this version does not honour although it honours the field: which, and what to set instead.
+REFUSALS = {"debug": ("with 'tpu_metrics_debug'", "leave 'tpu_metrics_debug' out")}
+
+
+def refuse_unsupported(args: TrainingArguments) -> None:
+    """Refuse values outside a field's choices, and those that this version does not support.
+
+    Raises:
+        InputError: Names the field, its value and what to set instead.
+    """
+    for field in dataclasses.fields(args):
+        choices, value = field.metadata.get("choices"), getattr(args, field.name)
+        if choices is not None and value is not None and value not in choices:
+            raise InputError(
+                f"Unknown value `{field.name}={value!r}`; set it to one of {', '.join(map(repr, choices))}."
+            )
+    if DebugOption.TPU_METRICS_DEBUG in args.debug:
+        raise InputError(
+            f"`debug={args.debug!r}` is not supported by this version of portico; {REFUSALS['debug'][1]}."
+        )
+
+
+def check_numbers(args: TrainingArguments) -> None:
+    """Refuse numbers out of range, and strings instead of numbers, which files of settings produce.
+
+    Raises:
+        InputError: Names the field, its value and what is allowed (a ``TypeError`` too for a string).
+    """
+    known = argument_rules()
+    rules = {field.name: known[field.name] for field in dataclasses.fields(args) if field.name in known}
+    for name, rule in rules.items():
+        value = getattr(args, name)
+        if isinstance(value, str) and {int, float}.intersection(rule.kinds):
+            raise InputTypeError(f"`{name}={value!r}` is a string; set it to {rule}.")
+    if args.max_steps > 0:
+        # Scripts that count steps write `num_train_epochs=-1`.
+        rules.pop("num_train_epochs")
+    for name, rule in rules.items():
+        value = getattr(args, name)
+        if rule.least is not None and isinstance(value, int | float) and not value >= rule.least:
+            raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule}.")
+
+
+# Fields that nothing here reads, with the reason.
+WITHOUT_EFFECT = {
+    "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
+    "sortish_sampler": (
+        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths"
+    ),
+}
+
+
+def warn_about_ignored_arguments(args: TrainingArguments) -> None:
+    """Log a line for each training argument that differs from its default and does nothing here."""
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name in WITHOUT_EFFECT and value != field.default:
+            logger.warning("`%s=%r` has no effect: %s.", field.name, value, WITHOUT_EFFECT[field.name])
+
+
+def check_requirements(args: TrainingArguments) -> None:
+    """Refuse kernels and compilers that this installation or machine does not have.
+
+    Raises:
+        InputError: Names the field and what to install or set (an ``ImportError`` too where a package is missing).
+    """
+    if args.use_liger_kernel and not is_liger_kernel_available():
+        raise MissingPackageError(
+            "`use_liger_kernel=True`, but liger-kernel is not installed; install it with `pip install liger-kernel`, "
+            "or set `use_liger_kernel=False`."
+        )
+    if args.use_liger_kernel and args.device.type == "cpu":
+        raise InputError(
+            "`use_liger_kernel=True`, but liger-kernel has no kernels for the CPU, where the run is placed; set "
+            "`use_liger_kernel=False`, or `use_cpu=False` on a machine with a GPU."
+        )
+    if args.torch_compile:
+        backends = torch.compiler.list_backends(exclude_tags=())
+        if args.torch_compile_backend not in backends:
+            raise InputError(
+                f"Unknown compiler `torch_compile_backend={args.torch_compile_backend!r}`; set it to one of "
+                f"{', '.join(backends)}."
+            )
+
+
+# ---- The parts together ----
+
+
+def check_parts(trainer: "Trainer") -> None:
+    """Refuse parts that contradict each other or the training arguments, before anything is computed.
+
+    Raises:
+        InputError: Names the parts and what to set.
+        TypeError: If the collator cannot be called.
+    """
+    args = trainer.args
+    check_metrics(trainer.compute_metrics, args)
+    _check_evaluation(trainer)
+    _check_optimizer_parts(trainer)
+    if not callable(trainer.data_collator):
+        raise TypeError(
+            f"`data_collator` is a {_kind(trainer.data_collator)}, which cannot be called; give a function or an "
+            "object with `__call__` that makes a batch of a list of examples."
+        )
+    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
+        raise InputError(
+            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+        )
+    if trainer._runs_own_backward:
+        refuse_own_backward(trainer.lightning_trainer.strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(trainer.lightning_trainer.strategy)
+
+
+def _check_evaluation(trainer: "Trainer") -> None:
+    args = trainer.args
+    if args.eval_strategy != "no" and trainer.eval_dataset is None:
+        strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
+        raise InputError(
+            f"`eval_strategy={strategy!r}` asks for evaluations, but there is no `eval_dataset`; give one to the "
+            "trainer, or set `eval_strategy='no'`."
+        )
+    if (args.save_strategy == "best" or args.load_best_model_at_end) and args.metric_for_best_model is None:
+        raise InputError(
+            "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
+            "`metric_for_best_model`, for example to 'loss'."
+        )
+
+
+def _check_optimizer_parts(trainer: "Trainer") -> None:
+    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
+        raise InputRuntimeError(
+            "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
+        )
+    if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
+        raise InputRuntimeError(
+            "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
+            "`create_optimizer_and_scheduler` in a subclass instead."
+        )

@@ -104,18 +104,18 @@ def test_a_collator_must_be_callable(tmp_path):
         ("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
     ],
 )
-def test_a_value_that_is_no_choice_is_refused(name, value, allowed, tmp_path):
+def test_unknown_choice_is_refused(name, value, allowed, tmp_path):
     refused(tmp_path, rf"`{name}='{value}'` is no choice; set it to one of .*{allowed}", **{name: value})
 
 
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
-        ("learning_rate", "2e-5", r"`learning_rate='2e-5'` is a text; set it to a number of 0 or more"),
-        ("max_steps", "many", r"`max_steps='many'` is a text; set it to an integer"),
+        ("learning_rate", "2e-5", r"`learning_rate='2e-5'` is a string; set it to a number of 0 or more"),
+        ("max_steps", "many", r"`max_steps='many'` is a string; set it to an integer"),
     ],
 )
-def test_a_text_is_no_number(name, value, match, tmp_path):
+def test_string_instead_of_number_is_refused(name, value, match, tmp_path):
     refused(tmp_path, match, TypeError, **{name: value})
     refused(tmp_path, match, **{name: value})
 
@@ -140,7 +140,7 @@ def test_no_epochs_are_counted_where_steps_are(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "match"),
     [
-        ({"model": Line}, "`model` is the class Line; give a model made of it"),
+        ({"model": Line}, "`model` is the class Line; give an instance of it"),
         ({"callbacks": transformers.TrainerCallback()}, "`callbacks` is a TrainerCallback; give a list"),
         ({"callbacks": [print]}, "holds a builtin_function_or_method, which has no `on_init_end`"),
         ({"callbacks": [LightningCallback()]}, "this one in `lightning_callbacks`"),
@@ -260,7 +260,7 @@ UNSUPPORTED = {
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_an_argument_that_does_nothing_is_refused(name, tmp_path):
-    match = rf"`{name}=.*is not supported by this version of portico; {REFUSALS[name].instead}\.$"
+    match = rf"`{name}=.*is not supported by this version of portico; {REFUSALS[name][1]}\.$"
     refused(tmp_path, match, **{name: UNSUPPORTED[name]})
 
 
