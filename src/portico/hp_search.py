@@ -115,7 +115,7 @@ class SearchBackend(ABC):
 
     @abstractmethod
     def is_available(self) -> bool:
-        """Tell whether the library is installed."""
+        """Return whether the library is installed."""
 
     @abstractmethod
     def default_hp_space(self, trial: Any) -> dict[str, Any]:

@@ -18,13 +18,18 @@ import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
+from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.types import STEP_OUTPUT
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 CHECKED_VERSION = "2.6"
@@ -85,23 +90,43 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
 
 
 def relaunches_script(strategy: Any) -> bool:
-    """Tell whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
+    """Return whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
     return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
 
 
 def launches_workers(strategy: Any) -> bool:
-    """Tell whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
+    """Return whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
     return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
 
 
 def forks_workers(strategy: Any) -> bool:
-    """Tell whether the workers of ``strategy`` begin as copies of this process."""
+    """Return whether the workers of ``strategy`` begin as copies of this process."""
     return launches_workers(strategy) and strategy.launcher._start_method == "fork"
 
 
 def drop_launcher(strategy: Any) -> None:
     """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
     strategy._launcher = None
+
+
+def wrap_in_ddp(strategy: DDPStrategy, model: nn.Module) -> DistributedDataParallel:
+    """Return ``model`` in the wrapper that ``strategy`` puts around a ``LightningModule``."""
+    return strategy._setup_model(model)
+
+
+def set_root_device(strategy: Strategy, device: torch.device) -> None:
+    """Make ``strategy``, which runs in one process, run on ``device``."""
+    strategy._root_device = device  # type: ignore[attr-defined]
+
+
+def plain_batch_sampler(sampler: Any) -> Any:
+    """Return the batch sampler inside the one that Lightning puts around it for a prediction."""
+    return sampler._batch_sampler if isinstance(sampler, _IndexBatchSamplerWrapper) else sampler
+
+
+def wrapped_closure(precision: Precision, model: Any, optimizer: Any, closure: Callable[[], Any]) -> Any:
+    """Return ``closure`` with the hooks that ``precision`` runs after it."""
+    return precision._wrap_closure(model, optimizer, closure)
 
 
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
@@ -146,12 +171,12 @@ def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
 
 
 def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
-    """Tell whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
+    """Return whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
     return bool(trainer.fit_loop.restarted_mid_epoch)
 
 
 def has_data(trainer: pl.Trainer) -> bool:
-    """Tell whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
+    """Return whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
     return trainer.fit_loop._data_fetcher is not None
 
 

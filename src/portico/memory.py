@@ -18,7 +18,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether ``error`` says that a device has no memory left."""
+    """Return whether ``error`` says that a device has no memory left."""
     return (
         isinstance(error, RuntimeError)
         and len(error.args) == 1

@@ -126,12 +126,12 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
 
 
 def updates_in_backward(optimizer: Any) -> bool:
-    """Tell whether an optimizer changes the weights during the backward pass, which it runs itself (LOMO)."""
+    """Return whether an optimizer changes the weights during the backward pass, which it runs itself (LOMO)."""
     return hasattr(optimizer, "fused_backward")
 
 
 def steps_after_evaluation(scheduler: Any) -> bool:
-    """Tell whether a schedule waits for a metric, and so steps after evaluations instead of after steps."""
+    """Return whether a schedule waits for a metric, and so steps after evaluations instead of after steps."""
     return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
 
 

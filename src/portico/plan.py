@@ -137,7 +137,7 @@ class RunPlan:
         return self.steps_in_epoch % self.gradient_accumulation_steps or self.gradient_accumulation_steps
 
     def ends_window(self, batch_idx: int) -> bool:
-        """Tell whether batch ``batch_idx`` of an epoch is the last of its accumulation window."""
+        """Return whether batch ``batch_idx`` of an epoch is the last of its accumulation window."""
         return (batch_idx + 1) % self.gradient_accumulation_steps == 0 or batch_idx + 1 == self.steps_in_epoch
 
     def as_training_values(self) -> tuple[int, int, int, float, int, int, int]:

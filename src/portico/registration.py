@@ -55,7 +55,7 @@ class _Maker:
         return self._class()(**params)
 
     def is_available(self) -> bool:
-        """Tell whether an accelerator can be used, which Lightning asks to name those that can."""
+        """Return whether an accelerator can be used, which Lightning asks to name those that can."""
         return bool(self._class().is_available())
 
     def _class(self) -> Any:

@@ -29,7 +29,7 @@ class Rule:
     least: float | None = None
 
     def allows(self, value: Any) -> bool:
-        """Tell whether ``value`` is of an allowed type and in range."""
+        """Return whether ``value`` is of an allowed type and in range."""
         of_kind = type(value) in self.kinds or (type(value) is int and float in self.kinds)
         # A NaN is not smaller than the bound either, and must not pass.
         return of_kind and (self.least is None or not isinstance(value, int | float) or value >= self.least)

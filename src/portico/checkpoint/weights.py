@@ -117,7 +117,7 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 def has_adapters(model: Any) -> bool:
-    """Tell whether ``model`` is a base model inside PEFT's adapters."""
+    """Return whether ``model`` is a base model inside PEFT's adapters."""
     return unwrap_peft_model(model) is not model
 
 

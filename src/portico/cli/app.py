@@ -77,7 +77,7 @@ def _claimed(folder: Path, settings: dict[str, Any], config: DictConfig) -> Iter
 
 
 def _is_first_process() -> bool:
-    """Tell whether this process is the only one of the run or its first; the others join the folder it has claimed."""
+    """Return whether this process is the only one of the run or its first; the others join the folder it has claimed."""
     return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 

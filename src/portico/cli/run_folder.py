@@ -107,7 +107,7 @@ def _signs(folder: Path) -> list[Path]:
 
 
 def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
-    """Tell whether the run continues the one in the folder: from its last checkpoint, or from one given by path."""
+    """Return whether the run continues the one in the folder: from its last checkpoint, or from one given by path."""
     if isinstance(checkpoint, str):
         return folder.resolve() in Path(checkpoint).resolve().parents
     return checkpoint is True

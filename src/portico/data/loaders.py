@@ -67,18 +67,18 @@ class DataLoaderConfig:
     non_blocking: bool = False
 
     def reads_in_one_process(self, dataset: Any) -> bool:
-        """Tell whether the first process alone reads ``dataset``."""
+        """Return whether the first process alone reads ``dataset``."""
         if self.dispatch_batches is None:
             return isinstance(dataset, IterableDataset)
         return self.dispatch_batches
 
 
-class LookAheadLoader(DataLoader[Any]):
+class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader`` that knows its last batch when it gives it.
 
     Args:
         dataset: Examples.
-        sharing: How the processes share the batches.
+        config: How the processes share the batches.
         num_batches_to_skip: Batches fetched but not given at the start (for data without indices).
         keeps_remainder: Whether the last, smaller batch is given (``drop_last`` is off).
         epoch: Epoch of the first iteration.
@@ -95,7 +95,7 @@ class LookAheadLoader(DataLoader[Any]):
         self,
         dataset: Any,
         *,
-        sharing: DataLoaderConfig,
+        config: DataLoaderConfig,
         num_batches_to_skip: int = 0,
         keeps_remainder: bool = True,
         epoch: int = 0,
@@ -103,14 +103,14 @@ class LookAheadLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         super().__init__(dataset, **options)
-        self.sharing = sharing
+        self.config = config
         self.num_batches_to_skip = num_batches_to_skip
         self.keeps_remainder = keeps_remainder
         self.epoch = epoch
         self.shared_generator = shared_generator
         self.end_of_dataloader = False
         self.remainder = -1
-        self.announce: Callable[[LookAheadLoader], AbstractContextManager[Any]] = nullcontext
+        self.announce: Callable[[DataLoaderShard], AbstractContextManager[Any]] = nullcontext
 
     @property
     def total_batch_size(self) -> int:
@@ -137,7 +137,7 @@ class LookAheadLoader(DataLoader[Any]):
 
     def _look_ahead(self) -> Iterator[Any]:
         if self.shared_generator is not None:
-            self.shared_generator.set_state(self.sharing.broadcast(self.shared_generator.get_state()))
+            self.shared_generator.set_state(self.config.broadcast(self.shared_generator.get_state()))
         self.end_of_dataloader = False
         self.remainder = self._known_remainder()
         self.set_epoch(self.epoch)
@@ -155,9 +155,9 @@ class LookAheadLoader(DataLoader[Any]):
 
     def _prepared(self, batch: Any, is_last: bool) -> Any:
         """Make what this process gets of a batch that was fetched."""
-        if self.sharing.device is None:
+        if self.config.device is None:
             return batch
-        return move_to_device(batch, self.sharing.device, non_blocking=self.sharing.non_blocking)
+        return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
 
     def _known_remainder(self) -> int:
         if not self.keeps_remainder or not has_length(self.dataset):
@@ -174,10 +174,10 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
     for name in ("sampler", "batch_sampler"):
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
-    if isinstance(loader, LookAheadLoader):
+    if isinstance(loader, DataLoaderShard):
         rest = type(loader)(
             loader.dataset,
-            sharing=loader.sharing,
+            config=loader.config,
             num_batches_to_skip=0 if by_index else num_batches,
             keeps_remainder=loader.keeps_remainder,
             epoch=loader.epoch,
@@ -237,7 +237,7 @@ def batching_options(loader: "DataLoader[Any]") -> dict[str, Any]:
     return {"batch_sampler": loader.batch_sampler}
 
 
-class DispatchingLoader(LookAheadLoader):
+class DataLoaderDispatcher(DataLoaderShard):
     """Batches that the first process reads, a batch for each process at a time, and gives out.
 
     Data that cannot be indexed are read once this way, and in one order. The last joint batch is completed with
@@ -249,9 +249,9 @@ class DispatchingLoader(LookAheadLoader):
 
     def __len__(self) -> int:
         total = super().__len__()
-        if self.sharing.split_batches:
+        if self.config.split_batches:
             return total
-        rounds = total / self.sharing.num_processes
+        rounds = total / self.config.num_processes
         return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -261,9 +261,9 @@ class DispatchingLoader(LookAheadLoader):
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         # Every process has made an iterator, and drawn its seed; the first one alone goes through it.
         joint = self._joint_batches(batches)
-        is_first = self.sharing.process_index == 0
+        is_first = self.config.process_index == 0
         is_empty = True
-        while (batch := self.sharing.broadcast(next(joint, None) if is_first else None)) is not None:
+        while (batch := self.config.broadcast(next(joint, None) if is_first else None)) is not None:
             is_empty = False
             yield batch
         if is_empty:
@@ -276,7 +276,7 @@ class DispatchingLoader(LookAheadLoader):
 
     def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Put together the batches of all processes."""
-        count = 1 if self.sharing.split_batches else self.sharing.num_processes
+        count = 1 if self.config.split_batches else self.config.num_processes
         collected: list[Any] = []
         for batch in batches:
             collected.append(batch)
@@ -287,7 +287,7 @@ class DispatchingLoader(LookAheadLoader):
             yield _concatenated(collected)
 
     def _prepared(self, batch: Any, is_last: bool) -> Any:
-        sharing, count = self.sharing, self.sharing.num_processes
+        config, count = self.config, self.config.num_processes
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
@@ -300,7 +300,7 @@ class DispatchingLoader(LookAheadLoader):
         if is_last and left_over and self.keeps_remainder:
             batch = _concatenated([batch, self._first])
             size += 1
-        start = sharing.process_index * size
+        start = config.process_index * size
         return map_tensors(lambda tensor: tensor[start : start + size], batch)
 
     def _known_remainder(self) -> int:
@@ -337,85 +337,85 @@ def _concatenated_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
         ) from error
 
 
-def prepare_loader(loader: Any, sharing: DataLoaderConfig) -> Any:
+def prepare_data_loader(loader: Any, config: DataLoaderConfig) -> Any:
     """Return the look-ahead counterpart of a ``DataLoader``; anything else comes back as it is.
 
     Args:
         loader: Loader to prepare; its random sampler, if it has one, becomes a seeded one.
-        sharing: How the processes share its batches.
+        config: How the processes share its batches.
 
     Raises:
         InputError: If batches are to be split and their size is no multiple of the number of processes.
     """
-    if not isinstance(loader, DataLoader) or isinstance(loader, LookAheadLoader):
+    if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
     batches = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
-    if sharing.split_batches:
-        check_split(loader.batch_size or getattr(batches, "batch_size", None), sharing.num_processes)
-    options: dict[str, Any] = {"sharing": sharing, "keeps_remainder": not loader.drop_last}
-    _seed_order(batches, sharing)
-    if sharing.reads_in_one_process(loader.dataset):
+    if config.split_batches:
+        check_split(loader.batch_size or getattr(batches, "batch_size", None), config.num_processes)
+    options: dict[str, Any] = {"config": config, "keeps_remainder": not loader.drop_last}
+    _seed_order(batches, config)
+    if config.reads_in_one_process(loader.dataset):
         carried = carried_options(loader)
         carried.pop("generator", None)
-        return DispatchingLoader(loader.dataset, **options, **carried, **batching_options(loader))
-    options["shared_generator"] = _shared_generator(loader, batches, sharing)
-    return LookAheadLoader(
-        _own_examples(loader, sharing), **options, **carried_options(loader), **_shared_batching(loader, sharing)
+        return DataLoaderDispatcher(loader.dataset, **options, **carried, **batching_options(loader))
+    options["shared_generator"] = _shared_generator(loader, batches, config)
+    return DataLoaderShard(
+        _own_examples(loader, config), **options, **carried_options(loader), **_shared_batching(loader, config)
     )
 
 
-def _shared_batching(loader: "DataLoader[Any]", sharing: DataLoaderConfig) -> dict[str, Any]:
+def _shared_batching(loader: "DataLoader[Any]", config: DataLoaderConfig) -> dict[str, Any]:
     options = batching_options(loader)
-    if sharing.num_processes == 1:
+    if config.num_processes == 1:
         return options
-    if sharing.split_batches and options.get("batch_size"):
-        options["batch_size"] //= sharing.num_processes
+    if config.split_batches and options.get("batch_size"):
+        options["batch_size"] //= config.num_processes
     for name in ("sampler", "batch_sampler"):
         if name in options:
             options[name] = BatchSamplerShard(
                 options[name],
-                num_processes=sharing.num_processes,
-                process_index=sharing.process_index,
-                split_batches=sharing.split_batches,
-                even_batches=sharing.even_batches,
+                num_processes=config.num_processes,
+                process_index=config.process_index,
+                split_batches=config.split_batches,
+                even_batches=config.even_batches,
             )
     return options
 
 
-def _own_examples(loader: "DataLoader[Any]", sharing: DataLoaderConfig) -> Any:
+def _own_examples(loader: "DataLoader[Any]", config: DataLoaderConfig) -> Any:
     """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
     dataset: Any = loader.dataset
     is_stream = isinstance(loader.dataset, IterableDataset)
-    if sharing.num_processes == 1 or not is_stream:
+    if config.num_processes == 1 or not is_stream:
         return dataset
-    if getattr(dataset, "n_shards", 0) >= sharing.num_processes and not sharing.split_batches:
+    if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
         # A stream of the `datasets` library: every process reads files of its own.
-        return dataset.shard(num_shards=sharing.num_processes, index=sharing.process_index)
+        return dataset.shard(num_shards=config.num_processes, index=config.process_index)
     return IterableDatasetShard(
         dataset,
         batch_size=loader.batch_size or 1,
         drop_last=loader.drop_last,
-        num_processes=sharing.num_processes,
-        process_index=sharing.process_index,
-        split_batches=sharing.split_batches,
+        num_processes=config.num_processes,
+        process_index=config.process_index,
+        split_batches=config.split_batches,
     )
 
 
-def _seed_order(batches: Any, sharing: DataLoaderConfig) -> None:
+def _seed_order(batches: Any, config: DataLoaderConfig) -> None:
     """Make the random order of ``batches``, if they have one, depend on a seed and the epoch alone."""
     sampler = getattr(batches, "sampler", None)
-    if sharing.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
-        batches.sampler = SeedableRandomSampler.like(sampler, sharing.data_seed)
+    if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
+        batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
 
 
-def _shared_generator(loader: "DataLoader[Any]", batches: Any, sharing: DataLoaderConfig) -> torch.Generator | None:
+def _shared_generator(loader: "DataLoader[Any]", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator that all processes must draw the same order from."""
-    if sharing.num_processes == 1:
+    if config.num_processes == 1:
         return None
     if isinstance(loader.dataset, IterableDataset):
         return getattr(loader.dataset, "generator", None)
     sampler: Any = getattr(batches, "sampler", None)
-    if sharing.seeded_order or not hasattr(sampler, "generator"):
+    if config.seeded_order or not hasattr(sampler, "generator"):
         return None
     if sampler.generator is None:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())

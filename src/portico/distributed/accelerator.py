@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.data.loaders import DataLoaderConfig, LookAheadLoader, prepare_loader, skip_first_batches
+from portico.data.loaders import DataLoaderConfig, DataLoaderShard, prepare_data_loader, skip_first_batches
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig
@@ -119,7 +119,7 @@ class Accelerator:
 
     Args:
         strategy: Returns the Lightning strategy of the present run.
-        sharing: Options of ``DataLoaderConfig`` for prepared loaders.
+        dataloader_options: Options of ``DataLoaderConfig`` for prepared loaders.
 
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.
@@ -134,11 +134,11 @@ class Accelerator:
     # The trainer counts accumulation windows itself, as transformers does under accelerate.
     gradient_accumulation_steps = 1
 
-    def __init__(self, strategy: "Callable[[], Strategy]", sharing: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, strategy: "Callable[[], Strategy]", dataloader_options: Mapping[str, Any] | None = None) -> None:
         self._strategy = strategy
-        self._sharing = dict(sharing or {})
+        self._dataloader_options = dict(dataloader_options or {})
         # Loaders that are being iterated; the last one is the innermost evaluation's.
-        self._loaders: list[LookAheadLoader] = []
+        self._loaders: list[DataLoaderShard] = []
         self._deferred: torch.Tensor | None = None
         self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
         self.sync_gradients = True
@@ -418,10 +418,10 @@ class Accelerator:
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
         """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
-        sharing = self._batch_sharing()
-        prepared = [prepare_loader(item, sharing) for item in objects]
+        config = self._dataloader_config()
+        prepared = [prepare_data_loader(item, config) for item in objects]
         for loader in prepared:
-            if isinstance(loader, LookAheadLoader):
+            if isinstance(loader, DataLoaderShard):
                 loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
@@ -445,13 +445,13 @@ class Accelerator:
     def free_memory(self, *objects: Any) -> None:
         """Do nothing: the strategy releases its memory when a run ends."""
 
-    def _batch_sharing(self) -> DataLoaderConfig:
+    def _dataloader_config(self) -> DataLoaderConfig:
         return DataLoaderConfig(
             device=self.device,
             num_processes=self.num_processes,
             process_index=self.process_index,
             broadcast=self.from_first_process,
-            **self._sharing,
+            **self._dataloader_options,
         )
 
 

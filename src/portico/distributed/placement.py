@@ -59,7 +59,7 @@ def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | No
 
 
 def _drives_several(placement: dict[str, Any]) -> bool:
-    """Tell whether Lightning would choose data-parallel training; backends of our own choose for themselves."""
+    """Return whether Lightning would choose data-parallel training; backends of our own choose for themselves."""
     devices = placement["devices"]
     if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
         return False

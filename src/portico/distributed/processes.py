@@ -112,7 +112,7 @@ _inside_worker = False
 
 
 def inside_worker() -> bool:
-    """Tell whether this process is such a worker."""
+    """Return whether this process is such a worker."""
     return _inside_worker
 
 

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from portico.distributed.accelerator import syncs_each_batch
 from portico.errors import InputError
+from portico.lightning_compat import wrap_in_ddp
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
 _UNUSED = "_find_unused_parameters_"
@@ -66,7 +67,7 @@ class ModelDDPStrategy(DDPStrategy):
     @override
     def configure_ddp(self) -> None:
         module: Any = self.lightning_module
-        self.wrapped_model = self._setup_model(module.model)
+        self.wrapped_model = wrap_in_ddp(self, module.model)
         module.set_wrapped_model(self.wrapped_model)
 
     @override
@@ -275,7 +276,7 @@ def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | No
 
 
 def is_sharded(strategy: Any) -> bool:
-    """Tell whether ``strategy`` spreads the weights over the processes, so that none has them all."""
+    """Return whether ``strategy`` spreads the weights over the processes, so that none has them all."""
     return isinstance(strategy, DeepSpeedStrategy | FSDPStrategy)
 
 

@@ -11,7 +11,7 @@ def log_activations(model: nn.Module, is_due: Callable[[], bool], write: Callabl
 
     Args:
         model: Whose modules are watched.
-        is_due: Tells whether the present forward pass is one to write.
+        is_due: Whether the present forward pass is one to write.
         write: Called with a name and a tensor.
 
     Returns:

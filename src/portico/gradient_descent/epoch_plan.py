@@ -32,7 +32,7 @@ class EpochPlan(RunPlan):
     window: Window = field(default_factory=Window)
 
     def ends_window(self, batch_idx: int) -> bool:
-        """Tell whether batch ``batch_idx`` of the present epoch is the last of its accumulation window."""
+        """Return whether batch ``batch_idx`` of the present epoch is the last of its accumulation window."""
         return batch_idx + 1 == self.window.end
 
     @property

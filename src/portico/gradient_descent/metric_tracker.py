@@ -9,7 +9,7 @@ _SIGNS = {"+": 1.0, "-": -1.0}
 
 
 class MetricTracker:
-    """Tells whether an epoch was the best so far, and whether to stop.
+    """Whether an epoch was the best so far, and whether to stop.
 
     Args:
         metric_name: Name of a metric with ``+`` in front if more is better, ``-`` if less is. Of several the signed
@@ -92,11 +92,11 @@ class MetricTracker:
         return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
 
     def is_best_so_far(self) -> bool:
-        """Tell whether the last value is the best one; without any value, it is."""
+        """Return whether the last value is the best one; without any value, it is."""
         return self._is_best_so_far
 
     def should_stop_early(self) -> bool:
-        """Tell whether the patience is used up."""
+        """Return whether the patience is used up."""
         return self._patience is not None and self._epochs_with_no_improvement >= self._patience
 
     def state_dict(self) -> dict[str, Any]:

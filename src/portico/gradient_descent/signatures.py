@@ -28,7 +28,7 @@ def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def takes_any(signature: inspect.Signature) -> bool:
-    """Tell whether a signature ends in ``**kwargs``."""
+    """Return whether a signature ends in ``**kwargs``."""
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 

@@ -45,5 +45,5 @@ class SummaryFiles:
 
 
 def tensorboard_is_installed() -> bool:
-    """Tell whether TensorBoard's package is there."""
+    """Return whether TensorBoard's package is there."""
     return find_spec("tensorboard") is not None

@@ -92,11 +92,11 @@ class TensorboardWriter(Registrable):
     # When
 
     def should_log_this_batch(self) -> bool:
-        """Tell whether the present step is one whose statistics are written."""
+        """Return whether the present step is one whose statistics are written."""
         return self.get_batch_num_total() % self._summary_interval == 0
 
     def should_log_histograms_this_batch(self) -> bool:
-        """Tell whether the present step is one whose histograms are written."""
+        """Return whether the present step is one whose histograms are written."""
         interval = self._histogram_interval
         return interval is not None and self.get_batch_num_total() % interval == 0
 

@@ -42,7 +42,7 @@ def with_ignored_labels(inputs: dict[str, Any], rows: int, label_names: Sequence
 
 
 def has_float_labels(inputs: Mapping[str, Any], label_names: Sequence[str]) -> bool:
-    """Tell whether a batch has labels that no loss leaves out."""
+    """Return whether a batch has labels that no loss leaves out."""
     labels = [inputs.get(name) for name in label_names]
     return any(isinstance(value, Tensor) and value.is_floating_point() for value in labels)
 

@@ -93,7 +93,7 @@ class TorchMetrics(BatchMetrics):
 
 
 def is_torch_metrics(compute_metrics: Any) -> bool:
-    """Tell whether ``compute_metrics`` is a metric of torchmetrics, a collection, or a dict of them."""
+    """Return whether ``compute_metrics`` is a metric of torchmetrics, a collection, or a dict of them."""
     return isinstance(compute_metrics, Metric | MetricCollection | dict)
 
 

@@ -88,7 +88,7 @@ class AnsweringMethods(HeadColumns):
             self.compute_metrics = metrics
 
     def _returns_plain_answers(self) -> bool:
-        """Tell whether the post-processing is PrimeQA's, whose trainer returns from a prediction what it returns."""
+        """Return whether the post-processing is PrimeQA's, whose trainer returns from a prediction what it returns."""
         function = self.post_process_function
         return function is not None and not hasattr(function, "begin") and not takes_stage(function)
 

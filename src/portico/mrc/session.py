@@ -145,6 +145,6 @@ def _as_scored(answered: Any) -> EvalPrediction:
 
 
 def takes_stage(function: Callable[..., Any]) -> bool:
-    """Tell whether a post-processing is told that it predicts: Hugging Face's are, PrimeQA's are not."""
+    """Return whether a post-processing is told that it predicts: Hugging Face's are, PrimeQA's are not."""
     parameters = inspect.signature(function).parameters
     return "stage" in parameters or len(parameters) > 3

@@ -60,7 +60,7 @@ class ORTAccelerator(Accelerator):
 
     @staticmethod
     def is_available() -> bool:
-        """Tell whether ONNX Runtime can be imported."""
+        """Return whether ONNX Runtime can be imported."""
         return is_available()
 
     @staticmethod

@@ -77,5 +77,5 @@ class ORTTrainingArguments(TrainingArguments):
 
 
 def uses_fused_adamw(args: Any) -> bool:
-    """Tell whether ``args`` ask for the optimizer whose step runs in ONNX Runtime."""
+    """Return whether ``args`` ask for the optimizer whose step runs in ONNX Runtime."""
     return args.optim is ORTOptimizerNames.ADAMW_ORT_FUSED

@@ -6,7 +6,7 @@ from portico.errors import InputError
 
 
 def is_available() -> bool:
-    """Tell whether ONNX Runtime can be imported."""
+    """Return whether ONNX Runtime can be imported."""
     return find_spec("onnxruntime") is not None and find_spec("onnx") is not None
 
 

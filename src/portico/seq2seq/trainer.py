@@ -30,7 +30,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
 
 
 def shards_weights(strategy: Strategy) -> bool:
-    """Tell whether each process holds a part of the weights only, so that all must run forward passes together."""
+    """Return whether each process holds a part of the weights only, so that all must run forward passes together."""
     if isinstance(strategy, DeepSpeedStrategy):
         return bool(strategy.zero_stage_3)
     return isinstance(strategy, FSDPStrategy | ModelParallelStrategy)

@@ -4,7 +4,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader
 
 import portico
-from portico.data.loaders import LookAheadLoader
+from portico.data.loaders import DataLoaderShard
 from portico.distributed.accelerator import Accelerator
 from unit.toy import Line, toy_trainer
 
@@ -69,7 +69,7 @@ def test_models_come_back_unwrapped(accelerator):
 
 def test_loaders_are_prepared_with_the_rest(accelerator):
     loader, model = accelerator.prepare(DataLoader(range(4)), Line())
-    assert isinstance(loader, LookAheadLoader)
+    assert isinstance(loader, DataLoaderShard)
     assert isinstance(model, Line)
 
 

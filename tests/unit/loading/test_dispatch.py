@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from portico.data.loaders import DataLoaderConfig, DispatchingLoader, prepare_loader, skip_first_batches
+from portico.data.loaders import DataLoaderConfig, DataLoaderDispatcher, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
 from unit.loading.test_loaders import Numbers, NumberStream
 
@@ -20,7 +20,7 @@ def loaders(dataset, batch_size=2, drop_last=False, **options):
         return sent.pop(0)
 
     return [
-        prepare_loader(
+        prepare_data_loader(
             DataLoader(dataset, batch_size=batch_size, drop_last=drop_last),
             DataLoaderConfig(num_processes=2, process_index=rank, broadcast=broadcast, **options),
         )
@@ -34,7 +34,7 @@ def values(loader):
 
 def test_every_process_gets_its_part_of_what_the_first_one_reads():
     first, second = loaders(NumberStream(8))
-    assert isinstance(first, DispatchingLoader)
+    assert isinstance(first, DataLoaderDispatcher)
     assert values(first) == [[0, 1], [4, 5]]
     assert values(second) == [[2, 3], [6, 7]]
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
-from portico.data.loaders import DataLoaderConfig, LookAheadLoader, move_to_device, prepare_loader, skip_first_batches
+from portico.data.loaders import DataLoaderConfig, DataLoaderShard, move_to_device, prepare_data_loader, skip_first_batches
 from portico.data.samplers import SeedableRandomSampler
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ class NumberStream(IterableDataset):
 
 
 def prepared(dataset, **options):
-    return prepare_loader(DataLoader(dataset, batch_size=4, **options), DataLoaderConfig(device=CPU, data_seed=3))
+    return prepare_data_loader(DataLoader(dataset, batch_size=4, **options), DataLoaderConfig(device=CPU, data_seed=3))
 
 
 def values(loader):
@@ -116,15 +116,15 @@ def test_options_are_carried_over():
 
 def test_what_is_no_loader_comes_back():
     batches = [1, 2]
-    assert prepare_loader(batches, DataLoaderConfig()) is batches
+    assert prepare_data_loader(batches, DataLoaderConfig()) is batches
     loader = prepared(Numbers())
-    assert prepare_loader(loader, DataLoaderConfig()) is loader
+    assert prepare_data_loader(loader, DataLoaderConfig()) is loader
 
 
 def test_batches_are_skipped_without_loading_them():
     data = Numbers()
     rest = skip_first_batches(prepared(data), 2)
-    assert isinstance(rest, LookAheadLoader)
+    assert isinstance(rest, DataLoaderShard)
     assert values(rest) == [[8, 9]]
     assert data.looked_at == [8, 9]
 

@@ -98,7 +98,7 @@ class TrainerCallback(Registrable):
 
 
 def runs_backward(callback: TrainerCallback) -> bool:
-    """Tell whether the class of ``callback`` has an ``on_backward`` of its own."""
+    """Return whether the class of ``callback`` has an ``on_backward`` of its own."""
     return type(callback).on_backward is not TrainerCallback.on_backward
 
 

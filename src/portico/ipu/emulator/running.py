@@ -18,5 +18,5 @@ def running() -> Iterator[None]:
 
 
 def isRunningOnIpu() -> bool:
-    """Tell whether the caller is part of a program, and not of a model on the host."""
+    """Return whether the caller is part of a program, and not of a model on the host."""
     return _num_running > 0

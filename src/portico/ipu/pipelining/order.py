@@ -47,6 +47,6 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
 
 
 def _uses_own_weights(module: nn.Module) -> bool:
-    """Tell whether a module holds weights that no module inside it holds too, and which thus uses them."""
+    """Return whether a module holds weights that no module inside it holds too, and which thus uses them."""
     inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
     return any(parameter is not None and id(parameter) not in inner for parameter in module._parameters.values())

@@ -51,5 +51,5 @@ class Questions:
         return column(self.examples, "passage_candidates") if self.has("passage_candidates") else None
 
     def has(self, name: str) -> bool:
-        """Tell whether the examples have a column."""
+        """Return whether the examples have a column."""
         return name in (getattr(self.examples, "column_names", None) or self.examples[0])

@@ -13,7 +13,7 @@ _PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
 
 
 def context_is_second(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Tell whether the question comes first; it comes second for tokenizers that pad on the left."""
+    """Return whether the question comes first; it comes second for tokenizers that pad on the left."""
     return bool(tokenizer.padding_side == "right")
 
 

@@ -39,7 +39,7 @@ class Windows:
         return np.diff(self.row_starts)
 
     def equals(self, other: "Windows") -> bool:
-        """Tell whether every column holds the same values."""
+        """Return whether every column holds the same values."""
         return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
     def take(self, rows_F: Int64s) -> "Windows":

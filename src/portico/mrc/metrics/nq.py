@@ -108,7 +108,7 @@ def _is_right_short(annotators: list[NqAnswer], answer: NqAnswer) -> bool:
 
 
 def _same_spans(gold: NqAnswer, predicted: NqAnswer) -> bool:
-    """Tell whether every span of each equals one of the other."""
+    """Return whether every span of each equals one of the other."""
     return all(
         any(span.equals(other) for other in others)
         for spans, others in ((predicted.shorts, gold.shorts), (gold.shorts, predicted.shorts))

@@ -27,7 +27,7 @@ class NqSpan(NamedTuple):
         return self.byte[0] < 0 and self.token[0] < 0
 
     def equals(self, other: "NqSpan") -> bool:
-        """Tell whether both are the same bytes, or the same tokens."""
+        """Return whether both are the same bytes, or the same tokens."""
         return any(mine[0] >= 0 and mine == theirs for mine, theirs in zip(self, other, strict=True))
 
 

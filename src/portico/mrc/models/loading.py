@@ -74,7 +74,7 @@ def new_model(config: PreTrainedConfig, head: str) -> Any:
 
 
 def gives_loss_alone(model: Any) -> bool:
-    """Tell whether a reader that is given labels returns nothing but the loss, also in an evaluation."""
+    """Return whether a reader that is given labels returns nothing but the loss, also in an evaluation."""
     return isinstance(model, tuple(_BEAM_SEARCH_MODELS.values()))
 
 

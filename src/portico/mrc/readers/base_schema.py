@@ -20,7 +20,7 @@ _READ = frozenset({"question", "context", "example_id", "language", "target"})
 
 
 def is_base(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like the base schema."""
+    """Return whether an entry looks like the base schema."""
     return "question" in entry and (isinstance(entry.get("context"), list) or {"context", "target"} <= set(entry))
 
 

@@ -11,7 +11,7 @@ _WHAT = "a record for fusion-in-decoder; it has id, input, output, passages"
 
 
 def is_fid(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like ELI5 with passages."""
+    """Return whether an entry looks like ELI5 with passages."""
     return {"input", "passages"} <= set(entry)
 
 

@@ -16,7 +16,7 @@ _WHAT = "an MRQA question; it has qid, context, question, detected_answers"
 
 
 def is_mrqa(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like MRQA: its header line, a passage, or a question."""
+    """Return whether an entry looks like MRQA: its header line, a passage, or a question."""
     return "detected_answers" in entry or {"context", "qas"} <= set(entry) or set(entry) == {"header"}
 
 

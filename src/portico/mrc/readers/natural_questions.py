@@ -58,7 +58,7 @@ class Document:
 
 
 def is_natural_questions(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like Natural Questions."""
+    """Return whether an entry looks like Natural Questions."""
     return {"annotations", "long_answer_candidates"} <= set(entry)
 
 

@@ -17,7 +17,7 @@ _SHOWN_POSITIONS = 3
 
 
 def is_squad(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like an article or a question of SQuAD."""
+    """Return whether an entry looks like an article or a question of SQuAD."""
     return "paragraphs" in entry or {"context", "question"} <= set(entry)
 
 

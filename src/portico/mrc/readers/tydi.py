@@ -23,7 +23,7 @@ _WHAT = (
 
 
 def is_tydi(entry: Mapping[str, Any]) -> bool:
-    """Tell whether an entry looks like TyDi QA's primary task."""
+    """Return whether an entry looks like TyDi QA's primary task."""
     return {"question_text", "document_plaintext"} <= set(entry)
 
 

@@ -189,7 +189,7 @@ class Graph:
 
 
 def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Tell whether two shapes are known to be equal, whatever their symbols stand for."""
+    """Return whether two shapes are known to be equal, whatever their symbols stand for."""
     if len(first) != len(second):
         return False
     pairs = list(zip(first, second, strict=True))

@@ -16,7 +16,7 @@ _tried: dict[Any, bool] = {}
 
 
 def has_kernels(node: fx.Node) -> bool:
-    """Tell whether ONNX Runtime has kernels for what an operator with a lowering becomes.
+    """Return whether ONNX Runtime has kernels for what an operator with a lowering becomes.
 
     ONNX does not define every operator for all integers and truth values, and ONNX Runtime does not have all that are
     defined: such an operator stays with ATen. Each operator is tried once with the same dtypes, in a graph of its own.

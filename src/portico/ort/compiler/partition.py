@@ -34,7 +34,7 @@ class Lowered(OperatorSupportBase):
     """Tells which nodes ONNX Runtime can run."""
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        """Tell whether ``node`` has a lowering, for tensors that ONNX has types for."""
+        """Return whether ``node`` has a lowering, for tensors that ONNX has types for."""
         if node.op != "call_function":
             return False
         if node.target is operator.getitem:
@@ -98,5 +98,5 @@ def _has_types(node: fx.Node) -> bool:
 
 
 def _only_seen_outside(node: fx.Node) -> bool:
-    """Tell whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
+    """Return whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
     return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)

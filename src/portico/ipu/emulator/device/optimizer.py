@@ -55,7 +55,7 @@ class DeviceOptimizer:
     # What setOptimizer changes
 
     def differs_from(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Tell whether the user's optimizer says something else than what was compiled or last taken."""
+        """Return whether the user's optimizer says something else than what was compiled or last taken."""
         same_scalars = all(
             getattr(optimizer, name, default) == getattr(self, name)
             for name, default in (("loss_scaling", 1.0), ("max_grad_norm", float("inf")))

@@ -30,7 +30,7 @@ class DeviceSide(CallTimes):
         self._reader = WeightReader()
 
     def isCompiled(self) -> bool:
-        """Tell whether the model was compiled."""
+        """Return whether the model was compiled."""
         return self._compiled is not None
 
     @property
@@ -83,7 +83,7 @@ class DeviceSide(CallTimes):
     # IPUs
 
     def isAttachedToDevice(self) -> bool:
-        """Tell whether the program holds its IPUs."""
+        """Return whether the program holds its IPUs."""
         return self._hold.is_held
 
     def attachToDevice(self) -> None:

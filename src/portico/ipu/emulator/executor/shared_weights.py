@@ -72,13 +72,13 @@ class _Destroy:
 
 
 class WeightReader:
-    """Tells whether weights were trained by another program since they were read."""
+    """Whether weights were trained by another program since they were read."""
 
     def __init__(self) -> None:
         self._seen: weakref.WeakKeyDictionary[Trains, int] = weakref.WeakKeyDictionary()
 
     def has_news(self, memory: DeviceMemory) -> bool:
-        """Tell whether weights of ``memory`` were trained since :meth:`note`."""
+        """Return whether weights of ``memory`` were trained since :meth:`note`."""
         return any(trainer.num_writes > self._seen.get(trainer, 0) for trainer in _trainers_of(memory))
 
     def note(self, memory: DeviceMemory) -> None:

@@ -38,7 +38,7 @@ class VariableAttributes:
         self._variable.add(attr)
 
     def isConstant(self, attr: str) -> bool:
-        """Tell whether ``attr`` is compiled in."""
+        """Return whether ``attr`` is compiled in."""
         self._check(attr)
         return attr not in self._variable
 

@@ -48,7 +48,7 @@ class OptionsGroup:
         self._values.update(values)
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is an option ``name``."""
+        """Return whether there is an option ``name``."""
         return name in self._values
 
     def toDict(self) -> dict[str, Any]:

@@ -68,5 +68,5 @@ class ProgramTrace(TorchFunctionMode):
 
 
 def _computes(function: Any) -> bool:
-    """Tell whether a torch function computes, rather than reads a property."""
+    """Return whether a torch function computes, rather than reads a property."""
     return getattr(function, "__name__", "") not in _PROPERTY_ACCESS

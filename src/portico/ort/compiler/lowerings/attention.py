@@ -61,7 +61,7 @@ def _is_read(node: fx.Node, index: int) -> bool:
 
 
 def _is_fusible(query: Value, key: Value, is_causal: bool, attn_mask: Value | None) -> bool:
-    """Tell whether ONNX Runtime's operator computes the same: it repeats a mask for rows and heads, and no further."""
+    """Return whether ONNX Runtime's operator computes the same: it repeats a mask for rows and heads, and no further."""
     batch, num_heads, length, width = query.shape or ()
     if is_causal or query.dtype is not torch.float32 or not isinstance(num_heads, int) or not isinstance(width, int):
         return False

@@ -41,7 +41,7 @@ def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, 
 
 
 def _is_empty(x: Value) -> bool:
-    """Tell whether there are no elements, the mean of which is 0 in ONNX Runtime and not a number in torch."""
+    """Return whether there are no elements, the mean of which is 0 in ONNX Runtime and not a number in torch."""
     return any(same_shape([dim], [0]) for dim in x.shape or ())
 
 
@@ -107,7 +107,7 @@ def all_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> 
 
 
 def _any(context: Context, truth: Value, dim: Any, keepdim: bool) -> Value:
-    """Tell whether there is one that is true, by their number; over an empty list of dimensions each is left."""
+    """Return whether there is one that is true, by their number; over an empty list of dimensions each is left."""
     if dim == []:
         return truth
     number = reduced(context.graph, "ReduceSum", context.graph.cast(truth, torch.int32), dim, keepdim)

@@ -31,7 +31,7 @@ class Context:
     node: fx.Node
 
     def reads_too(self, target: Any) -> bool:
-        """Tell whether an operator ``target`` of the graph has an input in common with this one."""
+        """Return whether an operator ``target`` of the graph has an input in common with this one."""
         return any(user.target is target for source in self.node.all_input_nodes for user in source.users)
 
 
