@@ -19,7 +19,7 @@ import torch
 import transformers
 
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 
 SIZES = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 

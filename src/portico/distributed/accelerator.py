@@ -134,7 +134,9 @@ class Accelerator:
     # The trainer counts accumulation windows itself, as transformers does under accelerate.
     gradient_accumulation_steps = 1
 
-    def __init__(self, strategy: "Callable[[], Strategy]", dataloader_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, strategy: "Callable[[], Strategy]", dataloader_options: Mapping[str, Any] | None = None
+    ) -> None:
         self._strategy = strategy
         self._dataloader_options = dict(dataloader_options or {})
         # Loaders that are being iterated; the last one is the innermost evaluation's.

@@ -6,7 +6,7 @@ from lightning.pytorch.accelerators import Accelerator, CUDAAccelerator
 from lightning.pytorch.accelerators.cpu import CPUAccelerator
 
 from portico.errors import InputError
-from portico.ort.packages import is_available, require
+from portico.ort.settings import is_available, require
 
 
 class ORTAccelerator(Accelerator):

@@ -6,10 +6,10 @@ from portico.mrc.experiment.run import run_mrc
 from portico.mrc.experiment.run import valid_keys as mrc_keys
 from portico.mrc.trainer import MRCTrainer
 from portico.ort.arguments import ORTTrainingArguments
-from portico.ort.trainer import ORTMethods
+from portico.ort.trainer import ORTMixin
 
 
-class ORTMRCTrainer(ORTMethods, MRCTrainer):
+class ORTMRCTrainer(ORTMixin, MRCTrainer):
     """``MRCTrainer`` in ONNX Runtime."""
 
 

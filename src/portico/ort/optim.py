@@ -11,9 +11,8 @@ from onnx import TensorProto, helper
 from portico.errors import InputError
 from portico.optim import ParameterwiseOptimizer
 from portico.ort.compiler.graph import IR_VERSION, OPSET
-from portico.ort.packages import require
-from portico.ort.runtime.session import make_session
-from portico.ort.settings import SessionSettings
+from portico.ort.runtime import make_session
+from portico.ort.settings import SessionSettings, require
 
 _TENSORS = ("parameter", "gradient", "mean", "square")
 # What changes from step to step, as one number each; see `_numbers`.

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
+from portico.ort.api import compile as compile_in_ort
+from portico.ort.api import compiled_call, restore
 from portico.ort.arguments import ORTTrainingArguments
-from portico.ort.compiling import compile as compile_in_ort
-from portico.ort.compiling import compiled_call, restore
-from portico.ort.trainer import ORTMethods
+from portico.ort.trainer import ORTMixin
 from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 
@@ -24,8 +24,8 @@ class ORTSeq2SeqTrainingArguments(ORTTrainingArguments, Seq2SeqTrainingArguments
     """
 
 
-class ORTSeq2SeqTrainer(ORTMethods, Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` in ONNX Runtime; see :class:`~portico.ort.trainer.ORTMethods` for the arguments.
+class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` in ONNX Runtime; see :class:`~portico.ort.trainer.ORTMixin` for the arguments.
 
     The search runs in torch, every step of the model in ONNX Runtime, with the cache of keys and values that the
     model would have in torch.

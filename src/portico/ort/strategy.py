@@ -1,5 +1,7 @@
-"""Lightning strategies whose models run in ONNX Runtime."""
+"""Which modules of a ``LightningModule`` run in ONNX Runtime: those that it calls."""
 
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -7,18 +9,91 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 
 from portico.errors import InputError
-from portico.ort.compiling import compile as compile_in_ort
-from portico.ort.compiling import compiled_call, restore, running_in_torch
-from portico.ort.packages import require
-from portico.ort.parts import called_parts, warn_of_idle_parts
+from portico.lightning_compat import set_root_device
+from portico.ort.api import compile as compile_in_ort
+from portico.ort.api import compiled_call, restore, running_in_torch
 from portico.ort.report import Report, write_reports
-from portico.ort.run_checks import check_accelerator, place_mixed_precision
-from portico.ort.settings import SessionSettings
+from portico.ort.settings import SessionSettings, require
+
+logger = logging.getLogger(__name__)
+
+
+def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield the submodules that are called as a whole, with their names.
+
+    Children without parameters are left out: losses, and metrics of torchmetrics, which keep state in ways that a
+    compiler would not see. Those that only hold others, such as an ``nn.ModuleList``, have no ``forward``: what they
+    hold is called.
+
+    Args:
+        module: The module whose children are looked at.
+        prefix: What their names begin with.
+    """
+    for name, part in module.named_children():
+        if not any(True for _ in part.parameters()):
+            continue
+        if type(part).forward is nn.Module.forward:
+            yield from called_parts(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", part
+
+
+def warn_of_idle_parts(parts: Mapping[str, nn.Module], reports: Mapping[str, Report]) -> None:
+    """Name the trainable parts that a training did not run in ONNX Runtime.
+
+    Args:
+        parts: Submodules by name.
+        reports: What was built for them, under the same names.
+    """
+    for name, part in parts.items():
+        is_trained = any(parameter.requires_grad for parameter in part.parameters())
+        if is_trained and all(graph.kind != "forward" for graph in reports[name].graphs):
+            logger.warning(
+                "`%s` was not trained in ONNX Runtime: its `forward` was not called, or torch could not trace it, "
+                "which the report would tell. Calls of the submodule itself run there; its other methods, and what "
+                "a step computes beside it, run in torch.",
+                name,
+            )
+
+
+# Accelerators, by Lightning's names, whose tensors ONNX Runtime can read.
+_READABLE = ("ort", "cpu", "cuda")
+
+
+def check_accelerator(accelerator: Any) -> None:
+    """Refuse accelerators whose tensors ONNX Runtime cannot read.
+
+    Raises:
+        InputError: Names those that can be chosen.
+    """
+    if accelerator.name() not in _READABLE:
+        raise InputError(
+            f"ONNX Runtime does not compute on {type(accelerator).__name__}; set `accelerator='ort'`, 'cpu' or "
+            "'cuda', or choose another strategy."
+        )
+
+
+def place_mixed_precision(plugin: Any, device: torch.device) -> None:
+    """Let mixed precision cast where the model is; Lightning takes an accelerator that it does not know for CUDA.
+
+    Raises:
+        InputError: For float16 on a CPU, where Lightning has none.
+    """
+    if not isinstance(plugin, MixedPrecision) or device.type != "cpu":
+        return
+    if plugin.precision == "16-mixed":
+        raise InputError(
+            "`precision='16-mixed'` asks for float16, which Lightning does not mix on a CPU; set "
+            "`precision='32-true'`, or `'bf16-mixed'` for a model whose operators ONNX Runtime has in bfloat16."
+        )
+    plugin.device = device.type
+
 
 REPORT_NAME = "ort_report.json"
 
@@ -154,7 +229,7 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
             )
         self._parallel_devices = devices
         if devices:
-            self._root_device = devices[0]
+            set_root_device(self, devices[0])
 
 
 class ORTDDPStrategy(RunsInORT, DDPStrategy):

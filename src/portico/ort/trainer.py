@@ -1,79 +1,130 @@
-"""``ORTTrainer``: a ``Trainer`` whose model runs in ONNX Runtime."""
+"""``ORTTrainer``: training, evaluation and prediction in ONNX Runtime."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
-from transformers import TrainerCallback
+from typing_extensions import override
 
+from portico.deprecated import warn_of_old_spelling
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import TrainOutput
+from portico.hf_compat import PredictionOutput, TrainOutput
+from portico.loop.run import TrainingRun
+from portico.ort.api import compile as compile_in_ort
+from portico.ort.api import compiled_call, running_in_torch
 from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
-from portico.ort.compiling import compiled_call, running_in_torch
-from portico.ort.exporting import exported
-from portico.ort.old_optimum import OldOptimumArguments
-from portico.ort.packages import require
+from portico.ort.exporting import example_inputs, exported, save_onnx
 from portico.ort.report import Report
-from portico.ort.saving import example_inputs, save_onnx
+from portico.ort.settings import require
+from portico.ort.strategy import RunsInORT
 from portico.trainer import Trainer
 
+if TYPE_CHECKING:
+    from portico.annotations import (
+        Batch,
+        Callbacks,
+        ComputeLoss,
+        ComputeMetrics,
+        DataCollator,
+        EvalExamples,
+        Examples,
+        NumItems,
+        Optimizers,
+        ProcessingClass,
+    )
 
-class ORTMethods(OldOptimumArguments):
-    """Everything a trainer does differently in ONNX Runtime; mixed in before the trainer.
 
-    ``class ORTMRCTrainer(ORTMethods, MRCTrainer)`` trains readers in ONNX Runtime.
+class ModuleWithLoss(nn.Module):
+    """A model and a loss as one module.
 
-    Args: those of the trainer mixed into, in the order in which ``optimum`` had them.
+    Args:
+        model: The model.
+        loss_function: Called with the outputs of the model, the labels, and ``num_items_in_batch``.
+    """
+
+    def __init__(self, model: nn.Module, loss_function: "ComputeLoss") -> None:
+        super().__init__()
+        self.model = model
+        self.loss_function = loss_function
+
+    def forward(self, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any) -> tuple[Any, Any]:
+        """Return the loss and the outputs of the model."""
+        outputs = self.model(**inputs)
+        return self.loss_function(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
+
+
+# Arguments of the constructor in optimum 1, and why they are no longer needed; they go with portico 2.
+_WITHOUT_EFFECT = {
+    "feature": "the graphs are traced from the model itself, whatever it is for",
+    "task": "the graphs are traced from the model itself, whatever it is for",
+    "onnx_model_path": "evaluation runs the weights that were trained, without a file between; `save_onnx=True` "
+    "writes one",
+}
+
+
+class ORTMixin(Trainer):
+    """Makes a trainer run its model in ONNX Runtime; to be mixed in before it.
+
+    ``class ORTMRCTrainer(ORTMixin, MRCTrainer)`` trains readers in ONNX Runtime.
+
+    Args: those of the trainer it is mixed into, in optimum's order. ``feature``, ``task`` and ``onnx_model_path`` of
+    optimum 1 are accepted without effect.
 
     Attributes:
-        arguments_class: What ``args`` has to be; one of it is made where there is none.
+        arguments_class: Type that ``args`` must have; by default one is made.
 
     Raises:
-        InputError: If ONNX Runtime is not installed, or ``args`` know nothing of it.
+        InputError: If ONNX Runtime is not installed, or ``args`` have the wrong type.
     """
 
     args: ORTTrainingArguments
     arguments_class: type[ORTTrainingArguments] = ORTTrainingArguments
+    _module_with_loss: ModuleWithLoss | None = None
 
     def __init__(
         self,
         model: nn.Module | None = None,
-        args: Any = None,
-        data_collator: Callable[[list[Any]], Any] | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
+        args: ORTTrainingArguments | None = None,
+        data_collator: "DataCollator | None" = None,
+        train_dataset: "Examples | None" = None,
+        eval_dataset: "EvalExamples | None" = None,
+        processing_class: "ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
-        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
+        compute_metrics: "ComputeMetrics | None" = None,
+        callbacks: "Callbacks | None" = None,
+        optimizers: "Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         require()
+        for name in _WITHOUT_EFFECT.keys() & options.keys():
+            del options[name]
+            warn_of_old_spelling(f"`{name}` has no effect any more: {_WITHOUT_EFFECT[name]}.")
         args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
         if not isinstance(args, self.arguments_class):
             raise InputTypeError(
                 f"`args` is a {type(args).__name__}; give `portico.{self.arguments_class.__name__}`, or train with "
                 "`portico.Trainer` and `strategy='ort'`."
             )
-        parts: dict[str, Any] = {
-            "model": model,
-            "args": args,
-            "data_collator": data_collator,
-            "train_dataset": train_dataset,
-            "eval_dataset": eval_dataset,
-            "processing_class": processing_class,
-            "model_init": model_init,
-            "compute_metrics": compute_metrics,
-            "callbacks": callbacks,
-            "optimizers": optimizers,
-            "preprocess_logits_for_metrics": preprocess_logits_for_metrics,
-        }
-        super().__init__(**parts, **options)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            model_init=model_init,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            **options,
+        )
 
     @property
     def ort_report(self) -> Report | None:
@@ -82,23 +133,39 @@ class ORTMethods(OldOptimumArguments):
         call = None if self.model is None else compiled_call(self.model)
         return call.report if call is not None else None
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if it is asked for.
+    def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
+        """Train, and write the ONNX file if ``args.save_onnx`` asks for it.
+
+        Args:
+            *args: As :meth:`portico.Trainer.train` takes them.
+            inference_with_ort: Older spelling of ``args.evaluate_in_ort``, for this call.
+            **kwargs: As :meth:`portico.Trainer.train` takes them.
 
         Raises:
-            InputError: If it is, and the model cannot be saved as one; before training.
+            InputError: If the model cannot be saved as ONNX; before training.
         """
         saves_onnx = self.args.should_save and self.args.save_onnx
         if saves_onnx and self.train_dataset is not None:
             with running_in_torch(self.model):
                 exported(self.model, self._example_inputs())
-        output = super().train(*args, **kwargs)
+        with self._evaluating_in_ort(inference_with_ort):
+            output = super().train(*args, **kwargs)
         if saves_onnx:
             self.save_onnx()
         return output
 
+    def evaluate(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call."""
+        with self._evaluating_in_ort(inference_with_ort):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> PredictionOutput:
+        """Predict; ``inference_with_ort`` is an older spelling of ``args.evaluate_in_ort``, for this call."""
+        with self._evaluating_in_ort(inference_with_ort):
+            return super().predict(*args, **kwargs)
+
     def save_onnx(self, output_dir: str | None = None) -> Path:
-        """Write the model as an ONNX file, with configuration and tokenizer beside it.
+        """Write the model as an ONNX file, next to its configuration and tokenizer.
 
         Args:
             output_dir: Folder; by default ``args.output_dir``.
@@ -139,11 +206,69 @@ class ORTMethods(OldOptimumArguments):
                 "`train_dataset` or an `eval_dataset`."
             )
         loader = self.get_eval_dataloader(dataset)
-        # Collators may draw, and a run is to draw the same with the file and without.
+        # Collators may draw random numbers, and a run must draw the same ones with and without the file.
         with isolate_rng():
             batch = self._prepare_inputs(next(iter(loader)))
         return example_inputs(self.model, batch, self.label_names)
 
+    # ---- The strategy and the loss ----
 
-class ORTTrainer(ORTMethods, Trainer):
-    """A ``Trainer`` whose model runs forward, and its backward, in ONNX Runtime; see :class:`ORTMethods`."""
+    @override
+    def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
+        super()._use_lightning_trainer(run)
+        self._configure_strategy()
+
+    def _configure_strategy(self) -> None:
+        # Lightning made the strategy from its name alone.
+        strategy = self.lightning_trainer.strategy
+        if isinstance(strategy, RunsInORT):
+            strategy.configure(
+                strict=self.args.strict,
+                evaluate_in_ort=self.args.evaluate_in_ort,
+                settings=self.args.session_settings,
+            )
+
+    @contextmanager
+    def _evaluating_in_ort(self, in_ort: bool | None) -> Iterator[None]:
+        if in_ort is None:
+            yield
+            return
+        warn_of_old_spelling(
+            "`inference_with_ort` is deprecated and will be removed in portico 2; set `evaluate_in_ort` in "
+            "`ORTTrainingArguments`."
+        )
+        before = self.args.evaluate_in_ort
+        self.args.evaluate_in_ort = in_ort
+        self._configure_strategy()
+        try:
+            yield
+        finally:
+            self.args.evaluate_in_ort = before
+            self._configure_strategy()
+
+    @override
+    def _forward_with_loss(
+        self, model: nn.Module, inputs: "Batch", labels: torch.Tensor | None, num_items_in_batch: "NumItems"
+    ) -> tuple[torch.Tensor, Any]:
+        """Honour ``use_module_with_loss``: run ``compute_loss_func`` and label smoothing in ONNX Runtime too."""
+        call = compiled_call(self.model)
+        has_own_loss = labels is not None or self.compute_loss_func is not None
+        if not (self.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
+            return super()._forward_with_loss(model, inputs, labels, num_items_in_batch)
+        if self._module_with_loss is None or self._module_with_loss.model is not self.model:
+            self._module_with_loss = ModuleWithLoss(self.model, self._loss_of_outputs())
+        self._module_with_loss.train(self.model.training)
+        settings, strict = call.options
+        whole = compile_in_ort(self._module_with_loss, settings=settings, strict=strict, report=call.report)
+        loss, outputs = whole(inputs, labels, num_items_in_batch)
+        return loss, outputs
+
+    def _loss_of_outputs(self) -> "ComputeLoss":
+        if self.compute_loss_func is not None:
+            return self.compute_loss_func
+        assert self.label_smoother is not None, "labels were taken out of the inputs for it"
+        return partial(self.label_smoother, **self._smoothing_options(self.model))
+
+
+class ORTTrainer(ORTMixin, Trainer):
+    """A ``Trainer`` whose model runs forward, and its backward, in ONNX Runtime; see :class:`ORTMixin`."""

@@ -5,7 +5,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
 
-from portico.data.loaders import DataLoaderConfig, DataLoaderShard, move_to_device, prepare_data_loader, skip_first_batches
+from portico.data.loaders import (
+    DataLoaderConfig,
+    DataLoaderShard,
+    move_to_device,
+    prepare_data_loader,
+    skip_first_batches,
+)
 from portico.data.samplers import SeedableRandomSampler
 
 CPU = torch.device("cpu")

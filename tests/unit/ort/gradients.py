@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from portico.ort.compiling import running_in_torch
+from portico.ort.api import running_in_torch
 
 
 def loss_and_gradients(model: nn.Module, batch: dict[str, Any]) -> tuple[float, dict[str, torch.Tensor]]:

@@ -8,8 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import translate
-from portico.ort.runtime.program import Program
-from portico.ort.runtime.session import make_session
+from portico.ort.runtime import Program, make_session
 from portico.ort.settings import SessionSettings
 
 

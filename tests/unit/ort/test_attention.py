@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 from portico.ort.settings import SessionSettings
 
 HEADS = 3

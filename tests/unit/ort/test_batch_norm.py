@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import portico.ort
-from portico.ort.compiling import running_in_torch
+from portico.ort.api import running_in_torch
 
 
 @pytest.mark.parametrize(("kind", "shape"), [("1d", (4, 3)), ("1d", (2, 3, 5)), ("2d", (2, 3, 4, 4))])

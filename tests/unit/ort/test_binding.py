@@ -2,8 +2,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from portico.ort.compiler.translation import translate
-from portico.ort.runtime.binding import Binding
-from portico.ort.runtime.session import make_session
+from portico.ort.runtime import Binding, make_session
 from portico.ort.settings import SessionSettings
 
 

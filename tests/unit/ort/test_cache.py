@@ -12,14 +12,14 @@ from torch import nn
 import portico.ort
 from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings
-from portico.ort.compiling import compiled_call
-from portico.ort.runtime.cache import cache_folder
+from portico.ort.api import compiled_call
+from portico.ort.runtime import cache_folder
 
 SCRIPT = """
 import json, sys
 import torch
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.GELU())
@@ -135,7 +135,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog
     def refuse(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("portico.ort.runtime.cache.optimize", refuse)
+    monkeypatch.setattr("portico.ort.runtime.optimize", refuse)
     assert num_built(net) == 2
     assert "cannot be written ([Errno 28] No space left on device); the run goes on" in caplog.text
 

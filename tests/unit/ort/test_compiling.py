@@ -10,8 +10,8 @@ from torch import nn
 
 import portico.ort
 from portico import InputError
-from portico.ort import compiling
-from portico.ort.compiling import compiled_call, restore, running_in_torch
+from portico.ort import api
+from portico.ort.api import compiled_call, restore, running_in_torch
 from portico.ort.report import write_reports
 
 
@@ -204,7 +204,7 @@ class Counting(nn.Module):
 
 
 def test_strict_refuses_a_model_that_is_traced_again_and_again(monkeypatch):
-    monkeypatch.setattr(compiling, "_MOST_GRAPHS", 2)
+    monkeypatch.setattr(api, "_MOST_GRAPHS", 2)
     model, x = portico.ort.compile(Counting(), strict=True), torch.randn(3, 4)
     model(x), model(x)
     with pytest.raises(InputError, match=r"`strict=True`, but the model was traced 2 times, .*; make it a tensor, or"):

@@ -8,9 +8,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 import portico
 import portico.ort
 from portico import InputError
-from portico.ort.compiling import running_in_torch
-from portico.ort.runtime.binding import Binding
-from portico.ort.runtime.providers import device_of, providers_for
+from portico.ort.api import running_in_torch
+from portico.ort.runtime import Binding, device_of, providers_for
 from unit.ort.families import make_batch, make_model
 
 CUDA = torch.device("cuda", 1)

@@ -4,7 +4,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 
 
 class Dropping(nn.Module):

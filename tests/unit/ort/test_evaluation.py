@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import portico.ort
-from portico.ort.compiling import compiled_call, running_in_torch
+from portico.ort.api import compiled_call, running_in_torch
 from unit.ort.families import FAMILIES, make_batch, make_model
 
 QUICK = ("convolutional", "perceptron")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 from unit.ort.families import FAMILIES, make_batch, make_model
 from unit.ort.gradients import assert_gradients_are_eager
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import portico.ort
 from portico import InputError
-from portico.ort.compiling import compiled_call, running_in_torch
+from portico.ort.api import compiled_call, running_in_torch
 
 
 class Masked(nn.Module):

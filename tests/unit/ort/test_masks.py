@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import portico.ort
-from portico.ort.compiling import restore
+from portico.ort.api import restore
 
 
 def everywhere(x, mask):

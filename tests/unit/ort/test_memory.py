@@ -9,10 +9,10 @@ from torch import fx, nn
 from torch.fx.passes.infra.partitioner import Partition
 
 import portico.ort
-from portico.ort.compiler.boxing import taking_list
-from portico.ort.compiler.stages import in_stages
-from portico.ort.compiling import compiled_call
-from portico.ort.runtime.program import Program
+from portico.ort.api import compiled_call
+from portico.ort.compiler.backend import taking_list
+from portico.ort.compiler.partition import in_stages
+from portico.ort.runtime import Program
 
 aten = torch.ops.aten
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import portico.ort
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 from unit.ort.gradients import assert_gradients_are_eager
 from unit.ort.more_families import MORE_FAMILIES
 

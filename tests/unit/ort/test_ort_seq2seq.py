@@ -13,7 +13,7 @@ from parity.language import tiny_tokenizer
 from parity.texts import Pairs
 from portico import ORTSeq2SeqTrainer, ORTSeq2SeqTrainingArguments
 from portico.errors import InputTypeError
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 from unit.toy import toy_arguments
 
 EQUAL_TO_PLAIN = {"abs": 2e-5}

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 
 import portico.ort
 from portico import InputError
-from portico.ort import packages
-from portico.ort.compiling import compiled_call
+from portico.ort import settings
+from portico.ort.api import compiled_call
 
 QUIET = {
     "max_epochs": 2,
@@ -82,7 +82,7 @@ def test_several_devices_need_the_strategy_for_several_processes():
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs onnxruntime and onnx, not installed here; .*portico\[ort\]"):
         portico.ORTStrategy()
     assert not portico.ORTAccelerator.is_available()

@@ -8,8 +8,8 @@ import torch
 
 import portico
 from portico import InputError, ORTTrainer, ORTTrainingArguments
-from portico.ort.compiling import compiled_call
-from portico.ort.saving import save_onnx
+from portico.ort.api import compiled_call
+from portico.ort.exporting import save_onnx
 from unit.ort.families import make_model
 from unit.toy import toy_arguments
 

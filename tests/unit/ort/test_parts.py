@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from portico.ort.compiling import compiled_call
+from portico.ort.api import compiled_call
 from unit.ort.test_ort_strategy import Classifier, fitted
 
 

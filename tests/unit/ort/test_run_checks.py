@@ -9,8 +9,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 import portico.ort
 from portico import InputError, ORTTrainingArguments
 from portico.errors import InputTypeError
-from portico.ort import packages
-from portico.ort.runtime.cache import cache_folder
+from portico.ort import settings
+from portico.ort.runtime import cache_folder
 from unit.ort.test_ort_strategy import Classifier, fitted
 from unit.toy import toy_arguments
 
@@ -22,7 +22,7 @@ def test_lightning_names_the_accelerators_that_are_here():
 
 
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
     for make in (
         lambda: lightning.Trainer(accelerator="ort", strategy="ort", logger=False),
         lambda: ORTTrainingArguments(tmp_path),

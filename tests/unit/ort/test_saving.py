@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from portico import InputError, ORTTrainer, ORTTrainingArguments
-from portico.ort import saving
-from portico.ort.saving import save_onnx
+from portico.ort import exporting
+from portico.ort.exporting import save_onnx
 from unit.toy import Points, toy_arguments
 
 
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_saved_is_refused_before_training(make_model, mes
 
 
 def test_a_file_of_weights_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "_LARGEST_MESSAGE", 1000)
+    monkeypatch.setattr(exporting, "_LARGEST_MESSAGE", 1000)
     model, x = nn.Sequential(nn.Linear(300, 2)), torch.randn(2, 300)
     sizes = []
     for _ in range(2):

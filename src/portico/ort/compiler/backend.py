@@ -1,8 +1,12 @@
-"""The ``torch.compile`` backend: forward and backward graphs, each in ONNX Runtime."""
+"""Graphs that let go of their inputs while they run."""
 
+import hashlib
+import platform
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,18 +17,90 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 
-from portico.ort.compiler.boxing import taking_list
-from portico.ort.compiler.decompositions import decompositions
-from portico.ort.compiler.fallbacks import run_in_torch
-from portico.ort.compiler.fingerprint import fingerprint
-from portico.ort.compiler.partition import partitioned
-from portico.ort.compiler.randomness import describe_redrawn_masks
-from portico.ort.compiler.translation import translate
+from portico.ort.compiler.decompositions import decompositions, describe_redrawn_masks
+from portico.ort.compiler.partition import partitioned, run_in_torch
+from portico.ort.compiler.translation import memory_order, translate
 from portico.ort.report import GraphRecord, Report
-from portico.ort.runtime.cache import SessionCache
-from portico.ort.runtime.program import Program
-from portico.ort.runtime.providers import device_of
+from portico.ort.runtime import Program, SessionCache, device_of
 from portico.ort.settings import SessionSettings
+
+
+def taking_list(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """Return calls of ``module`` that take its inputs in one list, which they empty; ``module`` is changed.
+
+    So an input is freed after its last use, if the list had the only reference to it: what a forward saved, while the
+    backward proceeds. Torch's later versions generate such code too; the earliest that is supported does not.
+    """
+    graph = module.graph
+    placeholders = graph.find_nodes(op="placeholder")
+    with graph.inserting_before(next(iter(graph.nodes))):
+        inputs = graph.placeholder("inputs")
+        taken = [graph.call_method("pop", (inputs, 0)) for _ in placeholders]
+    for placeholder, value in zip(placeholders, taken, strict=True):
+        placeholder.replace_all_uses_with(value)
+        graph.erase_node(placeholder)
+    module.recompile()
+
+    def call(inputs: list[Any]) -> Any:
+        return module(inputs)
+
+    # The sign by which torch knows such functions.
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def fingerprint(module: fx.GraphModule, settings: SessionSettings) -> str:
+    """Return a key for what ONNX Runtime makes of ``module``.
+
+    It covers the graph with dtypes, shapes and constants, what translates it, the versions of what it is translated
+    by, the machine, and the options that change how a graph is prepared.
+    """
+    digest = hashlib.sha256(_surroundings().encode())
+    for part in (*sorted(settings.entries.items()), *_described(module)):
+        digest.update(f"{part}\n".encode())
+    for name, constant in sorted(_constants(module)):
+        digest.update(name.encode())
+        digest.update(constant.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@cache
+def _surroundings() -> str:
+    packages = [f"{name} {version(name)}" for name in ("torch", "onnx", "onnxruntime")]
+    machine = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
+    return "\n".join([*packages, *machine, _digest_of_source()])
+
+
+def _digest_of_source() -> str:
+    """Tell apart versions of what translates graphs and of what has ONNX Runtime prepare them."""
+    digest = hashlib.sha256()
+    for folder in ("compiler", "runtime"):
+        for path in sorted((Path(__file__).parents[1] / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _described(module: fx.GraphModule) -> Iterator[str]:
+    for node in module.graph.nodes:
+        yield f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_described_value(node.meta.get('val'))}"
+
+
+def _described_value(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        sizes = [_described_value(size) for size in value.shape]
+        return f"{value.dtype} {value.device} {sizes} {value.stride()} {memory_order(value)}"
+    if isinstance(value, torch.SymInt):
+        # What is known of a size decides which nodes are left out.
+        return f"{value} {value.node.shape_env.bound_sympy(value.node.expr)}"
+    if isinstance(value, tuple | list):
+        return str([_described_value(part) for part in value])
+    return str(value)
+
+
+def _constants(module: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            yield str(node.target), getattr(module, str(node.target))
 
 
 def make_backend(

@@ -1,13 +1,91 @@
-"""Which ATen operators are taken apart before they are lowered."""
+"""Dropout whose random numbers torch draws, in the order and the form in which eager mode draws them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
+from torch import fx
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._prims.rng_prims import run_with_rng_state
 
 from portico.ort.compiler.lowerings import LOWERINGS
-from portico.ort.compiler.randomness import native_dropout, native_dropout_backward
+from portico.ort.compiler.translation import memory_order
+
+_draws = count()
+
+
+@torch.library.custom_op(
+    "portico_ort::dropout_mask",
+    mutates_args=(),
+    tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order),
+)
+def dropout_mask(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torch.Tensor:
+    """Draw which elements a dropout keeps.
+
+    Torch finds the random generator of an operator that it draws from again, for activation checkpointing, by the
+    keyword ``device``.
+
+    Args:
+        size: Shape of what is dropped from.
+        p: Probability of dropping an element.
+        device: Whose random generator draws.
+        draw: A number of its own for each use: torch merges calls with equal arguments into one.
+
+    Returns:
+        Boolean tensor of that shape, from the draws of eager mode: the numbers that eager mode keeps for the backward
+        pass take four times the memory.
+    """
+    return torch.empty(size, dtype=torch.bool, device=device).bernoulli_(1 - p)
+
+
+@dropout_mask.register_fake
+def _(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.bool, device=device)
+
+
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose dropout into a drawn mask, which it returns as torch's does, and a product."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    mask = _drawn_mask(x, p)
+    return x * _noise(mask, 1 / (1 - p), x.dtype), mask
+
+
+def _drawn_mask(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Draw which elements of ``x`` are kept, in the order in which eager mode's noise lies in memory."""
+    order = memory_order(torch.empty_like(x))
+    size = x.shape if order is None else [x.shape[axis] for axis in order]
+    mask = torch.ops.portico_ort.dropout_mask(list(size), p, device=x.device, draw=next(_draws))
+    return mask if order is None else mask.permute([order.index(axis) for axis in range(x.dim())])
+
+
+def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Decompose the derivative of a dropout into a product with the numbers that the dropout multiplied with."""
+    if scale == 0:
+        return torch.zeros_like(grad)
+    return grad * _noise(mask, scale, grad.dtype)
+
+
+def _noise(mask: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return 0 for what is dropped and ``scale`` for what is kept, rounded as eager mode rounds its division."""
+    computed_in = torch.float64 if dtype is torch.float64 else torch.float32
+    return (mask.to(computed_in) / (1 / scale)).to(dtype)
+
+
+def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
+    """Give the masks that a backward graph draws again, for activation checkpointing, the metadata that torch drops.
+
+    Such a mask is drawn from the state that the random generator had in the forward.
+    """
+    drawn = joint.find_nodes(op="call_function", target=torch.ops.portico_ort.dropout_mask.default)
+    metadata = {node.kwargs["draw"]: node.meta for node in drawn}
+    for node in backward.find_nodes(op="call_function", target=run_with_rng_state):
+        if "draw" in node.kwargs:
+            node.meta = dict(metadata[node.kwargs["draw"]])
+
 
 aten = torch.ops.aten
 # Beside those of torch's list, which counts some of them among the core operators.

@@ -1,17 +1,145 @@
-"""An ONNX graph in the making: names, nodes, constants and shapes."""
+"""Sizes that are known only when a graph runs, computed inside it from the shapes of its inputs."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
+import sympy
 import torch
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
-from portico.ort.compiler.dtypes import onnx_type
-from portico.ort.compiler.symbols import Symbols
-from portico.ort.compiler.value import Dim, Value
+Dim = int | torch.SymInt
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of an ONNX graph.
+
+    Args:
+        name: Its name in the graph.
+        dtype: Torch dtype; ``None`` for a step inside a lowering, where nobody asks.
+        shape: Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``.
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    shape: tuple[Dim, ...] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        assert self.shape is not None, f"{self.name} is a step inside a lowering: its shape is not known"
+        return len(self.shape)
+
+
+# Expressions of sizes, which are integers and not negative, so that ONNX's `Div` rounds as Python's `//` does.
+_OPERATORS: dict[Any, str] = {
+    sympy.Add: "Add",
+    sympy.Mul: "Mul",
+    FloorDiv: "Div",
+    Mod: "Mod",
+    PythonMod: "Mod",
+    Max: "Max",
+    Min: "Min",
+}
+
+
+class Nodes(Protocol):
+    """What is asked of a graph here."""
+
+    def op(self, op_type: str, *inputs: Value | None, **attributes: Any) -> Any:
+        """Add a node and return its output."""
+
+    def constant(self, data: Any, dtype: torch.dtype) -> Value:
+        """Return a constant."""
+
+    def axes(self, *axes: int) -> Value:
+        """Return axes as an input."""
+
+
+class Symbols:
+    """Knows where the number behind a symbol can be had.
+
+    Args:
+        graph: The graph to add the nodes to.
+    """
+
+    def __init__(self, graph: Nodes) -> None:
+        self._graph = graph
+        self._sources: dict[Any, Callable[[], Value]] = {}
+        self._made: dict[Any, Value] = {}
+
+    def declare(self, value: Value) -> None:
+        """Take note of the symbols, and expressions of them, among the dimensions of an input."""
+        for axis, dim in enumerate(value.shape or ()):
+            expression = _expression(dim)
+            if not isinstance(expression, sympy.Integer):
+                self._sources.setdefault(expression, partial(self._dimension, value, axis))
+
+    def declare_number(self, number: Any, value: Value) -> None:
+        """Take note of an input that is a symbolic number itself."""
+        self._made[_expression(number)] = value
+
+    def value(self, number: Any) -> Value:
+        """Return a symbolic number as an int64 tensor without dimensions.
+
+        Raises:
+            KeyError: If no input tells one of its symbols.
+        """
+        return self._value(_expression(number))
+
+    def _value(self, expression: Any) -> Value:
+        if expression not in self._made:
+            self._made[expression] = self._make(expression)
+        return self._made[expression]
+
+    def _make(self, expression: Any) -> Value:
+        if isinstance(expression, sympy.Integer):
+            return self._graph.constant(int(expression), torch.int64)
+        if expression in self._sources:
+            return self._sources[expression]()
+        operator = _OPERATORS.get(expression.func)
+        if operator is None:
+            raise KeyError(f"no input of the graph tells the size {expression}")
+        first, *others = (self._value(argument) for argument in expression.args)
+        for other in others:
+            first = Value(self._graph.op(operator, first, other).name, torch.int64, ())
+        return first
+
+    def _dimension(self, value: Value, axis: int) -> Value:
+        graph = self._graph
+        size = graph.op("Shape", value, start=axis, end=axis + 1)
+        return Value(graph.op("Squeeze", size, graph.axes(0)).name, torch.int64, ())
+
+
+def _expression(number: Any) -> Any:
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return number.node.expr if symbolic else sympy.sympify(number)
+
+
+ONNX_TYPES = {
+    torch.float64: TensorProto.DOUBLE,
+    torch.float32: TensorProto.FLOAT,
+    torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16,
+    torch.int64: TensorProto.INT64,
+    torch.int32: TensorProto.INT32,
+    torch.int16: TensorProto.INT16,
+    torch.int8: TensorProto.INT8,
+    torch.uint8: TensorProto.UINT8,
+    torch.bool: TensorProto.BOOL,
+}
+
+
+def onnx_type(dtype: torch.dtype) -> int:
+    """Return the ONNX element type of ``dtype``; a ``KeyError`` says that there is none."""
+    return int(ONNX_TYPES[dtype])
+
 
 OPSET = 20
 IR_VERSION = 10

@@ -1,17 +1,165 @@
-"""Which part of a graph ONNX Runtime runs, and which stays with ATen."""
+"""Whether ONNX Runtime can compute an operator in the dtypes that it meets."""
 
+import logging
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils._pytree import tree_map
 
-from portico.ort.compiler.dtypes import ONNX_TYPES
-from portico.ort.compiler.kernels import fakes, has_kernels
+from portico.errors import InputError
+from portico.ort.compiler.graph import ONNX_TYPES
 from portico.ort.compiler.lowerings import LOWERINGS
-from portico.ort.compiler.stages import in_stages
+from portico.ort.compiler.translation import hint, translate
+from portico.ort.report import Fallback, Report
+
+_FATAL = 4
+# A model in one of these is told so by name, instead of running in torch operator by operator.
+_REFUSED = {torch.float64, torch.bfloat16}
+_tried: dict[Any, bool] = {}
+
+
+def has_kernels(node: fx.Node) -> bool:
+    """Return whether ONNX Runtime has kernels for what an operator with a lowering becomes.
+
+    ONNX does not define every operator for all integers and truth values, and ONNX Runtime does not have all that are
+    defined: such an operator stays with ATen. Each operator is tried once with the same dtypes, in a graph of its own.
+    """
+    dtypes = tuple(fake.dtype for part in (node, *node.all_input_nodes) for fake in fakes(part.meta.get("val")))
+    if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
+        return True
+    key = (node.target, dtypes)
+    if key not in _tried:
+        _tried[key] = _is_accepted(_alone(node))
+    return _tried[key]
+
+
+def fakes(value: Any) -> list[torch.Tensor]:
+    """Return the tensors that a node stands for: one, several, or none."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [fake for fake in value if isinstance(fake, torch.Tensor)] if isinstance(value, tuple | list) else []
+
+
+def _is_accepted(module: fx.GraphModule) -> bool:
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _FATAL
+    try:
+        # What a CUDA device has no kernel for runs on the CPU, so that the CPU's kernels are those that decide.
+        onnxruntime.InferenceSession(
+            translate(module).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except (state.NotImplemented, state.InvalidGraph):
+        return False
+    return True
+
+
+def _alone(node: fx.Node) -> fx.GraphModule:
+    """Return a graph of one operator, with numbers for all sizes."""
+    graph = fx.Graph()
+
+    def argument(source: fx.Node) -> Any:
+        value = _without_symbols(source.meta["val"])
+        if not isinstance(value, torch.Tensor):
+            return value
+        placeholder = graph.placeholder(source.name)
+        placeholder.meta["val"] = value
+        return placeholder
+
+    placed = {source: argument(source) for source in node.all_input_nodes}
+    call = graph.node_copy(node, placed.__getitem__)
+    call.meta["val"] = tree_map(_without_symbols, node.meta["val"])
+    graph.output(results(call))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def results(call: fx.Node) -> list[fx.Node]:
+    """Return a node for each tensor that a call returns, behind which nodes are added if there are several."""
+    value = call.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return [call]
+    nodes = []
+    for index, fake in enumerate(value):
+        if fake is not None:
+            nodes.append(call.graph.call_function(operator.getitem, (call, index)))
+            nodes[-1].meta["val"] = fake
+    return nodes
+
+
+def _without_symbols(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty([hint(size) for size in value.shape], dtype=value.dtype, device="meta")
+    return hint(value) if isinstance(value, torch.SymInt) else value
+
+
+# About a layer of a transformer. A session takes time to be made and called, and lets go of nothing while it runs.
+_STAGE_NODES = 120
+# What a size that is not known stands for where tensors are compared: the same whatever batch came first.
+_NOMINAL_SIZE = 64
+
+
+def in_stages(partition: Partition) -> list[Partition]:
+    """Return parts of ``partition`` of about the same length, in the order in which they run.
+
+    A part ends where the least has to be handed to those behind it.
+    """
+    nodes = _in_order(partition)
+    handed = _bytes_handed_on(nodes)
+    starts = [0]
+    while len(nodes) - starts[-1] > 3 * _STAGE_NODES // 2:
+        nearest = starts[-1] + _STAGE_NODES // 2
+        candidates = range(nearest, min(nearest + _STAGE_NODES, len(nodes)))
+        starts.append(min(candidates, key=handed.__getitem__))
+    ends = [*starts[1:], len(nodes)]
+    return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _in_order(partition: Partition) -> list[fx.Node]:
+    """Return the nodes in the order of the graph, one of several results right behind what they are results of."""
+    return sorted(sorted(partition.nodes), key=_source)
+
+
+def _source(node: fx.Node) -> fx.Node:
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def _bytes_handed_on(nodes: Sequence[fx.Node]) -> list[float]:
+    """Return for each position what the nodes before it have computed for those from there on."""
+    positions = {node: position for position, node in enumerate(nodes)}
+    handed = [0.0] * len(nodes)
+    for node, position in positions.items():
+        last_use = max((positions[user] for user in node.users if user in positions), default=position)
+        num_bytes = _num_bytes(node.meta.get("val"))
+        for between in range(position + 1, last_use + 1):
+            handed[between] += num_bytes
+    return handed
+
+
+def _num_bytes(fake: Any) -> float:
+    if isinstance(fake, torch.Tensor):
+        return math.prod(_nominal(dim) for dim in fake.shape) * fake.element_size()
+    # Several results are not handed on together, but one by one. A number takes no memory.
+    return math.inf if isinstance(fake, tuple | list) else 0
+
+
+def _nominal(dim: Any) -> int:
+    if isinstance(dim, int):
+        return dim
+    expression = dim.node.expr
+    try:
+        return int(expression.subs(dict.fromkeys(expression.free_symbols, _NOMINAL_SIZE)))
+    except ZeroDivisionError:  # That size is one that never comes.
+        return _NOMINAL_SIZE
+
 
 # They only look at memory in another way, which costs torch nothing.
 FREE_VIEWS = {
@@ -100,3 +248,51 @@ def _has_types(node: fx.Node) -> bool:
 def _only_seen_outside(node: fx.Node) -> bool:
     """Return whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
     return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)
+
+
+logger = logging.getLogger(__name__)
+
+# They run in torch on purpose: random numbers as eager mode draws them, and what costs nothing there.
+_AT_HOME = {torch.ops.portico_ort.dropout_mask.default, torch.ops.aten.sym_size.int, *FREE_VIEWS}
+
+
+def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> None:
+    """Count and time the operators of ``module`` that stayed outside ONNX Runtime; ``module`` is changed.
+
+    Raises:
+        InputError: If there is one and ``strict`` allows none.
+    """
+    left = [node for node in module.graph.nodes if _is_fallback(node)]
+    names = sorted({str(node.target) for node in left})
+    if names and strict:
+        raise InputError(
+            f"`strict=True`, but the model uses {', '.join(names)}, which portico cannot lower to ONNX for these "
+            "tensors; leave `strict` out to run this part in torch, or change the model."
+        )
+    for name in names:
+        if name not in report.fallbacks:
+            logger.warning("%s has no lowering to ONNX for these tensors; it runs in torch.", name)
+    for index, node in enumerate(left):
+        fallback = report.fallback(str(node.target))
+        fallback.num_nodes += 1
+        name = f"fallback_{index}"
+        setattr(module, name, _Timed(node.target, fallback))
+        node.op, node.target = "call_module", name
+
+
+def _is_fallback(node: fx.Node) -> bool:
+    return (
+        node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target not in _AT_HOME
+    )
+
+
+class _Timed(torch.nn.Module):
+    """An operator whose calls are counted."""
+
+    def __init__(self, operator: Any, record: Fallback) -> None:
+        super().__init__()
+        self._operator = operator
+        self._record = record
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._record.timed(self._operator, *args, **kwargs)

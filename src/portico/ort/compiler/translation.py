@@ -11,9 +11,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from portico.ort.compiler.graph import Graph
+from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings import LOWERINGS, Context
-from portico.ort.compiler.value import Value
 
 _ENDS = "portico"
 

@@ -9,10 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from portico.ort.compiler.kernels import has_kernels, results
+from portico.ort.compiler.partition import has_kernels, results
 from portico.ort.compiler.translation import translate
-from portico.ort.runtime.program import Program
-from portico.ort.runtime.session import make_session
+from portico.ort.runtime import Program, make_session
 from portico.ort.settings import SessionSettings
 
 _NEEDS_NUMBERS = re.compile("concrete integers|with symbolic sizes")

@@ -1,22 +1,16 @@
-"""What each ATen operator is in ONNX, by kind; importing a module here fills the table."""
+"""Each ATen operator in ONNX, by kind; importing a module here fills the table."""
 
 from portico.ort.compiler.lowerings import (
     activations,
     arithmetic,
     attention,
-    batch_norm,
     convolution,
-    copies,
     creation,
-    division,
     indexing,
     logic,
-    matrices,
     normalization,
-    pooling,
     reductions,
     shapes,
-    unary,
 )
 from portico.ort.compiler.lowerings.registry import LOWERINGS, Context
 
@@ -26,17 +20,11 @@ __all__ = [
     "activations",
     "arithmetic",
     "attention",
-    "batch_norm",
     "convolution",
-    "copies",
     "creation",
-    "division",
     "indexing",
     "logic",
-    "matrices",
     "normalization",
-    "pooling",
     "reductions",
     "shapes",
-    "unary",
 ]

@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import MICROSOFT
+from portico.ort.compiler.graph import MICROSOFT, Value
 from portico.ort.compiler.lowerings.registry import Context, lowers
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, as torch's flash kernel of the CPU computes it, and its derivative."""
+"""Matrix products."""
 
 import math
 from typing import Any
@@ -6,13 +6,42 @@ from typing import Any
 import torch
 from torch import fx
 
-from portico.ort.compiler.dtypes import onnx_type
-from portico.ort.compiler.graph import MICROSOFT, same_shape
+from portico.ort.compiler.graph import MICROSOFT, Value, onnx_type, same_shape
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
+
+
+@lowers(aten.mm.default)
+def mm(context: Context, x: Value, y: Value) -> Value:
+    return context.graph.op("MatMul", x, y)
+
+
+@lowers(aten.bmm.default)
+def bmm(context: Context, x: Value, y: Value) -> Value:
+    return context.graph.op("MatMul", x, y)
+
+
+@lowers(aten.addmm.default)
+def addmm(context: Context, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    if context.out.dtype.is_floating_point and alpha == beta == 1:
+        return context.graph.op("Gemm", x, y, bias)
+    return baddbmm(context, bias, x, y, beta=beta, alpha=alpha)
+
+
+@lowers(aten.baddbmm.default)
+def baddbmm(context: Context, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    graph = context.graph
+    product = graph.op("MatMul", x, y)
+    if alpha != 1:
+        product = graph.op("Mul", product, graph.scalar(alpha, context.out.dtype))
+    if beta == 0:
+        # What is not a number is left out as well.
+        return graph.op("Expand", product, graph.vector(context.out.shape))
+    if beta != 1:
+        bias = graph.op("Mul", bias, graph.scalar(beta, context.out.dtype))
+    return graph.op("Add", product, bias)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -61,7 +90,7 @@ def _is_read(node: fx.Node, index: int) -> bool:
 
 
 def _is_fusible(query: Value, key: Value, is_causal: bool, attn_mask: Value | None) -> bool:
-    """Return whether ONNX Runtime's operator computes the same: it repeats a mask for rows and heads, and no further."""
+    """Return whether ONNX Runtime's operator applies: it broadcasts a mask over rows and heads only."""
     batch, num_heads, length, width = query.shape or ()
     if is_causal or query.dtype is not torch.float32 or not isinstance(num_heads, int) or not isinstance(width, int):
         return False

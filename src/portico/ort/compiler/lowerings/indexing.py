@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import same_shape
+from portico.ort.compiler.graph import Value, same_shape
 from portico.ort.compiler.lowerings.creation import filled
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 _ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.int32}

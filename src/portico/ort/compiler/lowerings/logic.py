@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
+from portico.ort.compiler.graph import Value
 from portico.ort.compiler.lowerings.creation import filled_like
 from portico.ort.compiler.lowerings.registry import Context, common_dtype, lowers, promoted
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 

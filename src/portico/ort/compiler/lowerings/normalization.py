@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.dtypes import onnx_type
+from portico.ort.compiler.graph import Value, onnx_type
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 
@@ -105,3 +104,125 @@ def native_layer_norm_backward(
 
 def _over(graph: Any, value: Value, dims: list[int]) -> Value:
     return reduced(graph, "ReduceSum", value, dims) if dims else value
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def batch_norm(
+    context: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, ...]:
+    if not training:
+        options = (running_mean, running_var, momentum, eps)
+        return *batch_norm_of_before(context, x, weight, bias, *options), running_mean, running_var
+    graph = context.graph
+    mean, var = _statistics(graph, x)
+    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
+    dtype = running_var.dtype or torch.float32
+    size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
+    channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
+    count = graph.op("Cast", graph.op("Div", size, channels), to=onnx_type(dtype))
+    unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
+    return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_memory(
+    context: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    mean, var = _statistics(context.graph, x)
+    y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
+    return y, mean, rstd
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_of_before(
+    context: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Normalise by the statistics of batches before; a derivative needs none of this one."""
+    y, _ = _batch_normalized(context, x, weight, bias, running_mean, running_var, eps)
+    nothing = context.graph.constant([], context.out[1].dtype)
+    return y, nothing, nothing
+
+
+@lowers(aten.native_batch_norm_backward.default)
+def native_batch_norm_backward(
+    context: Context,
+    grad: Value,
+    x: Value,
+    weight: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    save_mean: Value | None,
+    save_rstd: Value | None,
+    training: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    graph = context.graph
+    dims = [axis for axis in range(x.rank) if axis != 1]
+    if training:
+        mean, rstd = save_mean, save_rstd
+    else:
+        mean, rstd = running_mean, _rstd(context, running_var, eps, grad.dtype)
+    mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
+    normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
+    grads: list[Value | None] = [None, None, None]
+    if output_mask[0]:
+        scaled = grad if weight is None else graph.op("Mul", grad, _along_channels(graph, weight, x.rank))
+        if training:
+            average = reduced(graph, "ReduceMean", scaled, dims, True)
+            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), dims, True)
+            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
+        grads[0] = graph.op("Mul", rstd, scaled)
+    if output_mask[1]:
+        grads[1] = reduced(graph, "ReduceSum", graph.op("Mul", grad, normalized), dims)
+    if output_mask[2]:
+        grads[2] = reduced(graph, "ReduceSum", grad, dims)
+    return tuple(grads)
+
+
+def _statistics(graph: Any, x: Value) -> tuple[Value, Value]:
+    dims = [axis for axis in range(x.rank) if axis != 1]
+    mean = reduced(graph, "ReduceMean", x, dims)
+    centered = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
+    return mean, reduced(graph, "ReduceMean", graph.op("Mul", centered, centered), dims)
+
+
+def _batch_normalized(
+    context: Context, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, eps: float
+) -> tuple[Value, Value]:
+    """Return ``x`` normalised, and the reciprocal of the standard deviation of each channel."""
+    graph = context.graph
+    rstd = _rstd(context, var, eps, context.out[0].dtype)
+    scale = rstd if weight is None else graph.op("Mul", rstd, weight)
+    y = graph.op("Sub", x, _along_channels(graph, mean, x.rank))
+    y = graph.op("Mul", y, _along_channels(graph, scale, x.rank))
+    return y if bias is None else graph.op("Add", y, _along_channels(graph, bias, x.rank)), rstd
+
+
+def _rstd(context: Context, var: Any, eps: float, dtype: Any) -> Value:
+    graph = context.graph
+    return graph.op("Reciprocal", graph.op("Sqrt", graph.op("Add", var, graph.constant(eps, dtype))))
+
+
+def _along_channels(graph: Any, value: Any, rank: int) -> Value:
+    return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))
+
+
+def _moved(graph: Any, old: Value, new: Value, momentum: float) -> Value:
+    kept = graph.op("Mul", old, graph.constant(1 - momentum, old.dtype))
+    return graph.op("Add", kept, graph.op("Mul", new, graph.constant(momentum, old.dtype)))

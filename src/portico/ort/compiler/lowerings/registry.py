@@ -9,8 +9,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
-from portico.ort.compiler.graph import Graph
-from portico.ort.compiler.value import Value
+from portico.ort.compiler.graph import Graph, Value
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[Any, Lowering] = {}
@@ -39,7 +38,7 @@ def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
     """Register a function as the lowering of operators.
 
     It is called with a :class:`Context` and the operator's arguments, tensors and symbolic numbers as
-    :class:`~portico.ort.compiler.value.Value`, and returns a ``Value``, or a tuple of them.
+    :class:`~portico.ort.compiler.graph.Value`, and returns a ``Value``, or a tuple of them.
     """
 
     def register(lowering: Lowering) -> Lowering:

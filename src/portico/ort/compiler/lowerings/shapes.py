@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Graph, same_shape
+from portico.ort.compiler.graph import Graph, Value, same_shape
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
-from portico.ort.compiler.value import Value
 
 aten = torch.ops.aten
 _END = 2**63 - 1

@@ -13,9 +13,8 @@ from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Un
 from torch.fx.experimental import _config as fx_config
 
 from portico.errors import InputError, InputTypeError
-from portico.ort.packages import require
 from portico.ort.report import Report
-from portico.ort.settings import SessionSettings
+from portico.ort.settings import SessionSettings, require
 
 Model = TypeVar("Model", bound=nn.Module)
 
