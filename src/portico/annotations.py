@@ -43,21 +43,3 @@ ComputeLoss: TypeAlias = "Callable[..., torch.Tensor]"
 NumItems: TypeAlias = "torch.Tensor | int | None"
 # A trial of a hyperparameter search: Optuna's object, or the parameters that Ray or Weights & Biases chose.
 Trial: TypeAlias = "optuna.Trial | dict[str, Any] | None"
-
-__all__ = [
-    "Batch",
-    "Callbacks",
-    "ComputeLoss",
-    "ComputeMetrics",
-    "DataCollator",
-    "EvalExamples",
-    "Examples",
-    "Loader",
-    "Nested",
-    "NestedArrays",
-    "NumItems",
-    "Optimizers",
-    "ProcessingClass",
-    "Scheduler",
-    "Trial",
-]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LightningPlacement:
-    """Answers every question about devices and processes from a Lightning strategy; accelerate is never asked."""
+    """Reads devices and processes from a Lightning strategy instead of from accelerate."""
 
     accelerator: str | None = None
     strategy: str | None = None
@@ -28,7 +28,7 @@ class LightningPlacement:
 
     @property
     def lightning_strategy(self) -> "Strategy":
-        """The strategy of the run, or the one a run would get."""
+        """The strategy of the run, or the one that a run would use."""
         if "_lightning_strategy" not in self.__dict__:
             from portico.distributed.placement import resolve_strategy
 
@@ -51,7 +51,7 @@ class LightningPlacement:
 
     @property
     def n_gpu(self) -> int:
-        """CUDA devices that this process drives: one at most, since Lightning gives each device a process."""
+        """CUDA devices that this process uses: one at most, since Lightning starts a process per device."""
         return int(self.device.type == "cuda")
 
     @property
@@ -80,7 +80,7 @@ class LightningPlacement:
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Let the first process do the block before the others, as for filling a cache that all read.
+        """Run the block on the first process before the others, for example to fill a shared cache.
 
         Args:
             local: The first of each machine, instead of the first of all.
@@ -139,12 +139,12 @@ class TrainingArguments(
 
 
 def adopt_arguments(args: Any) -> "TrainingArguments":
-    """Give plain ``transformers.TrainingArguments`` Lightning's placement, in place, and return them.
+    """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object stays the user's own (``trainer.args is args``); only its class changes, to a subclass of what it was.
+    The object stays the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
 
     Raises:
-        TypeError: If ``args`` are no training arguments.
+        TypeError: If ``args`` are not training arguments.
     """
     if isinstance(args, LightningPlacement):
         return args  # type: ignore[return-value]
@@ -158,7 +158,7 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
 
 
 class _AdoptedPlacement(LightningPlacement):
-    """The placement of adopted arguments, whose class no module holds: copies and pickles make it again."""
+    """The placement of adopted arguments; their class is in no module, so copies and pickles rebuild it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         own_class = type(self).__bases__[1]
@@ -187,6 +187,6 @@ def as_transformers_arguments(args: Any) -> transformers.TrainingArguments:
 
 
 def _transformers_class(own_class: type) -> type:
-    """Return the nearest class of Hugging Face's that ``own_class`` is made of."""
+    """Return the nearest base of ``own_class`` that transformers defines."""
     theirs = (base for base in own_class.__mro__ if base.__module__.startswith("transformers."))
     return next(base for base in theirs if not issubclass(base, LightningPlacement))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def release_model(trainer: "Trainer") -> None:
-    """Forget the model and what was made for it, since the next trial makes its own, and empty the device's cache."""
+    """Release model, optimizer and schedule, since the next trial makes new ones, and empty the device's cache."""
     handler = trainer.callback_handler
     trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
     trainer.optimizer = handler.optimizer = None
@@ -56,11 +56,11 @@ def checked_directions(direction: Any) -> list[str]:
         InputError: If one of them is neither ``"minimize"`` nor ``"maximize"``.
     """
     given = direction if isinstance(direction, list) else [direction]
-    # Optuna has an enumeration of its own for them.
+    # Optuna has an enumeration for them.
     directions = [str(getattr(one, "name", one)).lower() for one in given]
     if not directions or not set(directions) <= set(DIRECTIONS):
         raise InputError(
-            f"`direction={direction!r}` is no direction; set it to 'minimize' or 'maximize', or to a list with "
+            f"Unknown `direction={direction!r}`; set it to 'minimize' or 'maximize', or to a list with "
             "one for each objective."
         )
     return directions
@@ -84,7 +84,7 @@ class FiniteObjective:
         self.directions = directions
 
     def __call__(self, metrics: dict[str, float]) -> Any:
-        """Return the objective, the worst finite value in the place of NaN."""
+        """Return the objective, with NaN replaced by the worst finite value."""
         objective = self.compute_objective(metrics)
         if isinstance(objective, list | tuple):
             return [self._finite(value, way) for value, way in zip(objective, self.directions, strict=True)]
@@ -127,7 +127,7 @@ class SearchBackend(ABC):
 
     @abstractmethod
     def run_id(self, trial: Any) -> Any:
-        """Return what the library calls the running trial: its folder bears this name."""
+        """Return the library's id of the running trial, which names its folder."""
 
     @abstractmethod
     def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
@@ -157,10 +157,10 @@ class SearchBackend(ABC):
 
 @contextmanager
 def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
-    """Give the first process the function that shows a trial to the others, and tell them when there are no more.
+    """Yield a function by which the first process broadcasts a trial; broadcast the end of the search afterwards.
 
     Args:
-        trainer: The trainer; its ``hp_space`` asks a trial for its parameters.
+        trainer: The trainer; its ``hp_space`` draws the parameters of a trial.
     """
 
     def share(trial: Any) -> None:
@@ -168,11 +168,11 @@ def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
 
         if _is_alone(trainer):
             return
-        # A trial has its parameters when it was asked for them.
+        # Optuna draws parameters when they are first requested.
         trainer.hp_space(trial)
         trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
 
-    # After a failure nobody is left to be told: the others failed alike, or are ended.
+    # Nothing is broadcast after a failure: the other processes failed too, or are killed.
     with kill_children_on_error():
         yield share
         trainer.accelerator.from_first_process(None)
@@ -267,7 +267,7 @@ class OptunaBackend(SearchBackend):
 
 
 def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
-    # A fixed trial, which replays known parameters, belongs to no study; several objectives are never pruned.
+    # A fixed trial, which replays known parameters, has no study; Optuna does not prune with several objectives.
     if not hasattr(trial, "study") or len(trial.study.directions) > 1:
         return False
     trial.report(objective, step)
@@ -285,7 +285,7 @@ def _train_and_evaluate(trainer: "Trainer", trial: Any) -> Any:
 
 
 class RayBackend(SearchBackend):
-    """Trials that Ray Tune runs in processes of its own, each with a copy of the trainer.
+    """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
     Options are those of ``ray.tune.run``.
     """
@@ -332,7 +332,7 @@ class RayBackend(SearchBackend):
 
 
 def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
-    """Write what Ray Tune needs to go on with a trial into a checkpoint below ``folder``."""
+    """Write a checkpoint below ``folder`` from which Ray Tune can resume a trial."""
     checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
     trainer.save_model(str(checkpoint), _internal_call=True)
     if not trainer.args.should_save:

@@ -31,12 +31,12 @@ CARD_FILE = "README.md"
 
 
 def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **facts: Any) -> None:
-    """Write the card of what ``trainer`` trained into its output folder; tags of a card that is there are kept.
+    """Write the model card of ``trainer`` into its output folder; the tags of an existing card are kept.
 
     Args:
         trainer: The trainer.
         tags: Tags of the model.
-        **facts: What else ``transformers.modelcard.TrainingSummary`` says of a model.
+        **facts: Further fields of ``transformers.modelcard.TrainingSummary``.
     """
     file = Path(trainer.args.output_dir) / CARD_FILE
     earlier = ModelCard.load(file).data if file.is_file() else None
@@ -79,9 +79,9 @@ def upload_run(
     """Upload the output folder without its checkpoints.
 
     Returns:
-        What the hub says of the commit, or a future of that where ``blocking`` is false.
+        The hub's ``CommitInfo``, or a future of it where ``blocking`` is false.
     """
-    # The hub's client tells its two results apart by literal values of `run_as_future` only.
+    # The hub's client is typed by literal values of `run_as_future` only.
     hub: Any = hf_api()
     return hub.upload_folder(
         repo_id=trainer.hub_model_id,
@@ -95,7 +95,7 @@ def upload_run(
 
 
 def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
-    """Start uploading the model of a checkpoint and, where the strategy says so, the checkpoint itself.
+    """Start uploading the model of a checkpoint and, depending on `hub_strategy`, the checkpoint itself.
 
     While an earlier upload runs nothing is started, unless ``hub_always_push`` is set.
 
@@ -153,7 +153,7 @@ def _start_uploads(trainer: "Trainer", checkpoint_folder: str, message: str) -> 
 
 
 def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
-    """Bring the model of ``checkpoint`` into the output folder.
+    """Copy the model of ``checkpoint`` into the output folder.
 
     Copying spares gathering the weights of all processes once more.
     """

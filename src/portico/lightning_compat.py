@@ -1,7 +1,7 @@
-"""Every private name of Lightning that portico relies on, in one place (read against Lightning 2.6.6).
+"""Every private name of Lightning that portico uses, in one place (checked against Lightning 2.6.6).
 
-Those that only save time are in :mod:`portico.lightning_compat`. A new Lightning release is judged by these two
-files and their tests alone.
+A new Lightning release is judged by this file and its tests. First what is needed for correct numbers, then
+shortcuts that only save time, then logging and signals.
 """
 
 import logging
@@ -36,10 +36,10 @@ CHECKED_VERSION = "2.6"
 
 
 class UnnormalizedLoss(ClosureResult):
-    """A training step's result whose loss is taken as it is.
+    """A training step's result whose loss is not divided by ``accumulate_grad_batches``.
 
-    Lightning divides by ``accumulate_grad_batches`` always; the trainer has divided by the real number of batches in
-    the window, which is smaller at the end of an epoch.
+    Lightning always divides; the trainer has already divided by the real number of batches in the window, which is
+    smaller at the end of an epoch.
     """
 
     @classmethod
@@ -50,26 +50,26 @@ class UnnormalizedLoss(ClosureResult):
         return super().from_training_step_output(training_step_output, normalize=1)
 
     def _clone_loss(self) -> None:
-        # Nothing here changes a loss in place, which Lightning's copy guards against.
+        # Lightning copies the loss in case it is changed in place; nothing here does that.
         if self.closure_loss is not None:
             self.loss = self.closure_loss.detach()
 
 
 def keep_loss_scale(trainer: pl.Trainer) -> None:
-    """Make the automatic optimization of ``trainer`` leave losses as ``training_step`` returns them."""
+    """Keep the automatic optimization of ``trainer`` from dividing the loss that ``training_step`` returns."""
     trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = UnnormalizedLoss
 
 
 def disable_sigterm_handler(trainer: pl.Trainer) -> None:
-    """Keep ``trainer`` from handling SIGTERM, which would end a run before a handler of the user could save it."""
+    """Disable Lightning's SIGTERM handler, so that the user's can save a checkpoint."""
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
 
 
 def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) -> None:
-    """Make a process that is asked to terminate leave ``trainer`` before its next batch, by itself.
+    """Make a process that receives SIGTERM leave the loop of ``trainer`` before its next batch, without a broadcast.
 
-    Lightning's processes agree on it: by a broadcast before every batch, and another one inside the signal handler,
-    which meets whatever the others are exchanging. The others end anyway, when what they wait for breaks off.
+    Lightning broadcasts the signal before every batch and once more inside the handler, where it would interleave
+    with the collectives in flight. The other processes end anyway, when the collective they wait for fails.
 
     Args:
         trainer: Trainer whose fit has not begun.
@@ -90,22 +90,22 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
 
 
 def relaunches_script(strategy: Any) -> bool:
-    """Return whether ``strategy`` gets its processes by running the script again, if nobody else starts them."""
+    """Return whether ``strategy`` starts its processes by running the script again."""
     return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
 
 
 def launches_workers(strategy: Any) -> bool:
-    """Return whether ``strategy`` gets its processes by spawning or forking this one, for one call each time."""
+    """Return whether ``strategy`` spawns or forks worker processes for each call."""
     return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
 
 
 def forks_workers(strategy: Any) -> bool:
-    """Return whether the workers of ``strategy`` begin as copies of this process."""
+    """Return whether ``strategy`` forks its workers."""
     return launches_workers(strategy) and strategy.launcher._start_method == "fork"
 
 
 def drop_launcher(strategy: Any) -> None:
-    """Make ``strategy``, in a worker, run what it is given instead of making workers itself."""
+    """Make ``strategy``, in a worker, run the call in this process instead of launching workers."""
     strategy._launcher = None
 
 
@@ -130,21 +130,21 @@ def wrapped_closure(precision: Precision, model: Any, optimizer: Any, closure: C
 
 
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:
-    """Tell ``trainer`` that the training step runs backward itself."""
+    """Tell ``trainer`` not to run backward, because the training step does."""
     trainer.fit_loop._skip_backward = skip
 
 
 def continue_from(
     trainer: pl.Trainer, *, epoch: int, num_batches_done: int, batches_per_epoch: int, steps: int
 ) -> None:
-    """Tell the loops of ``trainer`` where a resumed run stands, in the form of Lightning's own checkpoints.
+    """Set the progress of the loops of ``trainer`` for a resumed run, in the form of Lightning's checkpoints.
 
     Args:
         trainer: Trainer whose fit has just been set up.
         epoch: Epoch to continue with, from 0.
-        num_batches_done: Batches of that epoch that are behind.
+        num_batches_done: Batches of that epoch that were trained on.
         batches_per_epoch: Batches in an epoch.
-        steps: Optimizer steps that are behind.
+        steps: Optimizer steps that were made.
     """
     loop = trainer.fit_loop
     state = loop.state_dict()
@@ -164,19 +164,19 @@ def continue_from(
 
 
 def end_epoch_after(trainer: pl.Trainer, num_batches: int) -> None:
-    """Tell ``trainer``, which took the data for longer, that the present epoch has ``num_batches``."""
+    """End the present epoch of ``trainer`` after ``num_batches``, fewer than it expected."""
     fetcher = trainer.fit_loop._data_fetcher
     assert fetcher is not None, "an epoch is running"
     fetcher.length = num_batches
 
 
 def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
-    """Return whether ``trainer`` continues inside an epoch, where Lightning leaves out ``on_train_epoch_start``."""
+    """Return whether ``trainer`` continues inside an epoch, where Lightning skips ``on_train_epoch_start``."""
     return bool(trainer.fit_loop.restarted_mid_epoch)
 
 
 def has_data(trainer: pl.Trainer) -> bool:
-    """Return whether the fit of ``trainer`` has come as far as its data, so that loops can be nested in it."""
+    """Return whether the fit of ``trainer`` has set up its data, so that loops can be nested in it."""
     return trainer.fit_loop._data_fetcher is not None
 
 
@@ -198,20 +198,20 @@ def evaluate_inside(trainer: pl.Trainer, feed: Any, *, predicts: bool) -> None:
             trainer.state.fn = TrainerFn.FITTING if trainer.state.fn is TrainerFn.FITTING else TrainerFn.VALIDATING
             trainer.validating = True
         loop = trainer._evaluation_loop
-        with _anew(loop):
+        with _restarted(loop):
             loop._data_source = _DataLoaderSource(feed, f"{loop._stage.dataloader_prefix}_dataloader")
             loop.run()
 
 
 def publish_metrics(trainer: pl.Trainer, metrics: Mapping[str, Any]) -> None:
-    """Show the numbers of ``metrics`` to Lightning callbacks that monitor (``EarlyStopping``, ``ModelCheckpoint``)."""
+    """Make the numbers of ``metrics`` visible to monitoring callbacks (``EarlyStopping``, ``ModelCheckpoint``)."""
     numbers = {key: torch.tensor(float(value)) for key, value in metrics.items() if isinstance(value, int | float)}
     trainer._logger_connector._callback_metrics.update(numbers)
 
 
 @contextmanager
 def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
-    """Keep Lightning from zeroing the gradients of ``module`` before it evaluates: their user may not be done."""
+    """Keep Lightning from zeroing the gradients of ``module`` before an evaluation: user code may still need them."""
     module.__dict__["zero_grad"] = lambda set_to_none=True: None
     try:
         yield
@@ -221,7 +221,7 @@ def keep_gradients(module: pl.LightningModule) -> Iterator[None]:
 
 @contextmanager
 def _restored(trainer: pl.Trainer) -> Iterator[None]:
-    """Leave no trace of a nested loop in ``trainer``."""
+    """Restore the state of ``trainer`` after a nested loop."""
     module = trainer.lightning_module
     connector = trainer._logger_connector
     saved_state = (trainer.state.fn, trainer.state.stage)
@@ -236,8 +236,8 @@ def _restored(trainer: pl.Trainer) -> Iterator[None]:
 
 
 @contextmanager
-def _anew(loop: _EvaluationLoop) -> Iterator[None]:
-    """Let ``loop`` start over, though it may be running, and go on after that where it was."""
+def _restarted(loop: _EvaluationLoop) -> Iterator[None]:
+    """Run ``loop`` from the start, although it may be running, and restore it afterwards."""
     saved = dict(vars(loop))
     loop._combined_loader, loop.restarting, loop.verbose = None, False, False
     loop.batch_progress = _BatchProgress()
@@ -253,7 +253,7 @@ def _all_counts(value: int) -> dict[str, int]:
 
 
 class NullProfiler(Profiler):
-    """A profiler that measures nothing, without the generator that Lightning's own makes for every hook."""
+    """A profiler that measures nothing, without the generator per hook of Lightning's ``PassThroughProfiler``."""
 
     _nothing: AbstractContextManager[None] = nullcontext()
 
@@ -267,12 +267,12 @@ class NullProfiler(Profiler):
 
     @override
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Return one context, which may be entered any number of times at once."""
+        """Return a shared, reentrant null context."""
         return self._nothing
 
 
 class FastHookName:
-    """Sets the name of the present hook, which Lightning does twenty times a step, without ``nn.Module``'s checks."""
+    """Sets the name of the present hook without ``nn.Module.__setattr__``: Lightning does so twenty times a step."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_current_fx_name":
@@ -282,7 +282,7 @@ class FastHookName:
 
 
 class NoBatchTransfer:
-    """Takes batches as they come: the loaders and ``_prepare_inputs`` have moved them to the device, or will."""
+    """Skips Lightning's transfer of batches: the loaders and ``_prepare_inputs`` move them."""
 
     def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
         return batch
@@ -294,7 +294,7 @@ class NoBatchTransfer:
 
 
 def skip_step_signature(trainer: pl.Trainer) -> None:
-    """Keep ``trainer`` from inspecting the signature of our ``training_step`` at every batch."""
+    """Skip Lightning's inspection of the signature of ``training_step`` at every batch."""
 
     def step_arguments(kwargs: Any, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
         return OrderedDict(batch=batch, batch_idx=batch_idx)
@@ -311,7 +311,7 @@ _ANNOUNCERS = (
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Silence what Lightning says about devices, tips and stop reasons, and its warnings that do not hold here.
+    """Silence Lightning's messages about devices, tips and stop reasons, and warnings that do not apply here.
 
     Models come in evaluation mode from ``from_pretrained``; the trainer switches them at each step, so Lightning's
     warning about modules in evaluation mode would be wrong. Lightning 2.6 itself uses a name that torch deprecates.
@@ -332,10 +332,10 @@ def quiet_lightning() -> Iterator[None]:
 
 @contextmanager
 def exit_on_sigterm(trainer: pl.Trainer) -> Iterator[None]:
-    """End the process as the signal would have, if it came while a loop of ``trainer`` ran.
+    """Exit with the code of SIGTERM if it arrived while a loop of ``trainer`` ran.
 
-    Lightning only notes the signal, asks between two batches whether it came (not after the last one), and then exits
-    with the code of success, so that whoever ended the run would take it for finished.
+    Lightning only notes the signal, checks for it between two batches (not after the last one) and then exits with
+    code 0, so a scheduler would take the run for finished.
 
     Raises:
         SystemExit: With the code of a termination.

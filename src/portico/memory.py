@@ -18,7 +18,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` says that a device has no memory left."""
+    """Return whether ``error`` reports that a device is out of memory."""
     return (
         isinstance(error, RuntimeError)
         and len(error.args) == 1
@@ -30,7 +30,7 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
     """Call ``train`` with ``batch_size``, and with a tenth less each time that memory runs out.
 
     Args:
-        train: Trains with batches of the given size, anew at each call.
+        train: Trains from the start with batches of the given size.
         batch_size: Size to begin with, in examples.
 
     Raises:

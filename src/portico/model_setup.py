@@ -52,8 +52,8 @@ class ModelTraits:
     def of(cls, model: nn.Module, unwrapped: nn.Module, label_names: list[str] | None) -> "ModelTraits":
         """Read the traits of ``model``; ``label_names`` given by the user win.
 
-        The base model inside PEFT's adapters speaks for them; what is inside a wrapper (``unwrapped``) says only what
-        its forward takes, as in ``transformers.Trainer``.
+        PEFT's adapters are looked through to the base model; of the model inside a wrapper (``unwrapped``) only the
+        signature of ``forward`` is read, as in ``transformers.Trainer``.
         """
         model, unwrapped = unwrap_peft_model(model), unwrap_peft_model(unwrapped)
         parameters = inspect.signature(unwrapped.forward).parameters.values()
@@ -69,7 +69,7 @@ class ModelTraits:
 
 
 def label_smoother(args: Any, model: nn.Module) -> LabelSmoother | None:
-    """Return the smoother that ``label_smoothing_factor`` asks for, if it does and the model's problem allows it."""
+    """Return the smoother for ``label_smoothing_factor``, ``None`` if it is 0 or does not apply to the model."""
     if args.label_smoothing_factor == 0:
         return None
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
@@ -84,12 +84,12 @@ def label_smoother(args: Any, model: nn.Module) -> LabelSmoother | None:
 
 @contextmanager
 def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
-    """Give ``model`` kernels, activation checkpointing, noisy embeddings and overflow detection, as the arguments ask.
+    """Give ``model`` kernels, activation checkpointing, noisy embeddings and overflow detection, as the arguments say.
 
-    The noise is taken away afterwards, also when training fails.
+    The noise is removed afterwards, also when training fails.
 
     Raises:
-        InputError: If the model cannot do what is asked for.
+        InputError: If the model does not support it.
     """
     # The older names mirror the newer ones, which transformers has only since 5.23.
     if args.use_liger_kernel:
@@ -114,11 +114,11 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
 
 
 def compiled_for_training(model: nn.Module, wrapped: Any, args: Any) -> Any:
-    """Return ``model`` as ``torch_compile`` and its options ask for it.
+    """Return ``model``, compiled where ``torch_compile`` is set.
 
     Args:
-        model: Model to train; its weights are shared with what is returned.
-        wrapped: What an earlier run trained; it is returned again where it is ``model`` compiled.
+        model: Model to train; the result shares its weights.
+        wrapped: Model that an earlier run trained; returned again if it is ``model``, compiled.
         args: Training arguments.
     """
     if not args.torch_compile or hasattr(model, "_orig_mod"):
@@ -170,7 +170,7 @@ def reporting_callbacks(report_to: list[str], logging_dir: str | None = None) ->
         logging_dir: Folder of those that write into one; by default their own choice.
 
     Raises:
-        InputError: If there is no such tracker, or its package is not installed.
+        InputError: If a tracker is unknown, or its package is not installed.
     """
     try:
         trackers = [tracker() for tracker in get_reporting_integration_callbacks(report_to)]
@@ -187,7 +187,7 @@ def reporting_callbacks(report_to: list[str], logging_dir: str | None = None) ->
 
 
 def termination_callbacks(trainer: Any) -> list[TrainerCallback]:
-    """Return the callback that saves a checkpoint on SIGTERM, where ``enable_jit_checkpoint`` asks for it."""
+    """Return the callback that saves a checkpoint on SIGTERM, if ``enable_jit_checkpoint`` is set."""
     if not trainer.args.enable_jit_checkpoint:
         return []
     callback = JITCheckpointCallback()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
-    """Takes a step in each parameter that has a gradient; a subclass says how."""
+    """An optimizer that updates one parameter after another; a subclass implements ``_update``."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -45,12 +45,12 @@ class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
 
 
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
-# Parameters come inside the keyword arguments of optimizers that choose their own.
+# Keyword arguments in which optimizers that choose their parameters bring them.
 _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
-    """Return the names of the parameters that weight decay applies to: no biases, no normalisation layers."""
+    """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
     names: list[str] = get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
     return names
 
@@ -68,7 +68,7 @@ def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) 
 def build_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of a class (or of a factory that takes the whole model)."""
+    """Make an optimizer from a class (or from a factory that takes the whole model)."""
     if is_optimizer_factory(optimizer_cls):
         made: torch.optim.Optimizer = optimizer_cls()(model, **kwargs)
         return made
@@ -82,16 +82,16 @@ def build_optimizer(
     if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
         _keep_embeddings_in_32_bits(model)
     if updates_in_backward(optimizer):
-        # Schedules count the calls of a step, so there has to be one, if only to do nothing.
+        # Schedules count the calls of `step`, so there has to be one even if it does nothing.
         optimizer.step = MethodType(_no_step, optimizer)  # type: ignore[method-assign]
     return optimizer
 
 
 class LayerwiseOptimizer(torch.optim.Optimizer):
-    """Stands for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
+    """Stand-in for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
 
-    ``get_scheduler`` schedules each parameter of transformers' own stand-in. Its trainer never gets there, since
-    accelerate wraps the optimizer: the parameters keep their rate, and only the logged one follows the schedule.
+    ``get_scheduler`` would schedule each parameter of transformers' stand-in, but under transformers accelerate wraps
+    the optimizer first: the parameters keep their rate, and only the logged one follows the schedule.
 
     Args:
         optimizer_dict: The optimizer of each parameter.
@@ -101,7 +101,7 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizer_dict: dict[nn.Parameter, torch.optim.Optimizer], lr: float, **kwargs: Any) -> None:
         self.optimizer_dict = optimizer_dict
-        # A random number, as transformers draws here: those that come after must be the same.
+        # transformers draws a random number here, and later draws must be the same.
         super().__init__([torch.randn(1, 1)], {"lr": lr})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -126,17 +126,17 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
 
 
 def updates_in_backward(optimizer: Any) -> bool:
-    """Return whether an optimizer changes the weights during the backward pass, which it runs itself (LOMO)."""
+    """Return whether an optimizer runs the backward pass itself and updates the weights during it (LOMO)."""
     return hasattr(optimizer, "fused_backward")
 
 
 def steps_after_evaluation(scheduler: Any) -> bool:
-    """Return whether a schedule waits for a metric, and so steps after evaluations instead of after steps."""
+    """Return whether a schedule needs a metric, so that it steps after evaluations."""
     return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
 
 
 def scheduler_config(scheduler: Any) -> dict[str, Any]:
-    """Return what Lightning is told about a schedule: a step after each optimizer step, or nothing at all."""
+    """Return Lightning's configuration of a schedule, empty for one that waits for a metric."""
     if scheduler is None or steps_after_evaluation(scheduler):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -202,7 +202,7 @@ def _unusable_optimizer(args: "TrainingArguments", error: Exception) -> str:
     options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
     name = getattr(args.optim, "value", args.optim)
     reason = str(error).rstrip(".")
-    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set `optim` to another name, as 'adamw_torch'."
+    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set another name, as `optim='adamw_torch'`."
 
 
 def _unusable_schedule(args: "TrainingArguments", error: Exception) -> str:
@@ -210,5 +210,5 @@ def _unusable_schedule(args: "TrainingArguments", error: Exception) -> str:
     reason = str(error).rstrip(".")
     return (
         f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
-        f"{reason}. Set `lr_scheduler_kwargs` to what this schedule takes, or choose another one."
+        f"{reason}. Set `lr_scheduler_kwargs` to arguments of this schedule, or choose another one."
     )

@@ -1,7 +1,7 @@
 """How many steps a run takes: counted once, before anything is built.
 
 Pure arithmetic (no torch), so that the counts can be checked without a model. The plan, not Lightning, ends a run:
-Lightning is given an unbounded number of steps and told to stop.
+Lightning gets an unbounded number of steps and is told to stop.
 """
 
 import math
@@ -27,13 +27,13 @@ class ResumePoint:
     def after(
         cls, global_step: int, *, num_update_steps_per_epoch: int, gradient_accumulation_steps: int, skips_data: bool
     ) -> "ResumePoint":
-        """Return where a run that has made ``global_step`` optimizer steps goes on.
+        """Return where a run continues that has made ``global_step`` optimizer steps.
 
         Args:
             global_step: Optimizer steps made.
             num_update_steps_per_epoch: Optimizer steps in one pass.
             gradient_accumulation_steps: Loader batches in a full accumulation window.
-            skips_data: Whether the batches trained on are skipped; else the epoch begins anew.
+            skips_data: Whether the batches trained on are skipped; otherwise the epoch starts over.
         """
         epoch, step = divmod(global_step, num_update_steps_per_epoch)
         return cls(epoch, step * gradient_accumulation_steps if skips_data else 0)
@@ -79,15 +79,15 @@ class RunPlan:
         """Count the steps of a run.
 
         Args:
-            max_steps: Optimizer steps asked for; epochs decide when it is not positive.
-            num_train_epochs: Epochs asked for, possibly a fraction.
+            max_steps: Optimizer steps of the run; if not positive, ``num_train_epochs`` decides.
+            num_train_epochs: Epochs of the run, possibly a fraction.
             gradient_accumulation_steps: Loader batches a step accumulates.
             total_train_batch_size: Examples that make one optimizer step, over all processes.
             num_batches: Length of the loader, ``None`` when it has none.
             num_examples: Length of the data set, ``None`` when it has none.
 
         Raises:
-            InputError: If neither ``max_steps`` nor the length of the loader says when to end.
+            InputError: If neither ``max_steps`` nor the length of the loader determines the end.
         """
         if not num_batches:
             return cls._unsized(max_steps, gradient_accumulation_steps, total_train_batch_size, num_batches)
@@ -156,7 +156,7 @@ class RunPlan:
     def of_training_values(
         cls, values: tuple[int, int, int, float, int, int, int], *, gradient_accumulation_steps: int
     ) -> "RunPlan":
-        """Return the plan of counts that a subclass of the trainer may have changed."""
+        """Return the plan for counts that a subclass of the trainer may have changed."""
         epochs, per_epoch, examples, samples, total_batch, batches, max_steps = values
         return cls(
             num_train_epochs=epochs,

@@ -42,7 +42,7 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
 
 
 class _Maker:
-    """Stands for a class, whose home may be just importing Lightning: makes objects of it.
+    """Lazy factory: imports the class on first call, since its module may be importing Lightning right now.
 
     Args:
         home: ``"module:class"``.
@@ -55,7 +55,7 @@ class _Maker:
         return self._class()(**params)
 
     def is_available(self) -> bool:
-        """Return whether an accelerator can be used, which Lightning asks to name those that can."""
+        """Return whether an accelerator can be used; Lightning lists those that can."""
         return bool(self._class().is_available())
 
     def _class(self) -> Any:
@@ -63,11 +63,11 @@ class _Maker:
 
 
 class _ImportWatcher(importlib.abc.MetaPathFinder):
-    """Calls a function once, after a package was imported.
+    """Calls a function once, after a package has been imported.
 
     Args:
         package: The package.
-        action: What is called.
+        action: Function to call.
     """
 
     def __init__(self, package: str, action: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
         return spec
 
     def _imported(self) -> None:
-        # Not as soon as the package is found: libraries look for it only to know whether it is installed.
+        # Only now: libraries also look for the package just to see whether it is installed.
         sys.meta_path.remove(self)
         self._action()
 
@@ -106,7 +106,7 @@ class _NotifyingLoader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        # The package keeps the loader that it would have had.
+        # The package gets its normal loader back.
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._action()

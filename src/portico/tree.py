@@ -1,4 +1,4 @@
-"""Nested tensors: mapped, named, and those of several processes brought together."""
+"""Nested tensors: map over them, name them, pad them across processes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def pad_to_longest(
     Args:
         all_gather: Stacks a tensor of every process.
         data: Nested tensors.
-        dim: Dimension to pad; tensors without it are left alone.
+        dim: Dimension to pad; tensors without it are unchanged.
         pad_index: Value to pad with.
         pad_first: Pad in front.
     """

@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset as ArrowDataset
+from training_arguments import EFFECTS
 
 import portico
 from parity.peers import ToyDataset, assert_identical, run, untimed
-from portico.field_effects import EFFECTS
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}

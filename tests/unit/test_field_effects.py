@@ -2,15 +2,14 @@
 
 import dataclasses
 import logging
-from pathlib import Path
 
 import pytest
 import transformers
+from training_arguments import EFFECTS, PAGE, page
 
 import portico
 from parity.peers import ToyDataset, tiny_bert
 from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
-from portico.field_effects import EFFECTS, page
 from portico.validation import REFUSALS, WITHOUT_EFFECT
 from unit.toy import toy_arguments, toy_trainer
 
@@ -23,7 +22,7 @@ def test_every_field_is_accounted_for():
     fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
     assert not KNOWN & retired_treatments().keys()
     fields -= retired_treatments().keys()
-    assert sorted(fields - KNOWN) == [], "say in portico.field_effects what these fields do here"
+    assert sorted(fields - KNOWN) == [], "say in docs/training_arguments.py what these fields do here"
     assert sorted(KNOWN - fields) == [], "no such field"
     assert REFUSALS.keys() <= fields
 
@@ -35,8 +34,7 @@ def test_every_argument_of_transformers_4_has_a_row():
 
 
 def test_the_page_is_current():
-    file = Path(__file__).parents[2] / "docs" / "training_arguments.md"
-    assert file.read_text(encoding="utf-8") == page(), "run `python -m portico.field_effects` (see the page's head)"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python docs/training_arguments.py`"
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)

@@ -1,4 +1,4 @@
-"""A run brought back to where a checkpoint left it."""
+"""Resume a run from a checkpoint."""
 
 import random
 import warnings
@@ -34,7 +34,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         output_dir: Folder of the run.
 
     Raises:
-        InputError: If there is nothing to resume from (a ``TypeError`` too for what names no folder).
+        InputError: If there is nothing to resume from (a ``TypeError`` too for a value of another type).
     """
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
@@ -43,7 +43,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
         if last is None:
             raise InputError(
                 f"No valid checkpoint found in output directory ({output_dir}): it holds no `checkpoint-N` folder. "
-                "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start anew."
+                "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start from scratch."
             )
         return last
     if not isinstance(resume_from_checkpoint, str | PathLike):
@@ -54,14 +54,14 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     if not Path(resume_from_checkpoint).is_dir():
         raise InputError(
             f"Can't find a valid checkpoint at {resume_from_checkpoint}: `resume_from_checkpoint="
-            f"{resume_from_checkpoint}` is no folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
+            f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
     return str(resume_from_checkpoint)
 
 
 def read_state(folder: str, args: Any) -> TrainerState | None:
-    """Return the trainer state that a checkpoint holds, or ``None``; a best checkpoint that is gone is forgotten."""
+    """Return the trainer state of a checkpoint, or ``None``; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
     if not file.is_file():
         return None
@@ -76,7 +76,7 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
 
 
 def resumed_batch_size(folder: str, args: Any) -> int | None:
-    """Return the batch size that a run with ``auto_find_batch_size`` had come down to, if ``folder`` tells."""
+    """Return the batch size that ``auto_find_batch_size`` had reached, if ``folder`` records it."""
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
         return None
@@ -85,13 +85,13 @@ def resumed_batch_size(folder: str, args: Any) -> int | None:
 
 
 def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, schedule and scaler from ``folder``, and tell Lightning's loops where they stand.
+    """Load optimizer, schedule and scaler from ``folder``, and set the progress of Lightning's loops.
 
     Args:
         trainer: The trainer.
-        folder: Checkpoint that the run goes on from.
+        folder: Checkpoint to resume from.
         plan: Counts of the run.
-        point: Where in the data it goes on.
+        point: Where in the data the run continues.
     """
     trainer._load_optimizer_and_scheduler(folder)
     trainer._load_scaler(folder)
@@ -115,7 +115,7 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
             trainer.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
     else:
-        logger.warning("%s holds no optimizer state, so the optimizer starts anew.", folder)
+        logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
 
 
 def load_scaler(trainer: "Trainer", folder: str) -> None:
@@ -146,13 +146,13 @@ def present_rng_states(args: Any) -> dict[str, Any]:
 
 
 def load_rng_state(folder: str | None, args: Any) -> None:
-    """Bring the generators of this process back to what ``folder`` holds; say so when it holds nothing."""
+    """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
     file = _rng_file(folder, args)
     if not file.is_file():
         logger.warning(
-            "%s is missing, so random numbers go on from the present seed: the resumed run will differ from an "
+            "%s is missing, so random numbers continue from the present state: the resumed run will differ from an "
             "uninterrupted one.",
             file,
         )
@@ -163,7 +163,7 @@ def load_rng_state(folder: str | None, args: Any) -> None:
 
 
 def set_rng_states(states: dict[str, Any], args: Any) -> None:
-    """Bring the generators of this process to ``states``."""
+    """Set the RNG states of this process."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])

@@ -45,7 +45,7 @@ def save_weights(
             model_with_files = cast(PreTrainedModel, unwrapped)
             model_with_files.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
     elif is_main_process:
-        logger.info("The model is no `PreTrainedModel`, so its weights are saved without a configuration.")
+        logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
@@ -57,7 +57,7 @@ def load_weights(model: nn.Module, folder: str) -> Any:
         What ``load_state_dict`` returns: missing and unexpected keys.
 
     Raises:
-        InputError: If ``folder`` is no checkpoint.
+        InputError: If ``folder`` is not a checkpoint.
     """
     path = Path(folder)
     if has_adapters(model):
@@ -89,7 +89,7 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def warn_about_key_mismatch(model: nn.Module, result: Any) -> None:
-    """Tell which weights of ``model`` a checkpoint lacks, and which of its own the model does not know.
+    """Warn about weights of ``model`` that a checkpoint lacks, and about weights that the model lacks.
 
     Args:
         model: The model, loaded.
@@ -122,7 +122,7 @@ def has_adapters(model: Any) -> bool:
 
 
 def load_adapters(model: Any, folder: str) -> None:
-    """Load the adapters that ``folder`` holds into ``model``, and go on training the one that is active.
+    """Load the adapters in ``folder`` into ``model``; the active one stays trainable.
 
     PEFT writes the adapter named ``"default"`` into the folder itself, and others into folders of their names.
 
@@ -131,7 +131,7 @@ def load_adapters(model: Any, folder: str) -> None:
     """
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:
-        logger.warning("Several adapters are active, %s; training goes on with %s.", model.active_adapters, active)
+        logger.warning("Several adapters are active, %s; training continues with %s.", model.active_adapters, active)
     named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
     if not named and _holds_adapter(Path(folder)):
         model.load_adapter(folder, active, is_trainable=True)

@@ -1,4 +1,4 @@
-"""Checkpoint folders written whole or not at all."""
+"""Write checkpoint folders atomically."""
 
 import shutil
 import warnings
@@ -53,7 +53,7 @@ def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     assert trainer.optimizer is not None
     torch.save(trainer.optimizer.state_dict(), Path(folder) / OPTIMIZER_FILE)
     with warnings.catch_warnings():
-        # Schedules warn that the optimizer must be saved too; it was, a line above.
+        # Schedules warn that the optimizer must be saved too; it was, just above.
         warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
         torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER_FILE)
 
@@ -66,7 +66,7 @@ def save_scaler(trainer: "Trainer", folder: str) -> None:
 
 
 def destination(folder: str) -> str:
-    """Return where what is written into ``folder`` will lie: a checkpoint is in another place until it is whole."""
+    """Return the final place of ``folder``: a checkpoint is written elsewhere until it is complete."""
     path = Path(folder)
     return str(path.parent.with_name(path.name)) if path.parent.name == _PARTIAL else folder
 
@@ -93,9 +93,9 @@ def delete_all_but_best(run_folder: str, best: str | None) -> None:
 
 @contextmanager
 def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
-    """Give a folder to write into that becomes ``final`` when all is written; an interrupted write leaves no trace.
+    """Yield a folder that becomes ``final`` when everything is written; a failed write leaves nothing behind.
 
-    The folder has the name of ``final`` in another place: users' ``_save`` and ``save_model`` look at the name.
+    The folder has the name of ``final``, elsewhere: overrides of ``_save`` and ``save_model`` read the name.
     """
     partial = final.with_name(_PARTIAL)
     staging = partial / final.name
@@ -111,7 +111,7 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
     trainer.accelerator.wait_for_everyone()
     if trainer.args.should_save:
         _put_in_place(staging, final)
-        # A user's `_save` may have written beside the checkpoint.
+        # A user's `_save` may have written next to the checkpoint.
         shutil.copytree(partial, final.parent, dirs_exist_ok=True)
         shutil.rmtree(partial)
     trainer.accelerator.wait_for_everyone()
@@ -129,7 +129,7 @@ def _put_in_place(staging: Path, final: Path) -> None:
 
 
 def _add(staging: Path, final: Path) -> None:
-    """Keep what the processes of this machine wrote (their random states) where the first of all does not see it."""
+    """Move the files of this machine's processes (their random states) that the first process cannot see."""
     final.mkdir(parents=True, exist_ok=True)
     for file in staging.iterdir():
         file.replace(final / file.name)
@@ -145,13 +145,13 @@ def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> No
 
 
 def exportable_callbacks(trainer: "Trainer") -> list[Any]:
-    """Return the callbacks (and the control flags) whose state belongs into a checkpoint."""
+    """Return the callbacks (and the control flags) whose state is saved in a checkpoint."""
     candidates = [*trainer.callback_handler.callbacks, trainer.control]
     return [candidate for candidate in candidates if isinstance(candidate, ExportableState)]
 
 
 def export_callbacks(trainer: "Trainer") -> None:
-    """Write the present states into the trainer state, as a list where a class is there more than once."""
+    """Write the present states into the trainer state, as a list where there are several callbacks of a class."""
     stored: Any = trainer.state.stateful_callbacks
     for callback in exportable_callbacks(trainer):
         name = type(callback).__name__
@@ -162,7 +162,7 @@ def export_callbacks(trainer: "Trainer") -> None:
 
 
 def restore_callbacks(trainer: "Trainer") -> None:
-    """Give callbacks the state that the checkpoint holds, where the user asked for it."""
+    """Restore the states of callbacks from the checkpoint, if ``restore_callback_states_from_checkpoint`` is set."""
     if not trainer.args.restore_callback_states_from_checkpoint:
         return
     stored: Any = trainer.state.stateful_callbacks
@@ -170,14 +170,15 @@ def restore_callbacks(trainer: "Trainer") -> None:
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
         logger.warning(
-            f"The checkpoint holds states of callbacks that this run has not, and they are left: {', '.join(unknown)}."
+            "The checkpoint has states of callbacks that this run does not have; they are ignored: "
+            f"{', '.join(unknown)}."
         )
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
             _replace(trainer, callback, type(callback).from_state(state))
         if same:
-            logger.info("Callbacks go on with the states that the checkpoint holds.")
+            logger.info("Callback states were restored from the checkpoint.")
 
 
 def _replace(trainer: "Trainer", old: Any, new: Any) -> None:

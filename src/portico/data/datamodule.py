@@ -1,8 +1,7 @@
-"""What Lightning's loops read batches from.
+"""The ``LightningDataModule`` and the feeds that Lightning's loops read batches from.
 
-Lightning rebuilds a ``DataLoader`` it is given, adds samplers to it and fetches ahead of it; a sized iterable that is
-not a ``DataLoader`` it takes as it is. Both feeds are generators, so that nothing happens before the first batch is
-asked for.
+Lightning rebuilds a ``DataLoader``, adds samplers to it and fetches ahead of it, but takes any other sized iterable
+unchanged. Both feeds are generators, so that nothing happens before the first batch is fetched.
 """
 
 import sys
@@ -26,7 +25,7 @@ class TrainFeed:
 
     Args:
         num_batches: Batches in an epoch.
-        open_epoch: Called when an epoch's first batch is asked for; yields its batches.
+        open_epoch: Called when an epoch's first batch is fetched; yields its batches.
     """
 
     def __init__(self, num_batches: int, open_epoch: Callable[[], Iterator[Any]]) -> None:
@@ -40,11 +39,11 @@ class TrainFeed:
         return self.open_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: where a run goes on is known from its step count. Tells Lightning that resuming is safe."""
+        """Return an empty state: the step count says where to resume. Lightning warns without this method."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing (see :meth:`state_dict`)."""
+        """Ignore the empty state."""
 
 
 class EvaluationFeed:
@@ -68,7 +67,7 @@ class TrainerDataModule(pl.LightningDataModule):
     """Builds loaders from data sets, and feeds Lightning's loops from the trainer's loaders.
 
     Args:
-        trainer: Whose ``get_*_dataloader`` methods, which users may override, give the loaders.
+        trainer: Its ``get_*_dataloader`` methods, which users may override, make the loaders.
     """
 
     def __init__(self, trainer: "Trainer") -> None:
@@ -78,7 +77,7 @@ class TrainerDataModule(pl.LightningDataModule):
         self._announced: set[str] = set()
 
     def __str__(self) -> str:
-        # Lightning's own text iterates the loaders, which would draw random numbers.
+        # Lightning's representation iterates the loaders, which would draw random numbers.
         sets = (("train", self.hf_trainer.train_dataset), ("eval", self.hf_trainer.eval_dataset))
         return f"TrainerDataModule({', '.join(f'{name}={type(data).__name__}' for name, data in sets)})"
 
@@ -127,7 +126,7 @@ class TrainerDataModule(pl.LightningDataModule):
         if not isinstance(dataset, IterableDataset):
             sampler = sampler_fn(dataset) if sampler_fn is not None else None
             if isinstance(sampler, BatchRebalanceSampler):
-                # It gives whole batches, of sizes of its own.
+                # It yields whole batches of varying size.
                 del options["batch_size"]
                 options["batch_sampler"] = sampler
             else:
@@ -165,7 +164,7 @@ class TrainerDataModule(pl.LightningDataModule):
         return dataset.remove_columns(ignored)
 
     def removing_collator(self, collator: Any, description: str | None) -> RemoveColumnsCollator:
-        """Return ``collator`` behind a filter that drops what the model does not take."""
+        """Return ``collator`` behind a filter that drops columns the model does not take."""
         return RemoveColumnsCollator(
             data_collator=collator,
             signature_columns=self.hf_trainer._signature_columns,
@@ -175,7 +174,7 @@ class TrainerDataModule(pl.LightningDataModule):
         )
 
     def announce_ignored(self, columns: list[str], description: str | None) -> None:
-        """Say once which columns of a set are left out."""
+        """Log once which columns of a set are dropped."""
         key = f"{description}:{','.join(columns)}"
         if not columns or key in self._announced:
             return

@@ -1,7 +1,7 @@
 """Data loaders with the order and the random draws of ``transformers.Trainer``.
 
 Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
-it fetches **one batch ahead** of the batch it gives, so data sets and collators that draw random numbers do so at the
+it fetches **one batch ahead** of the batch it yields, so data sets and collators that draw random numbers do so at the
 same moments.
 """
 
@@ -40,16 +40,16 @@ _CARRIED_OPTIONS = (
 
 @dataclass(frozen=True)
 class DataLoaderConfig:
-    """What preparing a loader needs to know.
+    """How to prepare a loader for this process.
 
     Args:
         device: Where batches are moved.
         num_processes: Processes that share the batches.
         process_index: Which of them this is.
-        broadcast: Gives every process the object of the first one.
+        broadcast: Sends an object of the first process to all.
         data_seed: Seed of the order; ``None`` takes the seed of torch's global generator when a loader is prepared.
         split_batches: Split each batch over the processes, instead of giving them batches in turn.
-        dispatch_batches: Read data in the first process alone; ``None`` does so for data without indices.
+        dispatch_batches: Read data on the first process only; ``None`` does so for data without indices.
         even_batches: Complete the last round of batches with examples from the start.
         seeded_order: Draw the random order from a seed and the epoch.
         non_blocking: Do not wait for copies to the device.
@@ -67,28 +67,28 @@ class DataLoaderConfig:
     non_blocking: bool = False
 
     def reads_in_one_process(self, dataset: Any) -> bool:
-        """Return whether the first process alone reads ``dataset``."""
+        """Return whether only the first process reads ``dataset``."""
         if self.dispatch_batches is None:
             return isinstance(dataset, IterableDataset)
         return self.dispatch_batches
 
 
 class DataLoaderShard(DataLoader[Any]):
-    """A ``DataLoader`` that knows its last batch when it gives it.
+    """A ``DataLoader`` that knows which batch is the last when it yields it.
 
     Args:
         dataset: Examples.
         config: How the processes share the batches.
-        num_batches_to_skip: Batches fetched but not given at the start (for data without indices).
-        keeps_remainder: Whether the last, smaller batch is given (``drop_last`` is off).
+        num_batches_to_skip: Batches fetched but not yielded at the start (for data without indices).
+        keeps_remainder: Whether the last, smaller batch is yielded (``drop_last`` is off).
         epoch: Epoch of the first iteration.
-        shared_generator: Generator that every process starts an iteration with in the first one's state.
+        shared_generator: Generator that takes the first process's state at the start of each iteration.
         **options: Options of ``torch.utils.data.DataLoader``.
 
     Attributes:
-        end_of_dataloader: Whether the batch given last is the final one.
+        end_of_dataloader: Whether the batch yielded last is the final one.
         remainder: Examples of all processes in the final batch, 0 when it is full, -1 when unknown.
-        announce: Context of an iteration, for those who ask which loader is being iterated.
+        announce: Context entered for each iteration, so that the accelerator knows which loader is active.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class DataLoaderShard(DataLoader[Any]):
         self.epoch += 1
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Give what is fetched ahead."""
+        """Yield the batches to fetch ahead."""
         return batches
 
     def _prepared(self, batch: Any, is_last: bool) -> Any:
-        """Make what this process gets of a batch that was fetched."""
+        """Return this process's part of a fetched batch, on its device."""
         if self.config.device is None:
             return batch
         return move_to_device(batch, self.config.device, non_blocking=self.config.non_blocking)
@@ -166,7 +166,7 @@ class DataLoaderShard(DataLoader[Any]):
 
 
 def skip_first_batches(loader: Any, num_batches: int) -> Any:
-    """Return a loader that goes on after ``num_batches``: by index where there are indices, else by fetching them."""
+    """Return a loader that starts after ``num_batches``: by index where there are indices, else by fetching them."""
     if not isinstance(loader, DataLoader):
         return _SkippedIterable(loader, num_batches)
     options = carried_options(loader) | batching_options(loader)
@@ -193,7 +193,7 @@ def skip_first_batches(loader: Any, num_batches: int) -> Any:
 def move_to_device(data: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
     if isinstance(data, Mapping) and hasattr(data, "to"):
-        # A `BatchEncoding` knows more than its tensors.
+        # A `BatchEncoding` has more than its tensors.
         return data.to(device, non_blocking=non_blocking) if non_blocking else data.to(device)
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), data)
 
@@ -212,7 +212,7 @@ class _SkippedIterable:
 
 
 def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Give each batch with whether it is the last, one batch late."""
+    """Yield each batch with whether it is the last, one batch late."""
     try:
         current = next(batches)
     except StopIteration:
@@ -224,27 +224,27 @@ def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
 
 
 def carried_options(loader: "DataLoader[Any]") -> dict[str, Any]:
-    """Return the options of ``loader`` that have nothing to do with how it batches."""
+    """Return the options of ``loader`` that do not concern batching."""
     return {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
 
 
 def batching_options(loader: "DataLoader[Any]") -> dict[str, Any]:
-    """Return the options of ``loader`` that say how it batches."""
+    """Return the options of ``loader`` that concern batching."""
     if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
-        # Where the sampler gives whole batches, the loader itself makes none.
+        # Where the sampler yields whole batches, the loader does not batch.
         sampler = {"sampler": loader.sampler} if isinstance(loader.sampler, BatchSampler) else {}
         return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, **sampler}
     return {"batch_sampler": loader.batch_sampler}
 
 
 class DataLoaderDispatcher(DataLoaderShard):
-    """Batches that the first process reads, a batch for each process at a time, and gives out.
+    """A loader whose batches the first process reads and broadcasts, a batch for each process at a time.
 
-    Data that cannot be indexed are read once this way, and in one order. The last joint batch is completed with
-    examples of the first, so that all processes get as many.
+    Data without indices are read once this way, and in one order. The last joint batch is completed with examples of
+    the first, so that all processes get equally many.
 
     Raises:
-        InputError: When it is iterated, if there is not a single batch.
+        InputError: When it is iterated, if there is no batch.
     """
 
     def __len__(self) -> int:
@@ -259,7 +259,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         return super().__iter__()
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        # Every process has made an iterator, and drawn its seed; the first one alone goes through it.
+        # Every process has made an iterator, and drawn its seed; only the first one advances it.
         joint = self._joint_batches(batches)
         is_first = self.config.process_index == 0
         is_empty = True
@@ -268,14 +268,14 @@ class DataLoaderDispatcher(DataLoaderShard):
             yield batch
         if is_empty:
             raise InputError(
-                f"The data set (`{type(self.dataset).__name__}`) gave no batch when it was gone through; it must give "
-                "some each time that it is, and training goes through a stream until `max_steps`: give one that "
-                "begins anew with each `iter()`, set `max_steps` to what it has, or set `accelerator_config="
-                "{'dispatch_batches': False}`, with which training ends where the data do."
+                f"The data set (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
+                "is iterated, and training iterates a stream until `max_steps`: give one that starts over with "
+                "each `iter()`, set `max_steps` to the number it has, or set `accelerator_config="
+                "{'dispatch_batches': False}`, with which training ends with the data."
             )
 
     def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Put together the batches of all processes."""
+        """Yield the joined batches of all processes."""
         count = 1 if self.config.split_batches else self.config.num_processes
         collected: list[Any] = []
         for batch in batches:
@@ -321,7 +321,7 @@ def _concatenated(batches: list[Any]) -> Any:
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
     raise TypeError(
         f"A batch holds a {type(first).__name__}, which cannot be joined with that of the next process; let the "
-        "collator give tensors, or set `dispatch_batches=False` in `accelerator_config`."
+        "collator return tensors, or set `dispatch_batches=False` in `accelerator_config`."
     )
 
 
@@ -332,20 +332,20 @@ def _concatenated_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
         raise RuntimeError(
             f"The first process reads the batches of all and joins them, but theirs have the shapes {shapes}; pad "
-            "them to one length in the collator, or set `dispatch_batches=False` (every process reads by itself) or "
+            "them to one length in the collator, or set `dispatch_batches=False` (every process reads the data) or "
             "`split_batches=True` in `accelerator_config`."
         ) from error
 
 
 def prepare_data_loader(loader: Any, config: DataLoaderConfig) -> Any:
-    """Return the look-ahead counterpart of a ``DataLoader``; anything else comes back as it is.
+    """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
     Args:
         loader: Loader to prepare; its random sampler, if it has one, becomes a seeded one.
         config: How the processes share its batches.
 
     Raises:
-        InputError: If batches are to be split and their size is no multiple of the number of processes.
+        InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader
@@ -389,7 +389,7 @@ def _own_examples(loader: "DataLoader[Any]", config: DataLoaderConfig) -> Any:
     if config.num_processes == 1 or not is_stream:
         return dataset
     if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
-        # A stream of the `datasets` library: every process reads files of its own.
+        # A stream of the `datasets` library: every process reads different files.
         return dataset.shard(num_shards=config.num_processes, index=config.process_index)
     return IterableDatasetShard(
         dataset,
@@ -402,14 +402,14 @@ def _own_examples(loader: "DataLoader[Any]", config: DataLoaderConfig) -> Any:
 
 
 def _seed_order(batches: Any, config: DataLoaderConfig) -> None:
-    """Make the random order of ``batches``, if they have one, depend on a seed and the epoch alone."""
+    """Make the random order of ``batches``, if any, depend only on a seed and the epoch."""
     sampler = getattr(batches, "sampler", None)
     if config.seeded_order and isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
         batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
 
 
 def _shared_generator(loader: "DataLoader[Any]", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
-    """Return the generator that all processes must draw the same order from."""
+    """Return the generator from which all processes must draw the same order."""
     if config.num_processes == 1:
         return None
     if isinstance(loader.dataset, IterableDataset):

@@ -1,4 +1,4 @@
-"""The order of examples: it depends on a seed and an epoch alone, so that a run can be resumed anywhere."""
+"""The order of examples: it depends only on a seed and the epoch, so that a run can be resumed anywhere."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sized
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class SeedableRandomSampler(RandomSampler):
-    """Random order drawn from a generator of its own, seeded with ``seed + epoch``.
+    """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
 
-    The global generator is left alone; this is the order ``transformers.Trainer`` trains in.
+    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name).
 
     Args:
         data_source: Data set to draw indices of.
@@ -53,7 +53,7 @@ class SeedableRandomSampler(RandomSampler):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of ``epoch``."""
+        """Set the epoch, which determines the order."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -65,11 +65,11 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class SkipBatchSampler(BatchSampler):
-    """A batch sampler without its first batches: their indices are drawn, their data never loaded.
+    """A batch sampler without its first batches: their indices are drawn, but their data not loaded.
 
     Args:
-        batch_sampler: Batches to go through.
-        num_batches: How many to leave out.
+        batch_sampler: Batches to iterate.
+        num_batches: Batches to skip.
     """
 
     def __init__(self, batch_sampler: Any, num_batches: int) -> None:
@@ -96,7 +96,7 @@ _NEED_LENGTHS = ("group_by_length", "batch_rebalance")
 def train_sampler(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> Sampler[Any] | None:
-    """Return the order that ``args.train_sampling_strategy`` asks for; ``None`` for data without a length."""
+    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
     strategy = args.train_sampling_strategy
     if not has_length(dataset):
         if strategy in _NEED_LENGTHS:
@@ -118,7 +118,7 @@ def train_sampler(
 def eval_sampler(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> Sampler[int] | None:
-    """Return the order of an evaluation: that of the data, or by length where training goes by length."""
+    """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
     if not has_length(dataset):
         return None
     sized: Any = dataset

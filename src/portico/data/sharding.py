@@ -22,7 +22,7 @@ class BatchSamplerShard(BatchSampler):
         even_batches: Complete the last round with examples from the start, so that no process has fewer batches.
 
     Raises:
-        InputError: If batches are to be split and their size is no multiple of the number of processes.
+        InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class BatchSamplerShard(BatchSampler):
         return self._parts() if self.split_batches else self._turns()
 
     def _parts(self) -> Iterator[list[int]]:
-        """Give this process's part of every batch."""
+        """Yield this process's part of every batch."""
         size = self.batch_size // self.num_processes
         part = slice(size * self.process_index, size * (self.process_index + 1))
         first: list[int] = []
@@ -74,7 +74,7 @@ class BatchSamplerShard(BatchSampler):
             yield batch[part]
 
     def _turns(self) -> Iterator[list[int]]:
-        """Give this process's batch of every full round, then its share of the round that is not."""
+        """Yield this process's batch of every full round, then its share of the last, partial round."""
         head: list[list[int]] = []
         turn: list[list[int]] = []
         for batch in self.batch_sampler:
@@ -115,7 +115,7 @@ class IterableDatasetShard(IterableDataset[Any]):
         split_batches: What ``batch_size`` means.
 
     Raises:
-        InputError: If batches are to be split and their size is no multiple of the number of processes.
+        InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The processes of a run: started, brought together, wrapped as Hugging Face wraps them."""
+"""The processes of a run: placement, strategies, precision, and ``trainer.accelerator``."""

@@ -37,7 +37,7 @@ def accelerator_settings(args: Any) -> dict[str, Any]:
             nothing.
 
     Raises:
-        InputError: If there is no such field.
+        InputError: If a field is unknown.
     """
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
@@ -78,12 +78,12 @@ def apply_accelerator_settings(args: Any) -> None:
     """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run.
 
     Raises:
-        InputError: If the settings contradict the training arguments, or ask for accelerate's own state.
+        InputError: If the settings contradict the training arguments, or require accelerate's state.
     """
     settings = accelerator_settings(args)
     if settings["use_configured_state"]:
         raise InputError(
-            "`accelerator_config={'use_configured_state': True}` takes over the processes of an `Accelerator` made "
+            "`accelerator_config={'use_configured_state': True}` reuses the processes of an `Accelerator` made "
             "before, but Lightning makes the processes of this run; leave it out, and set `strategy`, `devices` and "
             "`accelerator` in `portico.TrainingArguments`."
         )
@@ -103,8 +103,8 @@ def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` say how many batches a step accumulates; set only "
-            "one of them."
+            f"{accumulation['num_steps']}` in `accelerator_config` set how many batches a step accumulates; set one of "
+            "them."
         )
 
 
@@ -225,7 +225,7 @@ class Accelerator:
         return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item)).flatten(0, 1), tensor)
 
     def gather_object(self, data: Any) -> Any:
-        """Concatenate the lists of every process; on one process, return ``data`` as it is."""
+        """Concatenate the lists of every process; on one process, return ``data`` unchanged."""
         if self.num_processes == 1:
             return data
         self._connected()
@@ -238,7 +238,7 @@ class Accelerator:
 
         Args:
             input_data: Nested tensors, or objects in a list.
-            use_gather_object: Take tensors for objects too: they may differ in shape, and come back in a list.
+            use_gather_object: Treat tensors as objects: they may differ in shape, and are returned in a list.
         """
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)

@@ -23,7 +23,7 @@ def lightning_placement(args: Any) -> dict[str, Any]:
         args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
     """
     accelerator = getattr(args, "accelerator", None)
-    # `torchrun` says how many processes it started on this machine, and on how many machines.
+    # `torchrun` sets how many processes it started on this machine, and on how many machines.
     return {
         "accelerator": accelerator or ("cpu" if args.use_cpu else "auto"),
         "strategy": getattr(args, "strategy", None) or "auto",
@@ -34,7 +34,7 @@ def lightning_placement(args: Any) -> dict[str, Any]:
 
 
 def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
-    """Return :func:`lightning_placement` with the strategy object that the training arguments ask for.
+    """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
     Args:
         args: Training arguments.
@@ -59,7 +59,7 @@ def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | No
 
 
 def _drives_several(placement: dict[str, Any]) -> bool:
-    """Return whether Lightning would choose data-parallel training; backends of our own choose for themselves."""
+    """Return whether Lightning would choose data-parallel training; portico's backends choose themselves."""
     devices = placement["devices"]
     if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
         return False
@@ -74,7 +74,7 @@ def resolve_strategy(args: Any) -> Strategy:
     """Return the strategy that a run with ``args`` uses, before any run exists.
 
     Raises:
-        InputError: If this machine has no such place.
+        InputError: If this machine cannot run it.
     """
     placement = lightning_placement(args)
     try:
@@ -89,8 +89,8 @@ def resolve_strategy(args: Any) -> Strategy:
     except (MisconfigurationException, ImportError) as error:
         asked = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(
-            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it was asked for {asked}. Set "
-            "`accelerator` and `devices` to what this machine has, for example 'cpu' and 1."
+            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {asked}. Set "
+            "`accelerator` and `devices` to values that this machine supports, for example 'cpu' and 1."
         ) from error
 
 
@@ -99,7 +99,7 @@ def _precision(args: Any) -> str:
         return "bf16-mixed"
     if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):
         raise InputError(
-            "`fp16=True` asks for float16, which Lightning does not compute in on a CPU; set `bf16=True` with "
+            "`fp16=True` means float16, in which Lightning does not compute on a CPU; set `bf16=True` with "
             "`use_cpu=True`, or leave both out for float32."
         )
     return "16-mixed" if args.fp16 else "32-true"

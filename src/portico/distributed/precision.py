@@ -1,4 +1,4 @@
-"""Mixed precision as Hugging Face has it: the model's forward casts, and nothing around it does."""
+"""Mixed precision as in transformers: the model's forward casts, and nothing around it does."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ _CASTS = "_casts_to_mixed_precision"
 
 @contextmanager
 def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
-    """Make the forward of ``model`` run in the mixed precision of ``strategy`` and return ``float32``, for a while.
+    """Inside the block, run the forward of ``model`` in the mixed precision of ``strategy`` and return ``float32``.
 
-    Lightning casts whole steps, the user's loss included; there a loss would be computed in half precision. Nothing
-    changes without mixed precision, or where the forward casts already.
+    Lightning casts whole steps, so a loss that the user computes would be in half precision. Nothing changes without
+    mixed precision, or if the forward casts already.
     """
     plugin = strategy.precision_plugin
     plain_forward = model.forward
@@ -33,7 +33,7 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
         yield
         return
     own = model.__dict__.get("forward")
-    # A method of the instance stays one in a deep copy of the model, where a closure would call the original.
+    # A bound method is rebound by a deep copy of the model; a closure would call the original.
     model.forward = (
         MethodType(_casting(plain_forward.__func__, plugin), model)
         if hasattr(plain_forward, "__func__")
@@ -50,8 +50,8 @@ def autocast_forward(model: nn.Module, strategy: "Strategy") -> Iterator[None]:
 def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..., Any]:
     @functools.wraps(forward)
     def cast(*args: Any, **kwargs: Any) -> Any:
-        # Lightning's own context casts a weight anew at each use, so gradients of one used twice are summed in another
-        # precision. The casts kept here end with this forward, since weights may change before the next.
+        # Lightning's context disables the cache and casts a weight at each use, so gradients of a weight used twice
+        # are summed in another precision. The cache is cleared after the forward, since weights may change.
         with torch.autocast(plugin.device, dtype=_DTYPES[plugin.precision], cache_enabled=True):
             outputs = forward(*args, **kwargs)
         torch.clear_autocast_cache()
@@ -62,7 +62,7 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
 
 
 def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
-    """Return a context that lifts the cast which Lightning lays around a whole step."""
+    """Return a context that disables the autocast Lightning wraps around a whole step."""
     plugin = strategy.precision_plugin
     if isinstance(plugin, MixedPrecision):
         return torch.autocast(plugin.device, enabled=False)
@@ -70,7 +70,7 @@ def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
 
 
 def full_evaluation_dtype(args: Any) -> torch.dtype | None:
-    """Return the precision that ``bf16_full_eval`` or ``fp16_full_eval`` asks evaluations to run in."""
+    """Return the precision of evaluations under ``bf16_full_eval`` or ``fp16_full_eval``, ``None`` without them."""
     if args.fp16_full_eval:
         return torch.float16
     return torch.bfloat16 if args.bf16_full_eval else None

@@ -1,4 +1,4 @@
-"""The processes of a run: started, brought together, ended together."""
+"""Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
 import pickle
 import subprocess
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-# What this process started; the launchers that know it are given up with their trainers.
+# Processes that this one started; the launchers that hold them are dropped with their trainers.
 _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
 
 
 def connect(strategy: Any) -> None:
-    """Bring the processes of ``strategy`` together, unless they are; start them where that is left to this one.
+    """Initialise the process group of ``strategy`` once; start the processes first where the strategy does so.
 
-    A strategy that runs the script once more for each process (``"ddp"``) does so at the first thing they do together;
-    ``torchrun`` and clusters have started them all.
+    ``"ddp"`` runs the script again for each process, at the first collective operation; ``torchrun`` and clusters have
+    started all processes before.
     """
     if getattr(strategy, "world_size", 1) == 1 or launches_workers(strategy) or torch.distributed.is_initialized():
         return
@@ -40,13 +40,13 @@ def connect(strategy: Any) -> None:
 
 
 def connect_early(strategy: Any) -> None:
-    """Bring the processes together before there is a trainer, where all of them run already."""
+    """Initialise the process group in a trainer's constructor, if all processes run already."""
     if not isinstance(getattr(strategy, "cluster_environment", None), LightningEnvironment | None):
         connect(strategy)
 
 
 def all_gather(strategy: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Stack the tensors that the processes of ``strategy`` have, all of one shape, without gradients."""
+    """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         stacked: torch.Tensor = strategy.all_gather(tensor)
         return stacked
@@ -56,16 +56,16 @@ def all_gather(strategy: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def disconnect() -> None:
-    """Part from the other processes."""
+    """Destroy the process group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 @contextmanager
 def kill_children_on_error() -> Iterator[None]:
-    """End the processes that this one started when the block fails: they would wait for it for ever.
+    """Kill the processes that this one started when the block fails: they would wait for it for ever.
 
-    Of nested blocks the outermost does: what fails inside it in all processes alike may be survived there.
+    Only the outermost of nested blocks does: the code in it may handle an error that all processes raise alike.
     """
     global _kills_children_on_error
     if _kills_children_on_error:
@@ -82,17 +82,16 @@ def kill_children_on_error() -> Iterator[None]:
 
 
 def kill_children() -> None:
-    """Kill the processes that this one started; a politer signal does not reach one that waits for another."""
+    """Kill the processes that this one started; SIGTERM does not reach one that waits in a collective."""
     while _children:
         _children.pop().kill()
 
 
 @contextmanager
 def first_process_first(strategy: Any, *, is_first: bool) -> Iterator[None]:
-    """Let one process do the block before the others, where they are connected.
+    """Run the block on one process before the others, if they are connected.
 
-    Processes that are not connected run one after another anyway: the first starts the others when it has come far
-    enough to need them.
+    Otherwise the processes run one after another anyway: the first starts the others when it first needs them.
     """
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     if together and not is_first:
@@ -112,15 +111,15 @@ _inside_worker = False
 
 
 def inside_worker() -> bool:
-    """Return whether this process is such a worker."""
+    """Return whether this process is a worker launched by :func:`run_in_workers`."""
     return _inside_worker
 
 
 def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatenate[F, P], R]:
-    """Make a method of the trainer run in workers, where the strategy makes them for each call.
+    """Make a method of the trainer run in worker processes, if the strategy launches them for each call.
 
-    Their first process sends back the result, the model's weights and the attributes that ``_carried_from_workers``
-    names; other changes that user code makes in a worker, as to its callbacks, stay there.
+    The first worker sends back the result, the model's weights and the attributes in ``_carried_from_workers``; other
+    changes that user code makes in a worker, for example to callbacks, are lost.
     """
 
     @wraps(method)
@@ -129,7 +128,7 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
             return method(trainer, *args, **kwargs)
         return _run_in_workers(trainer, run, args, kwargs)
 
-    # mypy minds the name of the first argument, which nobody gives.
+    # mypy compares the name of the first argument, which is never passed by keyword.
     return run  # type: ignore[return-value]
 
 
@@ -137,10 +136,10 @@ def _run_in_workers(trainer: Any, run: Callable[..., Any], args: Any, kwargs: An
     strategy = trainer.lightning_trainer.strategy
     call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
-        # As bytes: what the launcher pickles itself it shares, and all processes would train one set of weights.
+        # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
         call = pickle.dumps(call)
     with tempfile.TemporaryDirectory() as folder:
-        # In a file: the launcher reads its queue when the workers have ended, and they would wait for that.
+        # In a file: the launcher reads its queue after the workers have ended, but they wait until it is read.
         outcome = Path(folder) / "outcome.pt"
         try:
             strategy.launcher.launch(_work, call, str(outcome))
@@ -151,7 +150,7 @@ def _run_in_workers(trainer: Any, run: Callable[..., Any], args: Any, kwargs: An
         result, attributes, weights = torch.load(outcome, weights_only=False)
     trainer.__dict__.update(attributes)
     if weights is None:
-        # A search gives up the model of its last trial.
+        # A hyperparameter search released the model of its last trial.
         trainer.model = trainer.model_wrapped = None
     else:
         trainer.model.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""Data-parallel training by several processes, with the model wrapped as Hugging Face wraps it."""
+"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -37,9 +37,9 @@ _ARGUMENTS = {
 class ModelDDPStrategy(DDPStrategy):
     """Lightning's ``DDPStrategy`` with ``DistributedDataParallel`` around the user's model, not the LightningModule.
 
-    So a ``training_step`` of the user's gets what it gets under ``transformers.Trainer``: ``model.module``,
-    ``model.no_sync()``, and gradients averaged by every backward pass, also a raw ``loss.backward()`` or several of
-    them. Evaluations run the bare model.
+    So an override of ``training_step`` gets the same model as under ``transformers.Trainer``: with ``model.module``,
+    ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
+    Evaluations run the bare model.
 
     Args:
         sync_each_batch: Average gradients after each batch of an accumulation window, not only after the last.
@@ -56,7 +56,7 @@ class ModelDDPStrategy(DDPStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
             return
-        # Lightning would overwrite each process's model with that of the first one here.
+        # For evaluations Lightning would overwrite each process's model with the first one's.
         assert self.accelerator is not None
         assert self.model is not None
         self.accelerator.setup(trainer)
@@ -73,10 +73,10 @@ class ModelDDPStrategy(DDPStrategy):
     @override
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Keep gradients to this process until the last batch of the window, unless each is to be averaged."""
+        """Do not average gradients before the last batch of the window, unless ``sync_each_batch`` is set."""
         module: Any = self.lightning_module
         model = self.wrapped_model
-        # Lightning does not know that a window ends early when the data do.
+        # Lightning does not know that the last window of an epoch may be short.
         if model is None or self.sync_each_batch or module.closes_window:
             yield
             return
@@ -96,7 +96,7 @@ def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelD
         name: ``"ddp"``, ``"ddp_spawn"``, ``"ddp_fork"`` or ``"ddp_notebook"``, perhaps with Lightning's ending
             ``"_find_unused_parameters_true"`` or ``"..._false"``.
         args: Training arguments; the ``ddp_*`` fields become options.
-        model: What is trained, if known.
+        model: Model to train, if known.
     """
     kind, _, unused = name.partition(_UNUSED)
     if kind not in _START_METHODS:
@@ -116,7 +116,7 @@ def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelD
 
 
 def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
-    """Refuse ``ddp_*`` arguments beside a strategy that was made with options of its own.
+    """Refuse ``ddp_*`` arguments next to a strategy object, which has its own options.
 
     Raises:
         InputError: Names them.
@@ -126,13 +126,14 @@ def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
     ]
     if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
-            f"`strategy` is a {type(strategy).__name__} with options of its own, beside {', '.join(fields)}; give the "
-            "options to the strategy, or set `strategy='ddp'`."
+            f"`strategy` is a {type(strategy).__name__} object, which ignores {', '.join(fields)}; give the options "
+            "to the strategy, or set `strategy='ddp'`."
         )
 
 
 def _recomputes_activations(args: Any, model: nn.Module | None) -> bool:
-    # Looking for unused parameters breaks it, as transformers found out; its models alone can tell.
+    # `find_unused_parameters` breaks activation checkpointing (transformers 5.23 switches it off for the same reason);
+    # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
         return False
     # Transformers has the newer name only since 5.23, and warns about the older one.
@@ -156,7 +157,7 @@ _KNOWN = {
     "transformer_layer_cls_to_wrap",
     "version",
 }
-# Filled in by transformers; they ask for something only when they are true.
+# Filled in by transformers with False; they matter only when true.
 _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
 
 
@@ -175,8 +176,8 @@ def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[s
     unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))
     if unknown:
         raise InputError(
-            f"`fsdp_config` asks for {', '.join(unknown)}, which Lightning's FSDPStrategy has no setting for; leave "
-            f"it out (known are {', '.join(sorted(_KNOWN))}), or pass a strategy of your own as `strategy`."
+            f"`fsdp_config` sets {', '.join(unknown)}, which Lightning's FSDPStrategy does not have; leave it out "
+            f"(known are {', '.join(sorted(_KNOWN))}), or pass a strategy object as `strategy`."
         )
     options: dict[str, Any] = {
         "sharding_strategy": _sharding(config.get("reshard_after_forward", True)).upper(),
@@ -226,7 +227,7 @@ def _sharding(value: Any) -> str:
 
 
 def _layers_to_wrap(config: Mapping[str, Any], model: nn.Module | None) -> set[type[nn.Module]]:
-    """Return the classes of the model's layers that ``fsdp_config`` names, or that the model says are not to split."""
+    """Return the layer classes that ``fsdp_config`` names, by default the model's ``_no_split_modules``."""
     names = config.get("transformer_layer_cls_to_wrap") or getattr(model, "_no_split_modules", None) or []
     names = {names} if isinstance(names, str) else set(names)
     modules = model.modules() if model is not None else ()
@@ -250,19 +251,19 @@ def _is_on(value: Any) -> bool:
 
 
 def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy that ``fsdp`` or ``deepspeed`` asks for, or ``None`` where neither is set.
+    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
 
     Args:
         args: Training arguments.
-        model: What is trained, if known; its layers can be what is sharded.
+        model: Model to train, if known; its layers may be sharded one by one.
 
     Raises:
-        InputError: If this machine, or the rest of the arguments, does not go with it.
+        InputError: If this machine or other arguments do not allow it.
     """
     if args.parallelism_config is not None:
         raise InputError(
-            f"`parallelism_config={args.parallelism_config!r}` is accelerate's way to split single layers and "
-            "sequences; leave it out, and set `strategy=ModelParallelStrategy(...)` of Lightning with the same sizes."
+            f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "
+            "parallelism; leave it out, and set Lightning's `strategy=ModelParallelStrategy(...)` with the same sizes."
         )
     makers = {name: maker for name, maker in _MAKERS.items() if getattr(args, name)}
     if not makers:
@@ -276,26 +277,26 @@ def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | No
 
 
 def is_sharded(strategy: Any) -> bool:
-    """Return whether ``strategy`` spreads the weights over the processes, so that none has them all."""
+    """Return whether ``strategy`` shards the weights over the processes."""
     return isinstance(strategy, DeepSpeedStrategy | FSDPStrategy)
 
 
 def refuse_sharded_weights(strategy: Any) -> None:
-    """Refuse to write Hugging Face's files from weights of which each process has a part.
+    """Refuse to write Hugging Face's files from sharded weights.
 
     Raises:
         InputError: Names Lightning's way to save them.
     """
     if is_sharded(strategy):
         raise InputError(
-            f"Under {type(strategy).__name__} each process has a part of the weights, which are not written as "
+            f"Under {type(strategy).__name__} each process has only a part of the weights, which are not written as "
             "Hugging Face's files; set `save_strategy='no'`, and save with Lightning's `ModelCheckpoint` in "
             "`lightning_callbacks` or with `trainer.lightning_trainer.save_checkpoint(...)`."
         )
 
 
 def refuse_own_backward(strategy: Any) -> None:
-    """Refuse a training step that goes backward itself where the strategy wraps the LightningModule around it.
+    """Refuse a training step that runs backward itself under a strategy that wraps the whole LightningModule.
 
     Raises:
         InputError: Names the strategy that allows it.
@@ -304,7 +305,7 @@ def refuse_own_backward(strategy: Any) -> None:
     if wraps_module or is_sharded(strategy):
         raise InputError(
             f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "
-            "bring the gradients of the processes together; set `strategy='ddp'`, or override `compute_loss` instead."
+            "average the gradients of the processes; set `strategy='ddp'`, or override `compute_loss` instead."
         )
 
 
@@ -336,7 +337,7 @@ def _deepspeed(args: Any, model: nn.Module | None) -> Strategy:
 
 
 def deepspeed_config(args: Any) -> dict[str, Any]:
-    """Return ``args.deepspeed`` as Lightning takes it: what it decides itself is left out, with all ``"auto"``.
+    """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
 
     Raises:
         InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
@@ -360,7 +361,7 @@ def deepspeed_config(args: Any) -> dict[str, Any]:
                 f"`{name}={config[name]}` in the DeepSpeed configuration contradicts the training arguments, which "
                 f"say {value}; set it to 'auto'."
             )
-    # Lightning tells DeepSpeed itself how many batches a step accumulates.
+    # Lightning passes the accumulation to DeepSpeed itself.
     config = {**config, **expected}
     del config["gradient_accumulation_steps"]
     return _without_auto(config)

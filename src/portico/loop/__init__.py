@@ -1,1 +1,1 @@
-"""What happens in a run: Lightning's loops, told as Hugging Face's."""
+"""What happens in a run: Lightning's loops, seen through Hugging Face's events."""

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class EvaluationSession:
-    """Collects what ``prediction_step`` returns and turns it into metrics.
+    """Collects the results of ``prediction_step`` and turns them into metrics.
 
     Lightning's evaluation loop calls :meth:`step` and :meth:`finish`; sessions may be nested (a callback that
     evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
 
     Args:
-        trainer: Whose ``prediction_step``, ``compute_metrics`` and callbacks are called.
+        trainer: Its ``prediction_step``, ``compute_metrics`` and callbacks are called.
         loader: Batches.
         description: ``"Evaluation"`` or ``"Prediction"``.
-        prediction_loss_only: Keep the loss alone; ``None`` asks the training arguments.
+        prediction_loss_only: Keep only the loss; ``None`` takes the value of the training arguments.
         ignore_keys: Model outputs to leave out.
         metric_key_prefix: Prefix of every metric's name.
     """
@@ -65,7 +65,7 @@ class EvaluationSession:
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
         self.stream = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
-        # A prediction is asked for its arrays, with or without metrics.
+        # `predict` returns its arrays, with or without metrics.
         self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class EvaluationSession:
         trainer.callback_handler.eval_dataloader = self.loader
 
     def step(self, inputs: Any, batch_idx: int) -> None:
-        """Predict one batch and keep the outcome."""
+        """Predict one batch and keep its outputs."""
         trainer = self.trainer
         size = find_batch_size(inputs)
         if size is not None:
@@ -92,7 +92,7 @@ class EvaluationSession:
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
-        """Gather the outcome of one batch over all processes; keep it, or let the metrics count it."""
+        """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
         losses = self.keep_loss(loss)
         main_input = self._gather_main_input(inputs) if "inputs" in self.trainer.args.include_for_metrics else None
         logits, labels = self._gather_outcome(logits, labels)
@@ -105,7 +105,7 @@ class EvaluationSession:
             self.stream.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
 
     def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
-        """Keep a batch's mean loss once for each of its examples, so that the mean over all is weighted."""
+        """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
         if loss is None:
             return None
         gathered: torch.Tensor = self.trainer.gather_function(loss.repeat(self.batch_size))
@@ -206,7 +206,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     The same loop serves at any point of a fit (from any callback or hook), inside another evaluation, and outside.
 
     Raises:
-        SystemExit: If the process was told to terminate meanwhile.
+        SystemExit: If the process received SIGTERM meanwhile.
     """
     trainer = session.trainer
     pl_trainer, module = trainer.lightning_trainer, trainer.module
@@ -216,8 +216,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     try:
         session.start()
         if len(feed) == 0:
-            # Lightning would warn, then skip its loop and with it the hook that finishes. A loader draws a seed
-            # from the global generator when it is asked, also for nothing.
+            # Lightning would warn, then skip its loop and with it the hook that finishes. Iterating a loader draws a
+            # seed from the global generator, even if it is empty.
             next(iter(session.loader), None)
             session.finish()
         elif enclosing is not None or (trainer.is_in_train and has_data(pl_trainer)):

@@ -1,4 +1,4 @@
-"""Metrics that see an evaluation batch by batch."""
+"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -16,11 +16,11 @@ from portico.tree import map_tensors
 
 
 class BatchMetrics(ABC):
-    """Takes the batches of one evaluation, one by one, then gives the metrics of them all."""
+    """Metrics that are updated batch by batch during one evaluation."""
 
     @abstractmethod
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Take the gathered tensors of a batch; ``is_last`` tells whether it is the final one."""
+        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
 
     @abstractmethod
     def compute(self) -> Mapping[str, Any]:
@@ -28,10 +28,10 @@ class BatchMetrics(ABC):
 
 
 class BatchedComputeMetrics(BatchMetrics):
-    """A ``compute_metrics`` that keeps its own count, as ``batch_eval_metrics`` asks for.
+    """A ``compute_metrics`` that accumulates by itself (``batch_eval_metrics``).
 
     Args:
-        function: ``f(prediction, compute_result)``; what it returns for the last batch is the result.
+        function: ``f(prediction, compute_result)``; its value for the last batch is the result.
     """
 
     def __init__(self, function: Callable[..., Mapping[str, Any]]) -> None:
@@ -43,26 +43,26 @@ class BatchedComputeMetrics(BatchMetrics):
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
-        """Return what the function returned last."""
+        """Return the last value of the function."""
         return self._metrics
 
 
 class TorchMetrics(BatchMetrics):
     """Metrics of torchmetrics, updated with ``(logits, labels)``.
 
-    The tensors are those of all processes already, without the examples that fill up the last batch; so each process
-    holds the whole count, and the metrics do not synchronise, which would count it once for every process.
+    The tensors are already gathered from all processes, without the examples that pad the last batch. So each process
+    counts everything, and the metrics must not synchronise, which would count everything once per process.
 
     Args:
-        metrics: A metric, a collection, or a dict of metrics by name. A metric without a name goes by that of its
+        metrics: A metric, a collection, or a dict of metrics by name. A metric without a name is named after its
             class, as in a collection.
-        own: Work on a copy, because an enclosing evaluation is counting with the same metrics.
+        own: Work on a copy, because an enclosing evaluation is using the same metrics.
     """
 
     def __init__(self, metrics: Any, *, own: bool = False) -> None:
         collection = metrics if isinstance(metrics, MetricCollection) else MetricCollection(metrics)
         self.metrics = collection.clone() if own else collection
-        # An evaluation that broke off may have left a count behind.
+        # An interrupted evaluation may have left counts behind.
         self.metrics.reset()
         self._num_updates = 0
 
@@ -76,14 +76,14 @@ class TorchMetrics(BatchMetrics):
         except Exception as error:
             error.add_note(
                 f"The metrics in `compute_metrics` were updated with preds={_described(logits)} and "
-                f"target={_described(labels)}; bring the logits into the form they take in "
+                f"target={_described(labels)}; convert the logits to the form they take in "
                 "`preprocess_logits_for_metrics`, and set `ignore_index=-100` where labels are padded."
             )
             raise
         self._num_updates += 1
 
     def compute(self) -> Mapping[str, Any]:
-        """Return the metrics as plain numbers, arrays as nested lists, and forget the count."""
+        """Return the metrics as plain numbers, arrays as nested lists, and reset the counts."""
         if self._num_updates == 0:
             return {}
         with _without_synchronisation(self.metrics):
@@ -99,7 +99,7 @@ def is_torch_metrics(compute_metrics: Any) -> bool:
 
 @contextmanager
 def _without_synchronisation(metrics: MetricCollection) -> Iterator[None]:
-    """Let no metric inside ``metrics`` look for other processes."""
+    """Keep the metrics inside ``metrics`` from synchronising with other processes."""
     single = [module for module in metrics.modules() if isinstance(module, Metric)]
     saved = [metric.distributed_available_fn for metric in single]
     for metric in single:
@@ -116,7 +116,7 @@ def _is_not_distributed() -> bool:
 
 
 def _plain(result: Any) -> Any:
-    """Turn tensors and arrays into what a log and a JSON file can hold."""
+    """Convert tensors and arrays to values that a log and a JSON file can hold."""
     if isinstance(result, torch.Tensor):
         return result.item() if result.numel() == 1 else result.tolist()
     if isinstance(result, np.ndarray | np.generic):
@@ -134,10 +134,10 @@ def _described(data: Any) -> str:
 
 
 def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> BatchMetrics | None:
-    """Return what ``compute_metrics`` streams with; ``None`` for a function that wants all predictions at once.
+    """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
     Args:
-        compute_metrics: What the user gave.
+        compute_metrics: The trainer's argument.
         batched: Whether ``batch_eval_metrics`` is set.
         nested: Whether this is an evaluation inside another one.
     """
@@ -147,10 +147,10 @@ def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> Batch
 
 
 def check_metrics(compute_metrics: Any, args: Any) -> None:
-    """Refuse metrics that an evaluation could not call.
+    """Refuse metrics that cannot be called, or that contradict the training arguments.
 
     Raises:
-        InputError: Names what is allowed (a ``TypeError`` too for what cannot be called).
+        InputError: Names what is allowed (a ``TypeError`` too for an object that cannot be called).
     """
     if is_torch_metrics(compute_metrics):
         _check_torch_metrics(compute_metrics, args)
@@ -183,6 +183,6 @@ def _check_torch_metrics(compute_metrics: Any, args: Any) -> None:
     if args.include_for_metrics:
         raise InputError(
             f"`include_for_metrics={args.include_for_metrics}` gives more than logits and labels to a function, but "
-            "`compute_metrics` is made of torchmetrics, which take logits and labels alone; leave "
+            "`compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
             "`include_for_metrics` out, or give a function."
         )

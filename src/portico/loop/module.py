@@ -33,12 +33,12 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         self.evaluation: EvaluationSession | None = None
 
     def set_model(self, model: nn.Module | None) -> None:
-        """Hold ``model``, which the user may have put in place of the first one."""
+        """Use ``model``, which the user may have exchanged since the last run."""
         if self.model is not model:
             self.model = model  # type: ignore[assignment]  # None: a search released the model of its last trial
 
     def set_wrapped_model(self, wrapped: nn.Module) -> None:
-        """Train through ``wrapped``, which the strategy has put around the model."""
+        """Train through ``wrapped``, the model in the wrapper of the strategy."""
         self.hf_trainer.model_wrapped = wrapped
 
     @property
@@ -53,17 +53,17 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     # Training
 
     def configure_optimizers(self) -> Any:
-        """Let the trainer make optimizer and schedule."""
+        """Make optimizer and schedule through the trainer's hooks."""
         self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
-        """Restore a resumed run: nothing else has been restored at this point."""
+        """Restore a resumed run; Lightning has restored nothing at this point."""
         skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
         self._training_run.restore()
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Return the loss that Lightning differentiates, or the finished loss where the trainer differentiated it."""
+        """Return the loss that Lightning differentiates, or the final loss if an override has done so."""
         run = self._training_run
         with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
@@ -74,7 +74,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         return self.hf_trainer.accelerator.take_deferred_loss()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Differentiate; an optimizer that updates the weights meanwhile does it itself."""
+        """Run the backward pass; an optimizer that updates weights during it runs it itself."""
         optimizer = self.hf_trainer.optimizer
         if updates_in_backward(optimizer):
             optimizer.fused_backward(loss, self.hf_trainer._get_learning_rate())
@@ -82,20 +82,26 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
             super().backward(loss, *args, **kwargs)
 
     def on_after_backward(self) -> None:
-        """Count the batch, now that its gradients are there."""
+        """Count the batch, now that it has been differentiated."""
         if not self.hf_trainer._runs_own_backward:
             run = self._training_run
             assert run.unfinished is not None, "a training step came before"
             run.add_loss(*run.unfinished)
 
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
-        """Clip in the order of the model's parameters: a gradient norm is a float sum, and the order shows."""
+        """Clip through the trainer, in the order of the model's parameters.
+
+        Lightning clips by the optimizer's groups; a norm is a float sum, whose last bits depend on the order.
+        """
         self._training_run.before_optimizer_step()
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
     ) -> None:
-        """Run forward and backward, then step; a window that Hugging Face would not step on is only accumulated."""
+        """Run forward and backward, then step if the batch closes its window in Hugging Face's counting.
+
+        Lightning also steps on the last batch of the data, even inside a window.
+        """
         assert optimizer_closure is not None
         run = self._training_run
         if not run.plan.ends_window(batch_idx):
@@ -106,15 +112,15 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Step the schedule, unless the optimizer step was skipped or the window is not closed."""
+        """Step the schedule, unless the optimizer step was skipped or the window is open."""
         if self.hf_trainer.accelerator.sync_gradients and not self.hf_trainer.accelerator.optimizer_step_was_skipped:
             scheduler.step()
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
-        """Do nothing: gradients are zeroed after the step, as Hugging Face does."""
+        """Do nothing: gradients are zeroed after the step, as in transformers; Lightning zeroes before backward."""
 
     def on_train_end(self) -> None:
-        """Report and finish while strategy and model are still in place."""
+        """Finish the run while strategy and model are still set up."""
         self._training_run.finish()
 
     @property
@@ -125,29 +131,29 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     # Evaluation
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one batch of an evaluation."""
+        """Run one batch of an evaluation."""
         assert self.evaluation is not None
         with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Take one batch of a prediction."""
+        """Run one batch of a prediction."""
         self.validation_step(batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
-        """Compute the metrics while the loop is open: Lightning's ``EarlyStopping`` looks at them when it closes."""
+        """Compute the metrics before the loop ends: Lightning's ``EarlyStopping`` reads them at its end."""
         assert self.evaluation is not None
         publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def on_test_epoch_end(self) -> None:
-        """Compute the metrics of a prediction; inside a fit, nothing that monitors the fit sees them."""
+        """Compute the metrics of a prediction; inside a fit they are hidden from callbacks that monitor the fit."""
         assert self.evaluation is not None
         metrics = self.evaluation.finish().metrics or {}
         if not self.hf_trainer.is_in_train:
             publish_metrics(self.trainer, metrics)
 
     def on_validation_model_eval(self) -> None:
-        """Leave the mode to the session, which Hugging Face's rules govern."""
+        """Do nothing: the session sets evaluation mode."""
 
     def on_validation_model_train(self) -> None:
         """Stay in evaluation mode, as Hugging Face does after an evaluation."""
@@ -159,8 +165,8 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
 class _ClosureFirst:
     """An optimizer that runs the closure, then takes a plain step.
 
-    Lightning hands the closure to ``optimizer.step``; optimizers that accept none exist, and hooks registered on a
-    step must find the gradients in place.
+    Lightning passes the closure to ``optimizer.step``, but some optimizers accept none, and hooks registered on a
+    step must find the gradients computed.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -128,7 +128,7 @@ class EventBridge(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End a step at the last batch of its window, then stop if either side asks to."""
+        """End a step at the last batch of its window, then stop if either library wants to."""
         self.run.end_batch(batch_idx)
         self._agree_on_stopping(trainer)
 
@@ -165,7 +165,7 @@ class TrainingRun:
         globalstep_last_logged: Step of the last log.
         epoch: Present epoch, from 0.
         num_batches_seen: Batches of the present epoch, those skipped by resuming included.
-        num_items_in_batch: Labels in the present accumulation window, ``None`` where the model does not ask for them.
+        num_items_in_batch: Labels in the present accumulation window, ``None`` where the model does not take it.
         closes_window: Whether the present batch is the last of its window, be the window full or cut short by the end
             of the data.
         unfinished: Loss and inputs of a batch that Lightning has yet to differentiate.
@@ -209,12 +209,12 @@ class TrainingRun:
         self.output: TrainOutput | None = None
 
     def restore(self) -> None:
-        """Bring optimizer, schedule and Lightning's loops to where the checkpoint left them, if there is one."""
+        """Restore optimizer, schedule and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is not None:
             restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
 
     def begin(self) -> None:
-        """Start the clock and the sums, then tell the callbacks that training begins."""
+        """Start the clock, reset the sums and fire ``on_train_begin``."""
         trainer = self.trainer
         self.start_time = time.time()
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
@@ -225,7 +225,7 @@ class TrainingRun:
             trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Enter epoch ``epoch``."""
+        """Start epoch ``epoch``."""
         self.epoch = epoch
         self.first_step = self.trainer.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
@@ -255,7 +255,7 @@ class TrainingRun:
                     return
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
-        """Return the epoch's loader, its first step, and whether random states come back after the first window."""
+        """Return the epoch's loader, its first step, and whether random states are restored after the first window."""
         if self.checkpoint is None or self.epoch != self.resume_point.epoch:
             return self.loader, 0, False
         skip = self.resume_point.num_batches_to_skip
@@ -265,7 +265,7 @@ class TrainingRun:
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
     def begin_batch(self, batch_idx: int) -> None:
-        """Enter batch ``batch_idx`` of the epoch: the first of a window begins a step."""
+        """Start batch ``batch_idx`` of the epoch; the first of a window starts a step."""
         self.num_batches_seen = batch_idx + 1
         self.trainer.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
@@ -291,12 +291,12 @@ class TrainingRun:
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
-        """Note the learning rate that the step was made with."""
+        """Note the learning rate of the step."""
         self._fire("on_optimizer_step")
         self.learning_rate = self.trainer._get_learning_rate()
 
     def end_batch(self, batch_idx: int) -> None:
-        """Close a batch: the last of a window ends a step, which may log, evaluate and save."""
+        """End a batch; the last of a window ends a step, which may log, evaluate and save."""
         trainer = self.trainer
         if not self.plan.ends_window(batch_idx):
             self._fire("on_substep_end")
@@ -308,7 +308,7 @@ class TrainingRun:
         self._log_save_evaluate()
 
     def end_epoch(self) -> None:
-        """Close the epoch; one without a single batch ends the run."""
+        """End the epoch; an epoch without a batch ends the run."""
         trainer = self.trainer
         if self.num_batches_seen == 0:
             logger.warning(
@@ -324,7 +324,7 @@ class TrainingRun:
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Refuse to go on without end over a stream too short for a single step."""
+        """Refuse a stream too short for a single step, which would be iterated for ever."""
         control, window = self.trainer.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
         made_no_step = self.trainer.state.global_step == self.first_step and self.num_batches_seen < window
@@ -336,7 +336,7 @@ class TrainingRun:
             )
 
     def finish(self) -> None:
-        """Report the run, bring back the best model if asked to, and tell the callbacks that training ended."""
+        """Log the results, load the best model if configured, and fire ``on_train_end``."""
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self) -> None:
@@ -380,7 +380,7 @@ def fresh_state(trainer: "Trainer") -> TrainerState:
 
 
 def log_overridden_arguments(trainer: "Trainer") -> None:
-    """Tell which training arguments give way to others, or to the kind of the training set."""
+    """Log which training arguments are overridden by others, or by the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
         logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
@@ -392,7 +392,7 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
 
 
 def log_training_start(trainer: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
-    """Tell the counts of a training run, and where it goes on if it is resumed."""
+    """Log the counts of a training run, and where a resumed one continues."""
     args, batch_size = trainer.args, trainer._train_batch_size
     logger.info("***** Running training *****")
     logger.info(f"  Num examples = {plan.num_examples:,}")
@@ -424,7 +424,7 @@ def _announce_resuming(trainer: "Trainer", point: "ResumePoint") -> None:
 
 
 def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str, batch_size: int) -> None:
-    """Tell the counts of an evaluation or a prediction.
+    """Log the counts of an evaluation or a prediction.
 
     Args:
         trainer: The trainer.
@@ -449,7 +449,7 @@ def build_lightning_trainer(
     loggers: Sequence[Logger] = (),
     plugins: Sequence[Any] = (),
 ) -> pl.Trainer:
-    """Return a ``lightning.Trainer`` that runs loops and does nothing else on its own.
+    """Return a ``lightning.Trainer`` that only runs the loops.
 
     Args:
         args: Training arguments.
@@ -460,7 +460,7 @@ def build_lightning_trainer(
         plugins: Lightning plugins.
 
     Raises:
-        InputError: If a callback would fight the trainer for the optimizer's steps.
+        InputError: If a callback would change the accumulation that the trainer counts.
     """
     _refuse_accumulation_schedulers(callbacks)
     with quiet_lightning():
@@ -471,8 +471,8 @@ def build_lightning_trainer(
             plugins=list(plugins) or None,
             profiler=NullProfiler(),
             default_root_dir=args.output_dir,
-            # The plan counts the steps and the bridge stops the run; with limits of its own, Lightning would
-            # validate or stop in the wrong place.
+            # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
+            # stop at other steps.
             max_steps=-1,
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
@@ -506,11 +506,11 @@ def _refuse_accumulation_schedulers(callbacks: Sequence[Callback]) -> None:
 
 
 def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.LightningDataModule) -> None:
-    """Let Lightning run a training, and leave as a plain script would: on an interrupt or when told to terminate.
+    """Let Lightning run a training; an interrupt or SIGTERM ends it as it would end a plain script.
 
     Raises:
         KeyboardInterrupt: If the user interrupts the run.
-        SystemExit: If the process is told to terminate.
+        SystemExit: If the process receives SIGTERM.
     """
     strategy = pl_trainer.strategy
     try:

@@ -44,6 +44,9 @@ def _(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torc
     return torch.empty(size, dtype=torch.bool, device=device)
 
 
+DROPOUT_MASK = torch.ops.portico_ort.dropout_mask.default
+
+
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Decompose dropout into a drawn mask, which it returns as torch's does, and a product."""
     if train is False or p == 0:
@@ -80,7 +83,7 @@ def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
 
     Such a mask is drawn from the state that the random generator had in the forward.
     """
-    drawn = joint.find_nodes(op="call_function", target=torch.ops.portico_ort.dropout_mask.default)
+    drawn = joint.find_nodes(op="call_function", target=DROPOUT_MASK)
     metadata = {node.kwargs["draw"]: node.meta for node in drawn}
     for node in backward.find_nodes(op="call_function", target=run_with_rng_state):
         if "draw" in node.kwargs:

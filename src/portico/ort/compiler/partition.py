@@ -13,6 +13,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.utils._pytree import tree_map
 
 from portico.errors import InputError
+from portico.ort.compiler.decompositions import DROPOUT_MASK
 from portico.ort.compiler.graph import ONNX_TYPES
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import hint, translate
@@ -253,7 +254,7 @@ def _only_seen_outside(node: fx.Node) -> bool:
 logger = logging.getLogger(__name__)
 
 # They run in torch on purpose: random numbers as eager mode draws them, and what costs nothing there.
-_AT_HOME = {torch.ops.portico_ort.dropout_mask.default, torch.ops.aten.sym_size.int, *FREE_VIEWS}
+_AT_HOME = {DROPOUT_MASK, torch.ops.aten.sym_size.int, *FREE_VIEWS}
 
 
 def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> None:

@@ -1,15 +1,16 @@
-"""What every field of the training arguments does, and the page of the documentation that lists them.
+"""What every field of the training arguments does; writes the page that lists them, next to this file.
 
 A new field of transformers belongs to one of the groups below; a test names those that are missing. Refused values
 and fields without effect are in :mod:`portico.validation`, the arguments of transformers 4 in
 :mod:`portico.deprecated`.
 """
 
-import sys
 from pathlib import Path
 
 from portico.deprecated import RENAMED, retired_treatments
 from portico.validation import REFUSALS, WITHOUT_EFFECT
+
+PAGE = Path(__file__).with_suffix(".md")
 
 _HONOURED = {
     "names the folder of the run": "output_dir save_on_each_node",
@@ -84,7 +85,7 @@ What every field of `TrainingArguments` and `Seq2SeqTrainingArguments` does here
 `transformers`, unless the field is Lightning's own (`accelerator`, `strategy`, `devices`, `num_nodes`, `precision`).
 A field without effect is announced in the log where it is set; a refused value ends with an error before any work.
 
-This page is generated: `python -m portico.field_effects docs/training_arguments.md`.
+This page is generated: `python docs/training_arguments.py`.
 
 | Field | Effect | Refused |
 | --- | --- | --- |
@@ -115,4 +116,4 @@ def _refused_values(name: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
