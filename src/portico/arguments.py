@@ -32,7 +32,7 @@ class LightningPlacement:
         if "_lightning_strategy" not in self.__dict__:
             from portico.distributed.placement import resolve_strategy
 
-            self.__dict__["_lightning_strategy"] = resolve_strategy(self)
+            self.__dict__["_lightning_strategy"] = resolve_strategy(self)  # type: ignore[arg-type]  # mixed into training arguments
         strategy: Strategy = self.__dict__["_lightning_strategy"]
         return strategy
 
@@ -120,7 +120,7 @@ class TrainingArguments(
     if TYPE_CHECKING:
         # transformers fills these in when the arguments are made; its annotations allow None.
         output_dir: str = ""
-        report_to: list[str] = field(default_factory=list)
+        report_to: Any = None
 
     accelerator: str | None = field(default=None, metadata={"help": "Lightning accelerator."})
     strategy: str | None = field(default=None, metadata={"help": "Lightning strategy."})

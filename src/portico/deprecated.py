@@ -14,13 +14,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import transformers
 from torch import nn
 
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import EvalLoopOutput, nested_numpify, rotate_checkpoints, sort_checkpoints
+
+if TYPE_CHECKING:
+    from portico.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
 
 _REMOVED_IN = "portico 2"
 _LIBRARIES = ("portico", "transformers", "dataclasses", "argparse")
@@ -125,7 +128,7 @@ class _OldName:
     def __get__(self, instance: Any, owner: type) -> Any:
         return self if instance is None else getattr(instance, self.new)
 
-    def __set__(self, instance: Any, value: Any) -> None:
+    def __set__(self, instance: Any, value: object) -> None:
         warn_of_old_name(self.old, self.new)
         setattr(instance, self.new, value)
 
@@ -288,7 +291,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _apply(args: Any, name: str, value: Any) -> None:
+def _apply(args: Any, name: str, value: object) -> None:
     """Apply a retired argument that was set, with one warning.
 
     Raises:
@@ -306,7 +309,7 @@ def _apply(args: Any, name: str, value: Any) -> None:
         )
 
 
-def _pass_on(args: Any, name: str, value: Any) -> None:
+def _pass_on(args: Any, name: str, value: object) -> None:
     successor = _SUCCESSORS[name]
     current = getattr(args, successor.name)
     new = successor.value(value, current, args)
@@ -336,7 +339,7 @@ def retired_treatments() -> dict[str, str]:
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
 
-def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: Any) -> None:
+def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: "ComputeMetrics | None") -> None:
     """Refuse positional arguments in the order of transformers 4, before a training fails on them.
 
     Args:
@@ -493,13 +496,13 @@ class OlderTrainerNames:
         return self.processing_class
 
     @tokenizer.setter
-    def tokenizer(self, tokenizer: Any) -> None:
+    def tokenizer(self, tokenizer: "ProcessingClass | None") -> None:
         warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
         self.processing_class = tokenizer
 
     def prediction_loop(
         self,
-        dataloader: Any,
+        dataloader: "Loader",
         description: str,
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
@@ -527,13 +530,13 @@ class OlderTrainerNames:
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
 
-    def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
+    def _nested_gather(self, tensors: "Nested | None", name: str | None = None) -> Any:
         return None if tensors is None else self.accelerator.gather(tensors)
 
-    def _pad_across_processes(self, tensor: Any, pad_index: int = -100) -> Any:
+    def _pad_across_processes(self, tensor: "Nested", pad_index: int = -100) -> Any:
         return self.accelerator.pad_across_processes(tensor, dim=1, pad_index=pad_index)
 
-    def _gather_and_numpify(self, tensors: Any, name: str) -> Any:
+    def _gather_and_numpify(self, tensors: "Nested | None", name: str) -> Any:
         return None if tensors is None else nested_numpify(self._nested_gather(tensors, name))
 
     def _sorted_checkpoints(
@@ -556,7 +559,7 @@ class OlderTrainerNames:
         )
 
 
-def newer_processing_class(processing_class: Any, tokenizer: Any) -> Any:
+def newer_processing_class(processing_class: "ProcessingClass | None", tokenizer: "ProcessingClass | None") -> Any:
     """Return what takes the place of ``tokenizer``, the older spelling of ``processing_class``.
 
     Raises:

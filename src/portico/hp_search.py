@@ -31,6 +31,7 @@ from portico.hf_compat import (
 from portico.memory import release_memory
 
 if TYPE_CHECKING:
+    from portico.annotations import Trial
     from portico.trainer import Trainer
 
 
@@ -49,7 +50,7 @@ logger = logging.getLogger(__name__)
 DIRECTIONS = ("minimize", "maximize")
 
 
-def checked_directions(direction: Any) -> list[str]:
+def checked_directions(direction: str | list[str]) -> list[str]:
     """Return the directions of a search, one for each objective.
 
     Raises:
@@ -90,7 +91,7 @@ class FiniteObjective:
             return [self._finite(value, way) for value, way in zip(objective, self.directions, strict=True)]
         return self._finite(objective, self.directions[0])
 
-    def _finite(self, value: Any, direction: str) -> Any:
+    def _finite(self, value: object, direction: str) -> Any:
         if not (isinstance(value, Real) and math.isnan(value)):
             return value
         worst = worst_value(direction)
@@ -118,19 +119,19 @@ class SearchBackend(ABC):
         """Return whether the library is installed."""
 
     @abstractmethod
-    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
         """Return the search space of transformers."""
 
     @abstractmethod
-    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         """Return the training arguments that ``trial`` chooses."""
 
     @abstractmethod
-    def run_id(self, trial: Any) -> Any:
+    def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
 
     @abstractmethod
-    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         """Tell the library the objective of an evaluation during training, which may end the trial.
 
         Args:
@@ -141,7 +142,7 @@ class SearchBackend(ABC):
         """
 
     @abstractmethod
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
+    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> Any:
         """Run the whole search.
 
         Args:
@@ -163,7 +164,7 @@ def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
         trainer: The trainer; its ``hp_space`` draws the parameters of a trial.
     """
 
-    def share(trial: Any) -> None:
+    def share(trial: "Trial") -> None:
         import optuna
 
         if _is_alone(trainer):
@@ -219,21 +220,21 @@ class OptunaBackend(SearchBackend):
         return is_optuna_available()
 
     @override
-    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
         return default_hp_space_optuna(trial)
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         chosen = trainer.hp_space(trial)
         logger.info("Trial: %s", trial.params)
         return chosen
 
     @override
-    def run_id(self, trial: Any) -> Any:
+    def run_id(self, trial: "Trial") -> Any:
         return trial.number
 
     @override
-    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         import optuna
 
         if trainer.accelerator.from_first_process(_is_to_be_pruned(trial, trainer.objective, step)):
@@ -241,7 +242,9 @@ class OptunaBackend(SearchBackend):
             raise optuna.TrialPruned()
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
+    def run(
+        self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any
+    ) -> BestRun | list[BestRun] | None:
         """Run the whole search, and return nothing in the processes that only follow."""
         import optuna
 
@@ -251,11 +254,11 @@ class OptunaBackend(SearchBackend):
         if not trainer.accelerator.is_main_process:
             follow_trials(trainer, _train_and_evaluate, survived=optimizing.get("catch", ()))
             return None
-        goal = {"directions" if isinstance(direction, list) else "direction": direction}
+        goal: dict[str, Any] = {"directions" if isinstance(direction, list) else "direction": direction}
         study = optuna.create_study(**goal, **options)
         with trials_shared_by(trainer) as share:
 
-            def objective(trial: Any) -> Any:
+            def objective(trial: "Trial") -> Any:
                 share(trial)
                 return _train_and_evaluate(trainer, trial)
 
@@ -266,7 +269,7 @@ class OptunaBackend(SearchBackend):
         return BestRun(str(best.number), study.best_value, best.params)
 
 
-def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
+def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
     # A fixed trial, which replays known parameters, has no study; Optuna does not prune with several objectives.
     if not hasattr(trial, "study") or len(trial.study.directions) > 1:
         return False
@@ -274,7 +277,7 @@ def _is_to_be_pruned(trial: Any, objective: Any, step: int) -> bool:
     return bool(trial.should_prune())
 
 
-def _train_and_evaluate(trainer: "Trainer", trial: Any) -> Any:
+def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
     trainer.objective = None
     trainer.train(trial=trial)
     if trainer.objective is None:
@@ -298,23 +301,23 @@ class RayBackend(SearchBackend):
         return is_ray_tune_available()
 
     @override
-    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
         return default_hp_space_ray(trial)
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         # Ray's own integration of Weights & Biases is configured among the hyperparameters.
         trial.pop("wandb", None)
         return trial
 
     @override
-    def run_id(self, trial: Any) -> Any:
+    def run_id(self, trial: "Trial") -> Any:
         import ray.tune
 
         return ray.tune.get_context().get_trial_id()
 
     @override
-    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         import ray.tune
 
         with tempfile.TemporaryDirectory() as folder:
@@ -325,9 +328,10 @@ class RayBackend(SearchBackend):
             ray.tune.report({**metrics, "objective": trainer.objective}, checkpoint=checkpoint)
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> BestRun:
         # The trainer travels to the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
+        assert isinstance(direction, str), "checked by `search`"
         return run_hp_search_ray(trainer, n_trials, direction, **options)
 
 
@@ -353,26 +357,27 @@ class WandbBackend(SearchBackend):
         return is_wandb_available()
 
     @override
-    def default_hp_space(self, trial: Any) -> dict[str, Any]:
+    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
         return default_hp_space_wandb(trial)
 
     @override
-    def hyperparameters(self, trainer: "Trainer", trial: Any) -> Mapping[str, Any]:
+    def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         logger.info("W&B Sweep parameters: %s", trial)
         return trial
 
     @override
-    def run_id(self, trial: Any) -> Any:
+    def run_id(self, trial: "Trial") -> Any:
         import wandb
 
         return wandb.run.id
 
     @override
-    def report(self, trainer: "Trainer", trial: Any, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         """Do nothing: the callback of Weights & Biases logs every evaluation."""
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> BestRun:
+        assert isinstance(direction, str), "checked by `search`"
         return run_hp_search_wandb(trainer, n_trials, direction, **options)
 
 
@@ -381,7 +386,7 @@ _BACKENDS: dict[HPSearchBackend, SearchBackend] = {
 }
 
 
-def search_backend(name: Any) -> SearchBackend:
+def search_backend(name: object) -> SearchBackend:
     """Return the backend ``name``, a string or a ``HPSearchBackend``.
 
     Raises:
@@ -390,7 +395,7 @@ def search_backend(name: Any) -> SearchBackend:
     return _BACKENDS[HPSearchBackend(name)]
 
 
-def installed_backend(name: Any = None) -> SearchBackend:
+def installed_backend(name: object = None) -> SearchBackend:
     """Return the backend ``name``, or the first that is installed.
 
     Raises:
@@ -455,7 +460,7 @@ def search(
     return best
 
 
-def apply_trial(trainer: "Trainer", trial: Any) -> None:
+def apply_trial(trainer: "Trainer", trial: "Trial") -> None:
     """Give the training arguments of ``trainer`` the values that ``trial`` chooses, in the type they had."""
     for name, value in search_backend(trainer.hp_search_backend).hyperparameters(trainer, trial).items():
         if not hasattr(trainer.args, name):

@@ -24,6 +24,7 @@ from portico.hf_compat import (
 )
 
 if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
 
@@ -54,7 +55,7 @@ _NOT_UPLOADED = ["_*", "checkpoint-*"]
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
 
 
-def quiet_uploads(args: Any) -> AbstractContextManager[None]:
+def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
     """Return a context without the hub's progress bars, which would break the bar of the training."""
     return suppress_progress_bars() if args.push_to_hub else nullcontext()
 

@@ -77,7 +77,7 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
     """
     connector = trainer._signal_connector
 
-    def take_note(signum: Any, frame: Any) -> None:
+    def take_note(signum: int, frame: object) -> None:
         on_sigterm()
         connector.received_sigterm = True
 
@@ -89,22 +89,23 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = leave_if_asked  # type: ignore[method-assign]
 
 
-def relaunches_script(strategy: Any) -> bool:
+def relaunches_script(strategy: "Strategy") -> bool:
     """Return whether ``strategy`` starts its processes by running the script again."""
     return isinstance(getattr(strategy, "launcher", None), _SubprocessScriptLauncher)
 
 
-def launches_workers(strategy: Any) -> bool:
+def launches_workers(strategy: "Strategy") -> bool:
     """Return whether ``strategy`` spawns or forks worker processes for each call."""
     return isinstance(getattr(strategy, "launcher", None), _MultiProcessingLauncher)
 
 
-def forks_workers(strategy: Any) -> bool:
+def forks_workers(strategy: "Strategy") -> bool:
     """Return whether ``strategy`` forks its workers."""
-    return launches_workers(strategy) and strategy.launcher._start_method == "fork"
+    launcher = strategy.launcher
+    return isinstance(launcher, _MultiProcessingLauncher) and launcher._start_method == "fork"
 
 
-def drop_launcher(strategy: Any) -> None:
+def drop_launcher(strategy: "Strategy") -> None:
     """Make ``strategy``, in a worker, run the call in this process instead of launching workers."""
     strategy._launcher = None
 
@@ -274,7 +275,7 @@ class NullProfiler(Profiler):
 class FastHookName:
     """Sets the name of the present hook without ``nn.Module.__setattr__``: Lightning does so twenty times a step."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "_current_fx_name":
             self.__dict__[name] = value
         else:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -30,6 +30,10 @@ from portico.hf_compat import (
     is_in_notebook,
     unwrap_peft_model,
 )
+
+if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
+    from portico.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class ModelTraits:
         )
 
 
-def label_smoother(args: Any, model: nn.Module) -> LabelSmoother | None:
+def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother | None:
     """Return the smoother for ``label_smoothing_factor``, ``None`` if it is 0 or does not apply to the model."""
     if args.label_smoothing_factor == 0:
         return None
@@ -83,7 +87,7 @@ def label_smoother(args: Any, model: nn.Module) -> LabelSmoother | None:
 
 
 @contextmanager
-def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
+def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterator[None]:
     """Give ``model`` kernels, activation checkpointing, noisy embeddings and overflow detection, as the arguments say.
 
     The noise is removed afterwards, also when training fails.
@@ -95,7 +99,8 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
     if args.use_liger_kernel:
         apply_liger_kernel(model, args.liger_kernel_config)
     if args.gradient_checkpointing:
-        enable_activation_checkpointing(model, args.gradient_checkpointing_kwargs or {})
+        options: Any = args.gradient_checkpointing_kwargs
+        enable_activation_checkpointing(model, options or {})
     if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         DebugUnderflowOverflow(model)
     if args.neftune_noise_alpha is None:
@@ -113,7 +118,7 @@ def prepared_for_training(model: nn.Module, args: Any) -> Iterator[None]:
         deactivate_neftune(model, handle)
 
 
-def compiled_for_training(model: nn.Module, wrapped: Any, args: Any) -> Any:
+def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
     """Return ``model``, compiled where ``torch_compile`` is set.
 
     Args:
@@ -126,7 +131,8 @@ def compiled_for_training(model: nn.Module, wrapped: Any, args: Any) -> Any:
     if getattr(wrapped, "_orig_mod", None) is model:
         return wrapped
     mode = None if args.torch_compile_mode == "default" else args.torch_compile_mode
-    return torch.compile(model, backend=args.torch_compile_backend, mode=mode)
+    backend: Any = args.torch_compile_backend
+    return torch.compile(model, backend=backend, mode=mode)
 
 
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
@@ -154,7 +160,7 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
         )
 
 
-def apply_log_level(args: Any) -> None:
+def apply_log_level(args: "TrainingArguments") -> None:
     """Set the level that ``log_level`` names, for transformers and, unless it is ``"passive"``, for portico."""
     level = args.get_process_log_level()
     transformers.logging.set_verbosity(level)
@@ -186,7 +192,7 @@ def reporting_callbacks(report_to: list[str], logging_dir: str | None = None) ->
     return trackers
 
 
-def termination_callbacks(trainer: Any) -> list[TrainerCallback]:
+def termination_callbacks(trainer: "Trainer") -> list[TrainerCallback]:
     """Return the callback that saves a checkpoint on SIGTERM, if ``enable_jit_checkpoint`` is set."""
     if not trainer.args.enable_jit_checkpoint:
         return []

@@ -107,11 +107,11 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: the hooks did."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Do nothing: the hooks did."""
 
 
-def _no_step(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
+def _no_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> None:
     return None
 
 
@@ -130,19 +130,19 @@ def updates_in_backward(optimizer: Any) -> bool:
     return hasattr(optimizer, "fused_backward")
 
 
-def steps_after_evaluation(scheduler: Any) -> bool:
+def steps_after_evaluation(scheduler: "Scheduler | None") -> bool:
     """Return whether a schedule needs a metric, so that it steps after evaluations."""
     return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
 
 
-def scheduler_config(scheduler: Any) -> dict[str, Any]:
+def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
     """Return Lightning's configuration of a schedule, empty for one that waits for a metric."""
     if scheduler is None or steps_after_evaluation(scheduler):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-def learning_rate(optimizer: Any, scheduler: Any) -> float:
+def learning_rate(optimizer: Any, scheduler: "Scheduler | None") -> float:
     """Return the learning rate of the first parameter group, as the schedule knows it."""
     if scheduler is None or steps_after_evaluation(scheduler):
         rate = optimizer.param_groups[0]["lr"]

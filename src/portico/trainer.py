@@ -927,7 +927,7 @@ class Trainer(OlderTrainerNames):
         # sequence here.
         return count.to(device) / 1
 
-    def _prepare_input(self, data: Any) -> Any:
+    def _prepare_input(self, data: "Nested") -> Any:
         return move_to_device(data, self.args.device)
 
     def _prepare_inputs(self, inputs: "Batch") -> "Batch":

@@ -1,12 +1,15 @@
 """Nested tensors: map over them, name them, pad them across processes."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from portico.annotations import Nested
 
-def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
+
+def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
     """Apply ``function`` to every tensor of a nested tuple, list or mapping, keeping the containers' types."""
     if isinstance(data, torch.Tensor):
         return function(data)
@@ -19,7 +22,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
     return data
 
 
-def named_tensors(data: Any, name: str = "") -> dict[str, torch.Tensor]:
+def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
     """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`.
 
     Args:
@@ -45,7 +48,7 @@ def named_tensors(data: Any, name: str = "") -> dict[str, torch.Tensor]:
 
 
 def pad_to_longest(
-    all_gather: Callable[[torch.Tensor], torch.Tensor], data: Any, *, dim: int, pad_index: int, pad_first: bool
+    all_gather: Callable[[torch.Tensor], torch.Tensor], data: "Nested", *, dim: int, pad_index: int, pad_first: bool
 ) -> Any:
     """Pad every tensor along ``dim`` to the longest of all processes.
 

@@ -105,7 +105,7 @@ def test_a_collator_must_be_callable(tmp_path):
     ],
 )
 def test_unknown_choice_is_refused(name, value, allowed, tmp_path):
-    refused(tmp_path, rf"`{name}='{value}'` is no choice; set it to one of .*{allowed}", **{name: value})
+    refused(tmp_path, rf"`{name}='{value}'`; set it to one of .*{allowed}", **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from portico.lightning_compat import continue_from
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
 
@@ -60,7 +61,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     return str(resume_from_checkpoint)
 
 
-def read_state(folder: str, args: Any) -> TrainerState | None:
+def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
     """Return the trainer state of a checkpoint, or ``None``; a best checkpoint that no longer exists is dropped."""
     file = Path(folder) / STATE_FILE
     if not file.is_file():
@@ -75,7 +76,7 @@ def read_state(folder: str, args: Any) -> TrainerState | None:
     return state
 
 
-def resumed_batch_size(folder: str, args: Any) -> int | None:
+def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
     """Return the batch size that ``auto_find_batch_size`` had reached, if ``folder`` records it."""
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
@@ -125,13 +126,13 @@ def load_scaler(trainer: "Trainer", folder: str) -> None:
         scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
 
 
-def save_rng_state(folder: str, args: Any) -> None:
+def save_rng_state(folder: str, args: "TrainingArguments") -> None:
     """Write the states of Python's, numpy's and torch's generators of this process into ``folder``."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     torch.save(present_rng_states(args), _rng_file(folder, args))
 
 
-def present_rng_states(args: Any) -> dict[str, Any]:
+def present_rng_states(args: "TrainingArguments") -> dict[str, Any]:
     """Return the states of Python's, numpy's and torch's generators of this process."""
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -145,7 +146,7 @@ def present_rng_states(args: Any) -> dict[str, Any]:
     return states
 
 
-def load_rng_state(folder: str | None, args: Any) -> None:
+def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
@@ -162,7 +163,7 @@ def load_rng_state(folder: str | None, args: Any) -> None:
     set_rng_states(states, args)
 
 
-def set_rng_states(states: dict[str, Any], args: Any) -> None:
+def set_rng_states(states: dict[str, Any], args: "TrainingArguments") -> None:
     """Set the RNG states of this process."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
@@ -171,6 +172,6 @@ def set_rng_states(states: dict[str, Any], args: Any) -> None:
         set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
-def _rng_file(folder: str, args: Any) -> Path:
+def _rng_file(folder: str, args: "TrainingArguments") -> Path:
     name = "rng_state.pth" if args.world_size <= 1 else f"rng_state_{args.process_index}.pth"
     return Path(folder) / name

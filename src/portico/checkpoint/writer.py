@@ -14,6 +14,7 @@ from portico.arguments import as_transformers_arguments
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
 
 if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
 
@@ -71,7 +72,7 @@ def destination(folder: str) -> str:
     return str(path.parent.with_name(path.name)) if path.parent.name == _PARTIAL else folder
 
 
-def save_arguments(args: Any, folder: str) -> None:
+def save_arguments(args: "TrainingArguments", folder: str) -> None:
     """Write training arguments into ``folder``, as Hugging Face's class."""
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
@@ -181,7 +182,7 @@ def restore_callbacks(trainer: "Trainer") -> None:
             logger.info("Callback states were restored from the checkpoint.")
 
 
-def _replace(trainer: "Trainer", old: Any, new: Any) -> None:
+def _replace(trainer: "Trainer", old: object, new: object) -> None:
     if isinstance(new, TrainerControl):
         trainer.control = new
     else:

@@ -16,6 +16,7 @@ from portico.errors import InputError
 from portico.hf_compat import BatchRebalanceSampler, RemoveColumnsCollator, has_length, logger, seed_worker
 
 if TYPE_CHECKING:
+    from portico.annotations import DataCollator, Examples, Loader
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
 
@@ -53,7 +54,7 @@ class EvaluationFeed:
         loader: Any iterable of batches.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: "Loader") -> None:
         self.loader = loader
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class TrainerDataModule(pl.LightningDataModule):
 
     def build_loader(
         self,
-        dataset: Any,
+        dataset: "Examples",
         *,
         description: str,
         batch_size: int,
@@ -139,13 +140,13 @@ class TrainerDataModule(pl.LightningDataModule):
                 )
         return DataLoader(dataset, **options)
 
-    def _without_unused_columns(self, dataset: Any, description: str) -> tuple[Any, Any]:
+    def _without_unused_columns(self, dataset: "Examples", description: str) -> tuple[Any, Any]:
         trainer = self.hf_trainer
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
             return trainer._remove_unused_columns(dataset, description=description), trainer.data_collator
         return dataset, trainer._get_collator_with_removed_columns(trainer.data_collator, description=description)
 
-    def remove_unused_columns(self, dataset: Any, description: str | None) -> Any:
+    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> Any:
         """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
 
         Raises:
@@ -163,7 +164,7 @@ class TrainerDataModule(pl.LightningDataModule):
         self.announce_ignored(ignored, description)
         return dataset.remove_columns(ignored)
 
-    def removing_collator(self, collator: Any, description: str | None) -> RemoveColumnsCollator:
+    def removing_collator(self, collator: "DataCollator", description: str | None) -> RemoveColumnsCollator:
         """Return ``collator`` behind a filter that drops columns the model does not take."""
         return RemoveColumnsCollator(
             data_collator=collator,

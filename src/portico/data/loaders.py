@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
@@ -23,6 +23,9 @@ from portico.data.sharding import (
 from portico.errors import InputError
 from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
+
+if TYPE_CHECKING:
+    from portico.annotations import Batch, Examples, Loader
 
 _CARRIED_OPTIONS = (
     "num_workers",
@@ -66,7 +69,7 @@ class DataLoaderConfig:
     seeded_order: bool = True
     non_blocking: bool = False
 
-    def reads_in_one_process(self, dataset: Any) -> bool:
+    def reads_in_one_process(self, dataset: "Examples") -> bool:
         """Return whether only the first process reads ``dataset``."""
         if self.dispatch_batches is None:
             return isinstance(dataset, IterableDataset)
@@ -93,7 +96,7 @@ class DataLoaderShard(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: "Examples",
         *,
         config: DataLoaderConfig,
         num_batches_to_skip: int = 0,
@@ -153,7 +156,7 @@ class DataLoaderShard(DataLoader[Any]):
         """Yield the batches to fetch ahead."""
         return batches
 
-    def _prepared(self, batch: Any, is_last: bool) -> Any:
+    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
         """Return this process's part of a fetched batch, on its device."""
         if self.config.device is None:
             return batch
@@ -165,7 +168,7 @@ class DataLoaderShard(DataLoader[Any]):
         return len(self.dataset) % self.total_batch_size
 
 
-def skip_first_batches(loader: Any, num_batches: int) -> Any:
+def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
     """Return a loader that starts after ``num_batches``: by index where there are indices, else by fetching them."""
     if not isinstance(loader, DataLoader):
         return _SkippedIterable(loader, num_batches)
@@ -286,7 +289,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         if collected and self.keeps_remainder:
             yield _concatenated(collected)
 
-    def _prepared(self, batch: Any, is_last: bool) -> Any:
+    def _prepared(self, batch: "Batch", is_last: bool) -> Any:
         config, count = self.config, self.config.num_processes
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
@@ -337,7 +340,7 @@ def _concatenated_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
         ) from error
 
 
-def prepare_data_loader(loader: Any, config: DataLoaderConfig) -> Any:
+def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> Any:
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
     Args:

@@ -129,7 +129,7 @@ def eval_sampler(
 
 
 def _length_grouped(
-    dataset: Any,
+    dataset: "Examples",
     batch_size: int,
     args: "TrainingArguments",
     processing_class: "ProcessingClass | None",
@@ -145,7 +145,7 @@ def _length_grouped(
 
 
 def _batch_rebalanced(
-    dataset: Any, args: "TrainingArguments", processing_class: "ProcessingClass | None"
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
@@ -166,7 +166,7 @@ def _batch_rebalanced(
     )
 
 
-def _known_lengths(dataset: Any, args: "TrainingArguments") -> list[int] | None:
+def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] | None:
     column = args.length_column_name
     if column not in (getattr(dataset, "column_names", None) or ()):
         return None

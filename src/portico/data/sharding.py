@@ -3,12 +3,15 @@
 import math
 from collections.abc import Iterator
 from itertools import chain, cycle, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from portico.errors import InputError
+
+if TYPE_CHECKING:
+    from portico.annotations import Examples
 
 
 class BatchSamplerShard(BatchSampler):
@@ -120,7 +123,7 @@ class IterableDatasetShard(IterableDataset[Any]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: "Examples",
         *,
         batch_size: int = 1,
         drop_last: bool = False,

@@ -23,13 +23,16 @@ from portico.tree import map_tensors, pad_to_longest
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
+    from portico.annotations import Loader, Nested
+    from portico.arguments import TrainingArguments
+
 
 _SHARING = {"split_batches": False, "dispatch_batches": None, "even_batches": True, "use_seedable_sampler": True}
 _FIELDS = {**_SHARING, "non_blocking": False, "gradient_accumulation_kwargs": None, "use_configured_state": False}
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
 
-def accelerator_settings(args: Any) -> dict[str, Any]:
+def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
     """Return every field of ``accelerator_config``, with the defaults of those that were left out.
 
     Args:
@@ -53,14 +56,14 @@ def accelerator_settings(args: Any) -> dict[str, Any]:
     return {**_FIELDS, **given}
 
 
-def dataloader_config(args: Any) -> dict[str, Any]:
+def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
     """Return the options of ``DataLoaderConfig`` that ``accelerator_config`` sets."""
     settings = accelerator_settings(args)
     options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
     return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
 
 
-def syncs_each_batch(args: Any) -> bool:
+def syncs_each_batch(args: "TrainingArguments") -> bool:
     """Return whether gradients are averaged after each batch of an accumulation window."""
     return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
 
@@ -74,7 +77,7 @@ def forget_unused_state(config: Any) -> None:
         config.pop("use_configured_state")
 
 
-def apply_accelerator_settings(args: Any) -> None:
+def apply_accelerator_settings(args: "TrainingArguments") -> None:
     """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run.
 
     Raises:
@@ -93,7 +96,7 @@ def apply_accelerator_settings(args: Any) -> None:
         args.gradient_accumulation_steps = accumulation["num_steps"]
 
 
-def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
+def _check_accumulation(accumulation: Mapping[str, Any], args: "TrainingArguments") -> None:
     unknown = sorted(set(accumulation) - set(_ACCUMULATION))
     if unknown:
         raise InputError(
@@ -103,8 +106,7 @@ def _check_accumulation(accumulation: Mapping[str, Any], args: Any) -> None:
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` set how many batches a step accumulates; set one of "
-            "them."
+            f"{accumulation['num_steps']}` in `accelerator_config` both set the accumulation; set one of them."
         )
 
 
@@ -213,18 +215,18 @@ class Accelerator:
 
     # Results of several processes
 
-    def from_first_process(self, data: Any) -> Any:
+    def from_first_process(self, data: "Nested") -> Any:
         """Return the first process's ``data``, any object that pickles, on every process."""
         return data if self.num_processes == 1 else self._connected().broadcast(data)
 
-    def gather(self, tensor: Any) -> Any:
+    def gather(self, tensor: "Nested") -> Any:
         """Concatenate a (nested) tensor of every process along dimension 0."""
         if self.num_processes == 1:
             return tensor
         strategy = self._connected()
         return map_tensors(lambda item: all_gather(strategy, torch.atleast_1d(item)).flatten(0, 1), tensor)
 
-    def gather_object(self, data: Any) -> Any:
+    def gather_object(self, data: "Nested") -> Any:
         """Concatenate the lists of every process; on one process, return ``data`` unchanged."""
         if self.num_processes == 1:
             return data
@@ -250,7 +252,7 @@ class Accelerator:
         # A scalar belongs to no example.
         return map_tensors(lambda tensor: tensor[: loader.remainder] if tensor.dim() else tensor, gathered)
 
-    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+    def pad_across_processes(self, tensor: "Nested", dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
         if self.num_processes == 1:
             return tensor
@@ -258,7 +260,7 @@ class Accelerator:
         options: dict[str, Any] = {"dim": dim, "pad_index": pad_index, "pad_first": pad_first}
         return pad_to_longest(lambda length: all_gather(strategy, length), tensor, **options)
 
-    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+    def reduce(self, tensor: "Nested", reduction: str = "sum", scale: float = 1.0) -> Any:
         """Reduce a (nested) tensor over all processes; ``scale`` has no effect: accelerate uses it on TPUs only.
 
         Args:
@@ -272,7 +274,7 @@ class Accelerator:
         return map_tensors(lambda item: strategy.reduce(item.clone(), reduce_op=reduction), tensor)
 
     @contextmanager
-    def iterating(self, loader: Any) -> Iterator[None]:
+    def iterating(self, loader: DataLoaderShard) -> Iterator[None]:
         """While ``loader`` is iterated, let :meth:`gather_for_metrics` read the size of its last batch."""
         self._loaders.append(loader)
         try:
@@ -427,7 +429,7 @@ class Accelerator:
                 loader.announce = self.iterating
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+    def skip_first_batches(self, dataloader: "Loader", num_batches: int = 0) -> Any:
         """Return a loader that starts after ``num_batches``."""
         return skip_first_batches(dataloader, num_batches)
 
@@ -457,7 +459,7 @@ class Accelerator:
         )
 
 
-def _all_tensors(data: Any) -> bool:
+def _all_tensors(data: "Nested") -> bool:
     if isinstance(data, Mapping):
         return all(_all_tensors(value) for value in data.values())
     if isinstance(data, list | tuple):

@@ -2,7 +2,7 @@
 
 import os
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -15,8 +15,11 @@ from portico.errors import InputError
 from portico.hf_compat import is_in_notebook
 from portico.lightning_compat import quiet_lightning
 
+if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
 
-def lightning_placement(args: Any) -> dict[str, Any]:
+
+def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
     Args:
@@ -33,7 +36,7 @@ def lightning_placement(args: Any) -> dict[str, Any]:
     }
 
 
-def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
+def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> dict[str, Any]:
     """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
     Args:
@@ -47,7 +50,7 @@ def run_placement(args: Any, model: nn.Module | None = None) -> dict[str, Any]:
     return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
 
 
-def _chosen_strategy(placement: dict[str, Any], args: Any, model: nn.Module | None) -> Any:
+def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model: nn.Module | None) -> Any:
     strategy = placement["strategy"]
     if isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
@@ -70,7 +73,7 @@ def _drives_several(placement: dict[str, Any]) -> bool:
     return placement["num_nodes"] > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
 
 
-def resolve_strategy(args: Any) -> Strategy:
+def resolve_strategy(args: "TrainingArguments") -> Strategy:
     """Return the strategy that a run with ``args`` uses, before any run exists.
 
     Raises:
@@ -94,7 +97,7 @@ def resolve_strategy(args: Any) -> Strategy:
         ) from error
 
 
-def _precision(args: Any) -> str:
+def _precision(args: "TrainingArguments") -> str:
     if args.bf16:
         return "bf16-mixed"
     if args.fp16 and (args.use_cpu or not torch.accelerator.is_available()):

@@ -15,6 +15,8 @@ from portico.tree import map_tensors
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
 
+    from portico.arguments import TrainingArguments
+
 
 _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 _CASTS = "_casts_to_mixed_precision"
@@ -69,7 +71,7 @@ def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def full_evaluation_dtype(args: Any) -> torch.dtype | None:
+def full_evaluation_dtype(args: "TrainingArguments") -> torch.dtype | None:
     """Return the precision of evaluations under ``bf16_full_eval`` or ``fp16_full_eval``, ``None`` without them."""
     if args.fp16_full_eval:
         return torch.float16

@@ -15,6 +15,8 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from portico.lightning_compat import forks_workers, launches_workers, quiet_lightning, relaunches_script
 
 if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy
+
     from portico.trainer import Trainer
 
 
@@ -23,7 +25,7 @@ _children: list[subprocess.Popen[bytes]] = []
 _kills_children_on_error = False
 
 
-def connect(strategy: Any) -> None:
+def connect(strategy: "Strategy") -> None:
     """Initialise the process group of ``strategy`` once; start the processes first where the strategy does so.
 
     ``"ddp"`` runs the script again for each process, at the first collective operation; ``torchrun`` and clusters have
@@ -33,24 +35,28 @@ def connect(strategy: Any) -> None:
         return
     with quiet_lightning():
         if relaunches_script(strategy):
-            strategy.launcher.launch(strategy.setup_environment)
-            _children.extend(strategy.launcher.procs)
+            launcher: Any = strategy.launcher
+            launcher.launch(strategy.setup_environment)
+            _children.extend(launcher.procs)
         else:
             strategy.setup_environment()
 
 
-def connect_early(strategy: Any) -> None:
+def connect_early(strategy: "Strategy") -> None:
     """Initialise the process group in a trainer's constructor, if all processes run already."""
     if not isinstance(getattr(strategy, "cluster_environment", None), LightningEnvironment | None):
         connect(strategy)
 
 
-def all_gather(strategy: Any, tensor: torch.Tensor) -> torch.Tensor:
+def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
     """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         stacked: torch.Tensor = strategy.all_gather(tensor)
         return stacked
-    parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(strategy.world_size)]
+    parts = [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for _ in range(torch.distributed.get_world_size())
+    ]
     torch.distributed.all_gather(parts, tensor.detach().contiguous())
     return torch.stack(parts)
 
@@ -88,7 +94,7 @@ def kill_children() -> None:
 
 
 @contextmanager
-def first_process_first(strategy: Any, *, is_first: bool) -> Iterator[None]:
+def first_process_first(strategy: "Strategy", *, is_first: bool) -> Iterator[None]:
     """Run the block on one process before the others, if they are connected.
 
     Otherwise the processes run one after another anyway: the first starts the others when it first needs them.
@@ -132,8 +138,8 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
     return run  # type: ignore[return-value]
 
 
-def _run_in_workers(trainer: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    strategy = trainer.lightning_trainer.strategy
+def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    strategy: Any = trainer.lightning_trainer.strategy
     call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
         # As bytes: the launcher would share the memory of tensors it pickles, and all workers would train one copy.
@@ -151,7 +157,7 @@ def _run_in_workers(trainer: Any, run: Callable[..., Any], args: Any, kwargs: An
     trainer.__dict__.update(attributes)
     if weights is None:
         # A hyperparameter search released the model of its last trial.
-        trainer.model = trainer.model_wrapped = None
+        trainer.model = trainer.model_wrapped = None  # type: ignore[assignment]
     else:
         trainer.model.load_state_dict(weights)
     return result

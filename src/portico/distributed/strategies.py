@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -23,6 +23,9 @@ from typing_extensions import override
 from portico.distributed.accelerator import syncs_each_batch
 from portico.errors import InputError
 from portico.lightning_compat import wrap_in_ddp
+
+if TYPE_CHECKING:
+    from portico.arguments import TrainingArguments
 
 _START_METHODS = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
 _UNUSED = "_find_unused_parameters_"
@@ -89,7 +92,7 @@ class ModelDDPStrategy(DDPStrategy):
         super().teardown()
 
 
-def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelDDPStrategy | None:
+def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None = None) -> ModelDDPStrategy | None:
     """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
 
     Args:
@@ -115,7 +118,7 @@ def ddp_strategy(name: str, args: Any, model: nn.Module | None = None) -> ModelD
     )
 
 
-def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
+def refuse_ddp_arguments(strategy: Strategy, args: "TrainingArguments") -> None:
     """Refuse ``ddp_*`` arguments next to a strategy object, which has its own options.
 
     Raises:
@@ -131,7 +134,7 @@ def refuse_ddp_arguments(strategy: Strategy, args: Any) -> None:
         )
 
 
-def _recomputes_activations(args: Any, model: nn.Module | None) -> bool:
+def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) -> bool:
     # `find_unused_parameters` breaks activation checkpointing (transformers 5.23 switches it off for the same reason);
     # only its models know whether they use it.
     if model is not None and not isinstance(model, PreTrainedModel):
@@ -250,7 +253,7 @@ def _is_on(value: Any) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on", "y", "t")
 
 
-def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | None:
+def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
     """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
 
     Args:
@@ -276,12 +279,12 @@ def sharded_strategy(args: Any, model: nn.Module | None = None) -> Strategy | No
     return maker(args, model)
 
 
-def is_sharded(strategy: Any) -> bool:
+def is_sharded(strategy: "Strategy") -> bool:
     """Return whether ``strategy`` shards the weights over the processes."""
     return isinstance(strategy, DeepSpeedStrategy | FSDPStrategy)
 
 
-def refuse_sharded_weights(strategy: Any) -> None:
+def refuse_sharded_weights(strategy: "Strategy") -> None:
     """Refuse to write Hugging Face's files from sharded weights.
 
     Raises:
@@ -295,7 +298,7 @@ def refuse_sharded_weights(strategy: Any) -> None:
         )
 
 
-def refuse_own_backward(strategy: Any) -> None:
+def refuse_own_backward(strategy: "Strategy") -> None:
     """Refuse a training step that runs backward itself under a strategy that wraps the whole LightningModule.
 
     Raises:
@@ -309,7 +312,7 @@ def refuse_own_backward(strategy: Any) -> None:
         )
 
 
-def _check_place(name: str, args: Any) -> None:
+def _check_place(name: str, args: "TrainingArguments") -> None:
     accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
     if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
         raise InputError(
@@ -319,7 +322,7 @@ def _check_place(name: str, args: Any) -> None:
         )
 
 
-def _fsdp(args: Any, model: nn.Module | None) -> Strategy:
+def _fsdp(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
     return FSDPStrategy(
         process_group_backend=args.ddp_backend,
         timeout=timedelta(seconds=args.ddp_timeout),
@@ -327,7 +330,7 @@ def _fsdp(args: Any, model: nn.Module | None) -> Strategy:
     )
 
 
-def _deepspeed(args: Any, model: nn.Module | None) -> Strategy:
+def _deepspeed(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
     if find_spec("deepspeed") is None:
         raise InputError(
             "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
@@ -336,13 +339,13 @@ def _deepspeed(args: Any, model: nn.Module | None) -> Strategy:
     return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
 
 
-def deepspeed_config(args: Any) -> dict[str, Any]:
+def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
     """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
 
     Raises:
         InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
     """
-    given = args.deepspeed
+    given: Any = args.deepspeed
     config = dict(given) if isinstance(given, Mapping) else json.loads(Path(given).read_text(encoding="utf-8"))
     for section in ("optimizer", "scheduler"):
         if section in config:

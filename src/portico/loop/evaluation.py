@@ -23,6 +23,7 @@ from portico.loop.outputs import OutputBuffer, OutputList
 from portico.loop.run import log_evaluation_start
 
 if TYPE_CHECKING:
+    from portico.annotations import Batch, Loader, Nested
     from portico.trainer import Trainer
 
 
@@ -44,7 +45,7 @@ class EvaluationSession:
     def __init__(
         self,
         trainer: "Trainer",
-        loader: Any,
+        loader: "Loader",
         *,
         description: str,
         prediction_loss_only: bool | None = None,
@@ -78,7 +79,7 @@ class EvaluationSession:
             trainer.optimizer.eval()
         trainer.callback_handler.eval_dataloader = self.loader
 
-    def step(self, inputs: Any, batch_idx: int) -> None:
+    def step(self, inputs: "Batch", batch_idx: int) -> None:
         """Predict one batch and keep its outputs."""
         trainer = self.trainer
         size = find_batch_size(inputs)
@@ -91,7 +92,9 @@ class EvaluationSession:
         self.keep(loss, logits, labels, inputs)
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
 
-    def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+    def keep(
+        self, loss: torch.Tensor | None, logits: "Nested | None", labels: "Nested | None", inputs: "Batch"
+    ) -> None:
         """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
         losses = self.keep_loss(loss)
         main_input = self._gather_main_input(inputs) if "inputs" in self.trainer.args.include_for_metrics else None
@@ -124,7 +127,9 @@ class EvaluationSession:
         )
         return self.output
 
-    def compute_metrics(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> Mapping[str, Any]:
+    def compute_metrics(
+        self, logits: "Nested | None", labels: "Nested | None", losses: "Nested | None", inputs: "Batch"
+    ) -> Mapping[str, Any]:
         """Return the user's metrics of the collected arrays; none without logits and labels."""
         trainer = self.trainer
         if self.stream is not None:
@@ -151,12 +156,12 @@ class EvaluationSession:
             known = self.trainer.num_examples(loader)
         return known or self.num_observed_examples
 
-    def _gather_main_input(self, inputs: Any) -> Any:
+    def _gather_main_input(self, inputs: "Batch") -> Any:
         trainer = self.trainer
         main_input = trainer._prepare_input(inputs[getattr(trainer.model, "main_input_name", "input_ids")])
         return trainer.gather_function(trainer.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
 
-    def _gather_outcome(self, logits: Any, labels: Any) -> tuple[Any, Any]:
+    def _gather_outcome(self, logits: "Nested | None", labels: "Nested | None") -> tuple[Any, Any]:
         trainer, accelerator = self.trainer, self.trainer.accelerator
         if labels is not None:
             labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
@@ -177,7 +182,7 @@ class EvaluationSession:
         num_rows = len(dataset) if has_length(dataset) else None
         return OutputBuffer(move_every=args.eval_accumulation_steps, num_rows=num_rows)
 
-    def _prediction(self, logits: Any, labels: Any, losses: Any, inputs: Any) -> EvalPrediction:
+    def _prediction(self, logits: "Nested", labels: "Nested", losses: "Nested", inputs: "Nested") -> EvalPrediction:
         wanted = self.trainer.args.include_for_metrics
         return EvalPrediction(
             predictions=logits,
@@ -186,7 +191,7 @@ class EvaluationSession:
             inputs=inputs if "inputs" in wanted else None,
         )
 
-    def _mean_loss(self, losses: Any) -> float:
+    def _mean_loss(self, losses: "Nested") -> float:
         values = np.concatenate(losses) if isinstance(losses, list) else losses
         finite = np.isfinite(values)
         if self.trainer.args.logging_nan_inf_filter and finite.any():

@@ -4,7 +4,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ from transformers import EvalPrediction
 
 from portico.errors import InputError, InputTypeError
 from portico.tree import map_tensors
+
+if TYPE_CHECKING:
+    from portico.annotations import ComputeMetrics, Nested
+    from portico.arguments import TrainingArguments
 
 
 class BatchMetrics(ABC):
@@ -92,7 +96,7 @@ class TorchMetrics(BatchMetrics):
         return {name: _plain(result) for name, result in results.items()}
 
 
-def is_torch_metrics(compute_metrics: Any) -> bool:
+def is_torch_metrics(compute_metrics: "ComputeMetrics | None") -> bool:
     """Return whether ``compute_metrics`` is a metric of torchmetrics, a collection, or a dict of them."""
     return isinstance(compute_metrics, Metric | MetricCollection | dict)
 
@@ -115,7 +119,7 @@ def _is_not_distributed() -> bool:
     return False
 
 
-def _plain(result: Any) -> Any:
+def _plain(result: object) -> Any:
     """Convert tensors and arrays to values that a log and a JSON file can hold."""
     if isinstance(result, torch.Tensor):
         return result.item() if result.numel() == 1 else result.tolist()
@@ -128,12 +132,12 @@ def _plain(result: Any) -> Any:
     return result
 
 
-def _described(data: Any) -> str:
+def _described(data: "Nested") -> str:
     described = map_tensors(lambda tensor: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}", data)
     return str(described)
 
 
-def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> BatchMetrics | None:
+def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool) -> BatchMetrics | None:
     """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
     Args:
@@ -143,10 +147,11 @@ def batch_metrics(compute_metrics: Any, *, batched: bool, nested: bool) -> Batch
     """
     if is_torch_metrics(compute_metrics):
         return TorchMetrics(compute_metrics, own=nested)
-    return BatchedComputeMetrics(compute_metrics) if batched and compute_metrics is not None else None
+    function: Any = compute_metrics
+    return BatchedComputeMetrics(function) if batched and function is not None else None
 
 
-def check_metrics(compute_metrics: Any, args: Any) -> None:
+def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
     """Refuse metrics that cannot be called, or that contradict the training arguments.
 
     Raises:
@@ -163,7 +168,7 @@ def check_metrics(compute_metrics: Any, args: Any) -> None:
         _check_function_of_batches(compute_metrics)
 
 
-def _check_function_of_batches(compute_metrics: Any) -> None:
+def _check_function_of_batches(compute_metrics: Callable[..., Any]) -> None:
     if "compute_result" not in inspect.signature(compute_metrics).parameters:
         raise InputError(
             "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
@@ -172,7 +177,7 @@ def _check_function_of_batches(compute_metrics: Any) -> None:
         )
 
 
-def _check_torch_metrics(compute_metrics: Any, args: Any) -> None:
+def _check_torch_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
     entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
     others = sorted({type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)})
     if others or not entries:

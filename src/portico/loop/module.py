@@ -12,6 +12,7 @@ from portico.lightning_compat import FastHookName, NoBatchTransfer, publish_metr
 from portico.optim import scheduler_config, updates_in_backward
 
 if TYPE_CHECKING:
+    from portico.annotations import Batch
     from portico.loop.evaluation import EvaluationSession
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
@@ -62,7 +63,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
         self._training_run.restore()
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
         """Return the loss that Lightning differentiates, or the final loss if an override has done so."""
         run = self._training_run
         with without_autocast(self.trainer.strategy):
@@ -111,7 +112,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         self.trainer.strategy.optimizer_step(steppable, optimizer_closure, self)
         run.after_optimizer_step()
 
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+    def lr_scheduler_step(self, scheduler: Any, metric: object) -> None:
         """Step the schedule, unless the optimizer step was skipped or the window is open."""
         if self.hf_trainer.accelerator.sync_gradients and not self.hf_trainer.accelerator.optimizer_step_was_skipped:
             scheduler.step()
@@ -130,13 +131,13 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
 
     # Evaluation
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: "Batch", batch_idx: int) -> None:
         """Run one batch of an evaluation."""
         assert self.evaluation is not None
         with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
+    def test_step(self, batch: "Batch", batch_idx: int) -> None:
         """Run one batch of a prediction."""
         self.validation_step(batch, batch_idx)
 

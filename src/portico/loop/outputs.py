@@ -7,7 +7,7 @@ because glibc keeps the freed blocks; this buffer measured 1.05 times.
 import math
 import mmap
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ import torch
 
 from portico.errors import InputError, InputRuntimeError
 from portico.tree import map_tensors, named_tensors
+
+if TYPE_CHECKING:
+    from portico.annotations import Nested
 
 # On other systems a map cannot grow, and is copied instead.
 _GROWS_IN_PLACE = sys.platform == "linux"
@@ -215,7 +218,7 @@ class OutputBuffer:
         self._columns: dict[str, GrowingArray] = {}
         self._form: Any = None
 
-    def add(self, tensors: Any) -> None:
+    def add(self, tensors: "Nested | None") -> None:
         """Keep the outputs of one batch.
 
         Raises:
@@ -264,7 +267,7 @@ class OutputList:
         self._batches: list[Any] = []
         self._num_moved = 0
 
-    def add(self, tensors: Any) -> None:
+    def add(self, tensors: "Nested | None") -> None:
         """Keep the outputs of one batch."""
         self._batches.append(map_tensors(_without_surroundings, tensors))
         if self.move_every is not None and len(self._batches) - self._num_moved >= self.move_every:
@@ -282,7 +285,7 @@ class OutputList:
         self._num_moved = len(self._batches)
 
 
-def to_arrays(data: Any) -> Any:
+def to_arrays(data: "Nested") -> Any:
     """Turn nested tensors into nested arrays; bfloat16, which numpy lacks, becomes float32."""
     return map_tensors(_to_array, data)
 

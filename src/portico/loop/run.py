@@ -126,7 +126,7 @@ class EventBridge(Callback):
         self.run.begin_batch(batch_idx)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: object, batch: Any, batch_idx: int
     ) -> None:
         """End a step at the last batch of its window, then stop if either library wants to."""
         self.run.end_batch(batch_idx)
@@ -441,7 +441,7 @@ def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str,
 
 
 def build_lightning_trainer(
-    args: Any,
+    args: "TrainingArguments",
     *,
     plan: RunPlan | None = None,
     model: nn.Module | None = None,

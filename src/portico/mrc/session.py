@@ -97,7 +97,8 @@ class AnswerSession(EvaluationSession):
         if self.trainer.compute_metrics is None or not has_references:
             return {}
         if self._answer_metrics is None:
-            return self.trainer.compute_metrics(answered)
+            function: Any = self.trainer.compute_metrics
+            return function(answered)
         self._answer_metrics.update(_as_scored(answered))
         return self._answer_metrics.compute()
 

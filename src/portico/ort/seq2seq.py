@@ -31,6 +31,7 @@ class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
     model would have in torch.
     """
 
+    args: ORTSeq2SeqTrainingArguments
     arguments_class = ORTSeq2SeqTrainingArguments
 
     @override

@@ -1,23 +1,37 @@
-"""Training arguments with the settings of generation."""
+"""``Seq2SeqTrainer``: evaluation by generated tokens."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
-from transformers import GenerationConfig, TrainerCallback
+from transformers import GenerationConfig
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.hf_compat import PredictionOutput
 from portico.trainer import Trainer
+
+if TYPE_CHECKING:
+    from portico.annotations import (
+        Batch,
+        Callbacks,
+        ComputeLoss,
+        ComputeMetrics,
+        DataCollator,
+        EvalExamples,
+        Examples,
+        Optimizers,
+        ProcessingClass,
+        Trial,
+    )
 
 
 @dataclass
@@ -30,7 +44,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
 
 
 def shards_weights(strategy: Strategy) -> bool:
-    """Return whether each process holds a part of the weights only, so that all must run forward passes together."""
+    """Return whether each process holds only a part of the weights, so that all must run forward passes together."""
     if isinstance(strategy, DeepSpeedStrategy):
         return bool(strategy.zero_stage_3)
     return isinstance(strategy, FSDPStrategy | ModelParallelStrategy)
@@ -44,14 +58,14 @@ def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
 
 
 def load_generation_config(source: str | Path | GenerationConfig) -> GenerationConfig:
-    """Return the generation configuration that training arguments name, checked as strictly as saving checks it.
+    """Return the generation configuration that training arguments name, validated as strictly as when it is saved.
 
     Args:
         source: A configuration, of which a copy is returned; a file; a folder; or a name on the hub.
 
     Raises:
         InputError: If ``source`` is something else, or the settings contradict each other.
-        OSError: If there is no configuration at the place.
+        OSError: If no configuration is found there.
     """
     if isinstance(source, GenerationConfig):
         config = deepcopy(source)
@@ -73,8 +87,8 @@ def load_generation_config(source: str | Path | GenerationConfig) -> GenerationC
     return config
 
 
-def generation_options(given: Mapping[str, Any], args: Any) -> dict[str, Any]:
-    """Return the keywords of ``generate`` for one evaluation: what the caller gave, then the training arguments.
+def generation_options(given: Mapping[str, Any], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
+    """Return the keywords of ``generate`` for one evaluation: the caller's, then those of the training arguments.
 
     Args:
         given: Keywords of ``evaluate`` or ``predict``.
@@ -90,7 +104,7 @@ def generation_options(given: Mapping[str, Any], args: Any) -> dict[str, Any]:
 
 
 def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of ``generate``: without a decoder input made of the labels, which it would only continue."""
+    """Return the inputs of ``generate``, without a decoder input made from labels, which it would only continue."""
     shapes = [getattr(inputs.get(name), "shape", None) for name in ("labels", "decoder_input_ids")]
     from_labels = None not in shapes and shapes[0] == shapes[1]
     left_out = ("decoder_input_ids", "decoder_attention_mask") if from_labels else ()
@@ -98,13 +112,13 @@ def generation_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settled_config(model: Any) -> GenerationConfig:
-    """Return the generation configuration of ``model``, in which every setting that was open has its default.
+    """Return the generation configuration of ``model``, with defaults filled in.
 
-    It is changed in place, so that the model is saved with what it generated with.
+    It is changed in place, so that the model is saved with the settings it generated with.
     """
     config: GenerationConfig = model.generation_config
     if config._from_model_config:
-        # Otherwise `generate` would make it again from the model's configuration, at every batch.
+        # Otherwise `generate` would derive it from the model's configuration again, at every batch.
         config._from_model_config = False
     config.update(**config._get_default_generation_params(), defaults_only=True)
     return config
@@ -121,18 +135,19 @@ def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
     return length
 
 
-def padding_token(processing_class: Any, model: Any) -> int:
-    """Return the token that fills up generated sequences and labels.
+def padding_token(processing_class: "ProcessingClass | None", model: Any) -> int:
+    """Return the token that pads generated sequences and labels.
 
     Args:
-        processing_class: Asked first, if it knows padding; its end token stands in for a padding token it lacks.
-        model: Its configuration is asked otherwise.
+        processing_class: Used first, if it has a padding token; its end token is the fallback.
+        model: Otherwise the token of its configuration is used.
 
     Raises:
         InputError: If neither has one.
     """
-    if hasattr(processing_class, "pad_token_id"):
-        own, end = processing_class.pad_token_id, processing_class.eos_token_id
+    tokenizer: Any = processing_class
+    if hasattr(tokenizer, "pad_token_id"):
+        own, end = tokenizer.pad_token_id, tokenizer.eos_token_id
         token = own if own is not None else end
         missing = "`processing_class` has neither a padding token nor an end token; set its `pad_token`"
     else:
@@ -144,14 +159,14 @@ def padding_token(processing_class: Any, model: Any) -> int:
 
 
 def pad_tokens(tokens: torch.Tensor, length: int, token: int) -> torch.Tensor:
-    """Return ``tokens`` (``[examples, shorter]``) filled up on the right to ``[examples, length]``."""
+    """Return ``tokens`` (``[examples, shorter]``) padded on the right to ``[examples, length]``."""
     padded = tokens.new_full((tokens.shape[0], length), token)
     padded[:, : tokens.shape[-1]] = tokens
     return padded
 
 
-def check_seq2seq_arguments(args: Any) -> None:
-    """Refuse training arguments that know nothing of generation.
+def check_seq2seq_arguments(args: transformers.TrainingArguments) -> None:
+    """Refuse training arguments without settings of generation.
 
     Raises:
         InputError: If ``args`` are plain training arguments.
@@ -163,7 +178,7 @@ def check_seq2seq_arguments(args: Any) -> None:
         )
 
 
-def check_seq2seq_parts(trainer: Any, *, generates: bool) -> None:
+def check_seq2seq_parts(trainer: "Seq2SeqTrainer", *, generates: bool) -> None:
     """Refuse a model that cannot generate, and generated tokens that cannot be padded.
 
     Args:
@@ -183,79 +198,7 @@ def check_seq2seq_parts(trainer: Any, *, generates: bool) -> None:
     padding_token(trainer.processing_class, trainer.model)
 
 
-class GeneratingMethods(Trainer):
-    """How :class:`~portico.seq2seq.trainer.Seq2SeqTrainer` predicts a batch."""
-
-    # Keywords of ``generate`` of the evaluation that is running.
-    _gen_kwargs: dict[str, Any]
-
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
-    ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Run one batch forward without training on it, and generate from it if the arguments say so.
-
-        Args:
-            model: The model to evaluate.
-            inputs: Model inputs of the batch.
-            prediction_loss_only: Return the loss alone.
-            ignore_keys: Model outputs to leave out, where nothing is generated.
-            **gen_kwargs: Keywords of ``generate``; by default those of the evaluation that is running.
-
-        Returns:
-            Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),
-            both ``int64 [examples, length]``, padded to the longest that may be generated.
-        """
-        if not self.args.predict_with_generate or prediction_loss_only:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
-        inputs = self._prepare_inputs(inputs)
-        tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
-        config = settled_config(self.model)
-        tokens = self._padded(tokens, config)
-        has_labels = inputs.get("labels") is not None
-        loss = self._generation_loss(model, inputs) if has_labels else None
-        if self.args.prediction_loss_only:
-            return loss, None, None
-        labels = self._padded(inputs["labels"], config) if has_labels else None
-        return loss, tokens, labels
-
-    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
-        options = {
-            name: value
-            for name, value in gen_kwargs.items()
-            if value is not None or name not in ("num_beams", "max_length")
-        }
-        strategy = self.lightning_trainer.strategy
-        # A process that is done early must go on where a forward pass gathers the weights of all processes.
-        options.setdefault("synced_gpus", shards_weights(strategy))
-        with whole_weights(strategy), self.accelerator.autocast():
-            tokens: torch.Tensor = self.model.generate(**generation_inputs(inputs), **options)
-        return tokens
-
-    def _generation_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        with torch.no_grad(), self.accelerator.autocast():
-            with self.compute_loss_context_manager():
-                outputs = model(**inputs)
-            if self.label_smoother is not None:
-                loss = self.label_smoother(outputs, inputs["labels"])
-            else:
-                loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-        mean: torch.Tensor = loss.detach().mean()
-        return mean
-
-    def _padded(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
-        length = padded_length(tokens, config)
-        return self._pad_tensors_to_max_len(tokens, length) if length > tokens.shape[-1] else tokens
-
-    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        return pad_tokens(tensor, max_length, padding_token(self.processing_class, self.model))
-
-
-class Seq2SeqTrainer(GeneratingMethods):
+class Seq2SeqTrainer(Trainer):
     """The Hugging Face ``Seq2SeqTrainer``, over Lightning.
 
     With ``args.predict_with_generate`` the predictions of an evaluation are generated tokens, ``int64 [examples,
@@ -267,7 +210,7 @@ class Seq2SeqTrainer(GeneratingMethods):
         data_collator: See there.
         train_dataset: See there.
         eval_dataset: See there.
-        processing_class: Its padding token, or else its end token, fills up what is generated.
+        processing_class: Its padding token, or else its end token, pads generated sequences.
         model_init: See there; each model it makes gets ``args.generation_config``.
         compute_loss_func: See there.
         compute_metrics: See there; with ``predict_with_generate`` it gets tokens as predictions.
@@ -277,22 +220,26 @@ class Seq2SeqTrainer(GeneratingMethods):
         **options: The further arguments of :class:`~portico.trainer.Trainer`.
 
     Raises:
-        InputError: If the arguments know nothing of generation, or what they ask for cannot be generated.
+        InputError: If the arguments have no settings of generation, or the model cannot generate.
     """
+
+    args: Seq2SeqTrainingArguments
+    # Keywords of `generate` of the running evaluation.
+    _gen_kwargs: dict[str, Any]
 
     def __init__(
         self,
         model: nn.Module | None = None,
-        args: Any = None,
-        data_collator: Callable[[list[Any]], Any] | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
+        args: Seq2SeqTrainingArguments | None = None,
+        data_collator: "DataCollator | None" = None,
+        train_dataset: "Examples | None" = None,
+        eval_dataset: "EvalExamples | None" = None,
+        processing_class: "ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: Callable[..., Any] | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
-        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
+        compute_loss_func: "ComputeLoss | None" = None,
+        compute_metrics: "ComputeMetrics | None" = None,
+        callbacks: "Callbacks | None" = None,
+        optimizers: "Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
@@ -314,27 +261,27 @@ class Seq2SeqTrainer(GeneratingMethods):
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
             **options,
         )
-        self._give_generation_config(self.model)
+        self._set_generation_config(self.model)
         check_seq2seq_parts(self, generates=type(self).prediction_step is Seq2SeqTrainer.prediction_step)
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
-        """Return what ``args.generation_config`` names (see the function of that name in ``seq2seq.generation``)."""
+        """Return the generation configuration that ``args.generation_config`` names; see the function of this name."""
         return load_generation_config(gen_config_arg)
 
-    def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Make a new model, which generates as the arguments say."""
+    def call_model_init(self, trial: "Trial" = None) -> nn.Module:
+        """Make a new model, with ``args.generation_config``."""
         model = super().call_model_init(trial)
-        self._give_generation_config(model)
+        self._set_generation_config(model)
         return model
 
-    def _give_generation_config(self, model: Any) -> None:
+    def _set_generation_config(self, model: Any) -> None:
         if self.args.generation_config is not None:
             model.generation_config = self.load_generation_config(self.args.generation_config)
 
     def evaluate(
         self,
-        eval_dataset: Any = None,
+        eval_dataset: "EvalExamples | None" = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
@@ -342,14 +289,14 @@ class Seq2SeqTrainer(GeneratingMethods):
         """Evaluate and return the metrics.
 
         Args:
-            eval_dataset: What to evaluate on instead of the trainer's ``eval_dataset``; also a dict of data sets.
+            eval_dataset: Data set, or dict of them, to evaluate on instead of the trainer's ``eval_dataset``.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name.
             **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if gen_kwargs and isinstance(datasets, dict):
-            # The sets of a dict are evaluated by calls that know nothing of these keywords.
+            # `Trainer.evaluate` would evaluate the sets of a dict without these keywords.
             metrics: dict[str, float] = {}
             for name, dataset in datasets.items():
                 chosen = name if eval_dataset is None else dataset
@@ -360,7 +307,7 @@ class Seq2SeqTrainer(GeneratingMethods):
 
     def predict(
         self,
-        test_dataset: Any,
+        test_dataset: "Examples",
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
@@ -376,7 +323,73 @@ class Seq2SeqTrainer(GeneratingMethods):
         self._begin_generating(gen_kwargs)
         return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: "Batch",
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Run one batch forward without training on it, and generate from it with ``args.predict_with_generate``.
+
+        Args:
+            model: The model to evaluate.
+            inputs: Model inputs of the batch.
+            prediction_loss_only: Return only the loss.
+            ignore_keys: Model outputs to leave out, where nothing is generated.
+            **gen_kwargs: Keywords of ``generate``; by default those of the evaluation that is running.
+
+        Returns:
+            Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),
+            both ``int64 [examples, length]``, padded to the longest that may be generated.
+        """
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        tokens = self._generate(inputs, gen_kwargs or self._gen_kwargs)
+        config = settled_config(self.model)
+        tokens = self._padded(tokens, config)
+        has_labels = inputs.get("labels") is not None
+        loss = self._generation_loss(model, inputs) if has_labels else None
+        if self.args.prediction_loss_only:
+            return loss, None, None
+        labels = self._padded(inputs["labels"], config) if has_labels else None
+        return loss, tokens, labels
+
+    def _generate(self, inputs: "Batch", gen_kwargs: dict[str, Any]) -> torch.Tensor:
+        options = {
+            name: value
+            for name, value in gen_kwargs.items()
+            if value is not None or name not in ("num_beams", "max_length")
+        }
+        strategy = self.lightning_trainer.strategy
+        # With sharded weights a process that is done early must keep running forward passes with the others.
+        options.setdefault("synced_gpus", shards_weights(strategy))
+        with whole_weights(strategy), self.accelerator.autocast():
+            model: Any = self.model
+            tokens: torch.Tensor = model.generate(**generation_inputs(inputs), **options)
+        return tokens
+
+    def _generation_loss(self, model: nn.Module, inputs: "Batch") -> torch.Tensor:
+        with torch.no_grad(), self.accelerator.autocast():
+            with self.compute_loss_context_manager():
+                outputs = model(**inputs)
+            if self.label_smoother is not None:
+                loss = self.label_smoother(outputs, inputs["labels"])
+            else:
+                loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+        mean: torch.Tensor = loss.detach().mean()
+        return mean
+
+    def _padded(self, tokens: torch.Tensor, config: GenerationConfig) -> torch.Tensor:
+        length = padded_length(tokens, config)
+        return self._pad_tensors_to_max_len(tokens, length) if length > tokens.shape[-1] else tokens
+
+    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
+        return pad_tokens(tensor, max_length, padding_token(self.processing_class, self.model))
+
     def _begin_generating(self, gen_kwargs: dict[str, Any]) -> None:
         self._gen_kwargs = generation_options(gen_kwargs, self.args)
-        # Hugging Face keeps what fills up the last batch here, and the mean loss is weighted accordingly.
+        # transformers keeps the examples that pad the last batch here, and the mean loss is weighted accordingly.
         self.gather_function = self.accelerator.gather
