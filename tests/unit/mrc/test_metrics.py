@@ -118,5 +118,5 @@ def test_squad_1_metrics_are_those_of_torchmetrics():
 
 @pytest.mark.parametrize("version_2_with_negative", [False, True])
 def test_a_question_without_prediction_is_refused(version_2_with_negative):
-    with pytest.raises(InputError, match=r"1 of 2 references have no prediction, 'b' for one"):
+    with pytest.raises(InputError, match=r"1 of 2 references have no prediction, for example 'b'"):
         squad_metrics(PREDICTIONS[:1], REFERENCES[:2], version_2_with_negative)

@@ -113,7 +113,7 @@ def test_a_question_without_prediction_scores_0_and_is_logged(caplog):
     with caplog.at_level(logging.WARNING):
         scores = scores_of(SquadV1(), [{"id": "a", "prediction_text": "x"}], references)
     assert scores == {"exact_match": 50.0, "f1": 50.0}
-    assert "1 of 2 questions have no prediction and score 0, 'b' for one" in caplog.text
+    assert "1 of 2 questions have no prediction and score 0, for example 'b'" in caplog.text
 
 
 def test_a_question_without_gold_answer_is_refused():

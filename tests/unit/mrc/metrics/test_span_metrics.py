@@ -123,7 +123,7 @@ def test_short_answers_are_right_as_a_set():
 @pytest.mark.parametrize(
     ("predictions", "references", "message"),
     [
-        ([], [reference("a", [(0, 5)])], r"1 questions have .* 'a' has a reference and no prediction"),
+        ([], [reference("a", [(0, 5)])], r"1 questions have only .* 'a' has a reference and no prediction"),
         ([prediction("b")], [], r"'b' has a prediction and no reference"),
         ([prediction("a", 5, -1)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to -1; give a start and an"),
         ([prediction("a", 5, 3)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to 3; give a start and an"),
@@ -133,9 +133,13 @@ def test_short_answers_are_right_as_a_set():
             [reference("a", [(0, 5)])],
             r"'a' was answered with 'yes' and with a span",
         ),
-        ([prediction("a", yes_no="maybe")], [reference("a", [(0, 5)])], r"answer 'maybe'; give one of yes, no, none"),
+        (
+            [prediction("a", yes_no="maybe")],
+            [reference("a", [(0, 5)])],
+            r"answer 'maybe'; expected one of yes, no, none",
+        ),
         ([prediction("a", score=float("nan"))], [reference("a", [(0, 5)])], r"'a' has a score that is not a number"),
-        ([prediction("a")], [reference("a", [])], r"without annotators has no `example_id`; give .*'annotations'"),
+        ([prediction("a")], [reference("a", [])], r"without annotators has no `example_id`; .* give .*'annotations'"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(metric, predictions, references, message):

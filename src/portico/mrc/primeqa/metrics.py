@@ -1,7 +1,7 @@
-"""The metrics as PrimeQA calls them: ``add_batch`` as often as one likes, then ``compute``.
+"""The metrics under PrimeQA's names and with its calls: any number of ``add_batch``, then ``compute``.
 
-They give PrimeQA's numbers, with these differences: TyDiF1 scores English where there is no other language, and
-languages it does not know, which PrimeQA scores 0; and nothing is printed (``verbose`` logs).
+They return PrimeQA's numbers, with these differences: TyDiF1 scores English if there is no other language, and also
+scores unknown languages, for both of which PrimeQA returns 0; and nothing is printed (``verbose`` logs).
 """
 
 import logging
@@ -12,12 +12,10 @@ from typing import Any
 from torchmetrics import Metric
 
 from portico.errors import InputError
-from portico.mrc.metrics.annotators import annotators_of
-from portico.mrc.metrics.answer_spans import checked_yes_no
-from portico.mrc.metrics.answer_texts import Mlqa, SquadV1
-from portico.mrc.metrics.nq import NqF1
-from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge
-from portico.mrc.metrics.sentences import sentence_splitter
+from portico.mrc.metrics.natural_questions import NqF1
+from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
+from portico.mrc.metrics.spans import annotators_of, checked_yes_no
+from portico.mrc.metrics.squad import Mlqa, SquadV1
 from portico.mrc.metrics.tydi import TydiF1
 
 logger = logging.getLogger(__name__)
@@ -26,7 +24,7 @@ Scores = dict[str, float]
 
 
 class CollectingMetric(ABC):
-    """Collects predictions and references, and scores them when asked."""
+    """Collects predictions and references, and scores them in `compute`."""
 
     def __init__(self) -> None:
         self._predictions: list[Any] = []
@@ -51,9 +49,9 @@ class CollectingMetric(ABC):
         verbose: bool = False,
         dataset_config_name: str | None = None,
     ) -> Scores | None:
-        """Return the scores of everything added, and forget it.
+        """Return the scores of everything added, and clear it.
 
-        The options are those of all metrics, so that one call serves each; a metric takes what its rules know of.
+        Every metric accepts the options of all, so that one call fits each; it ignores those it does not use.
 
         Args:
             predictions: More predictions.
@@ -61,14 +59,13 @@ class CollectingMetric(ABC):
             passage_non_null_threshold: How many annotators must have given a passage (TyDiF1).
             span_non_null_threshold: How many annotators must have given a minimal answer (TyDiF1).
             verbose: Log the scores of each language (TyDiF1).
-            dataset_config_name: Such as ``"mlqa.zh.en"``, of which the fifth and sixth character from 0 are the
-                language of the answers (MLQA).
+            dataset_config_name: Such as ``"mlqa.zh.en"``, where the first code is the language of the answers (MLQA).
 
         Raises:
             InputError: If only one of predictions and references is given, or the records cannot be scored.
         """
         if (predictions is None) != (references is None):
-            raise InputError("`compute` was given only one of `predictions` and `references`; give both, or neither.")
+            raise InputError("`compute` got only one of `predictions` and `references`; give both or neither.")
         if predictions is not None and references is not None:
             self.add_batch(predictions=predictions, references=references)
         scores = self._scores(
@@ -82,7 +79,7 @@ class CollectingMetric(ABC):
 
     @abstractmethod
     def _scores(self, **options: Any) -> Scores | None:
-        """Return the scores of what was collected."""
+        """Return the scores of everything collected."""
 
     def _scored_by(self, metric: Metric) -> Scores:
         metric.update(self._predictions, self._references)
@@ -104,8 +101,8 @@ class MLQA(CollectingMetric):
         name = options["dataset_config_name"]
         if name is None:
             raise InputError(
-                "MLQA is scored in the language of the answers, but `dataset_config_name` did not come; give it, for "
-                "example `compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
+                "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
+                "`compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
             )
         return self._scored_by(Mlqa(name[5:7], sync_on_compute=False))
 
@@ -113,7 +110,7 @@ class MLQA(CollectingMetric):
 class TyDiF1(CollectingMetric):
     """Mean F1, precision and recall over the languages of TyDi QA; see `TydiF1`.
 
-    ``None`` if nobody annotated one of the questions.
+    ``compute`` returns ``None`` if some question has no annotator.
     """
 
     def _scores(self, **options: Any) -> Scores | None:
@@ -124,7 +121,7 @@ class TyDiF1(CollectingMetric):
             minimal_non_null_threshold=options["span_non_null_threshold"],
             sync_on_compute=False,
         )
-        metric.update([_without_span_beside_yes_no(record) for record in self._predictions], self._references)
+        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
         scores = metric.compute()
         if options["verbose"]:
             for name, score in scores.items():
@@ -133,17 +130,17 @@ class TyDiF1(CollectingMetric):
 
 
 class NQF1(CollectingMetric):
-    """F1, precision and recall of all long and short answers; see `NqF1`. Two annotators make a gold answer."""
+    """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
 
     def _scores(self, **options: Any) -> Scores:
         metric = NqF1(precision_targets=(), sync_on_compute=False)
-        metric.update([_without_span_beside_yes_no(record) for record in self._predictions], self._references)
+        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
         scores = metric.compute()
         return {name: score for name, score in scores.items() if "_best_" not in name}
 
 
 class ROUGE(CollectingMetric):
-    """KILT's ROUGE-L, Google's of whole texts, and the mean number of blanks in an answer; see `Rouge`."""
+    """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
 
     def _scores(self, **options: Any) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
@@ -152,8 +149,8 @@ class ROUGE(CollectingMetric):
         return {name: round(score, 4) for name, score in {**named, "gen_len": scores["gen_len"]}.items()}
 
 
-def _without_span_beside_yes_no(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the prediction; PrimeQA counts one that is yes or no as that, whatever its span."""
+def _yes_no_without_span(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the prediction, without its span if it is yes or no: PrimeQA ignores the span of such a prediction."""
     if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
         return record
     return {**record, "start_position": -1, "end_position": -1}

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics import sentences
+from portico.mrc.metrics.rouge import sentence_splitter
 from portico.mrc.primeqa import MLQA, NQF1, ROUGE, SQUAD, TyDiF1
 
 
@@ -45,9 +45,9 @@ def no_punkt(monkeypatch):
         raise LookupError
 
     monkeypatch.setattr(nltk, "sent_tokenize", missing)
-    sentences.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
     yield
-    sentences.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
 
 
 def test_compute_in_one_call_or_after_batches_and_then_anew():
@@ -78,7 +78,7 @@ def test_mlqa_takes_the_language_from_the_name_of_the_data():
     for name, expected in (("mlqa.de.en", 100.0), ("mlqa.en.de", 0.0)):
         scores = MLQA().compute(predictions=predictions, references=references, dataset_config_name=name)
         assert scores["exact_match"] == expected
-    with pytest.raises(InputError, match=r"`dataset_config_name` did not come; give it"):
+    with pytest.raises(InputError, match=r"`dataset_config_name` is missing; set it"):
         MLQA().compute(predictions=predictions, references=references)
 
 
@@ -135,16 +135,17 @@ def test_rouge(caplog):
     predictions, references = squad_records("The old mill. It runs", ["river", "The old mill"])
     scores = ROUGE().compute(predictions=predictions, references=references)
     assert scores == {"kilt_rougeL": 75.0, "google_rougeL": 75.0, "gen_len": 4.0}
-    assert "sentence splitter are not installed" in caplog.text
+    assert "sentence splitter is not installed" in caplog.text
 
 
 def test_rouge_without_nltk(monkeypatch):
     monkeypatch.setitem(sys.modules, "nltk", None)
-    sentences.sentence_splitter.cache_clear()
+    sentence_splitter.cache_clear()
     with pytest.raises(
-        MissingPackageError, match=r"nltk, .* not installed; install it with `pip install 'portico\[rou"
+        MissingPackageError,
+        match=r"nltk, which splits sentences, is not installed; install it with `pip install 'portico\[rou",
     ):
-        sentences.sentence_splitter()
+        sentence_splitter()
 
 
 def test_predictions_alone_are_refused():
