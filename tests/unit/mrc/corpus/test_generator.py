@@ -10,9 +10,9 @@ import pytest
 
 from portico.errors import InputError
 from portico.mrc.corpus import generate, to_squad
-from portico.mrc.corpus.names import NameMaker, is_validation_name
-from portico.mrc.corpus.topics import TOPICS
-from portico.mrc.corpus.values import ADJECTIVES, MONTHS, NOUNS, ORGANISATION_FORMS, PLACE_FORMS
+from portico.mrc.corpus.generator import ValueMaker, is_validation_name, load_templates
+
+TOPICS = load_templates().topics
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def proper_words(examples):
     return {word for example in examples for word in re.findall(r"\w+", example["context"]) if word[0].isupper()}
 
 
-def test_sizes_are_those_asked_for(train, validation):
+def test_sizes_are_as_requested(train, validation):
     assert (len(train), len(validation)) == (3000, 800)
 
 
@@ -49,7 +49,7 @@ def test_negative_sizes_are_refused(name):
         generate(**sizes, seed=0)
 
 
-def test_every_answer_stands_at_its_offset(train, validation):
+def test_every_answer_is_at_its_offset(train, validation):
     for example in train + validation:
         texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
         assert len(texts) == len(starts) <= 1
@@ -91,13 +91,16 @@ def test_a_larger_corpus_starts_with_the_smaller_one(train):
 
 
 def common_words():
-    """Capitalised words that the generator writes itself, such as months and the openings of sentences."""
+    """Capitalised words of the templates, such as months and the openings of sentences."""
     templates = []
     for topic in TOPICS:
         templates += [*topic.asides, *topic.pronouns, topic.article]
         for told in (*topic.relations, *topic.comparisons):
             templates += told.sentences
-    forms = [*MONTHS, *PLACE_FORMS, *ORGANISATION_FORMS, *ADJECTIVES, *NOUNS]
+    words = load_templates().words
+    forms = [
+        form for name in ("months", "place_forms", "organisation_forms", "adjectives", "nouns") for form in words[name]
+    ]
     return set(re.findall(r"\w+", " ".join(templates + forms)))
 
 
@@ -108,10 +111,17 @@ def test_names_are_disjoint_from_those_of_any_training_set(train, validation):
     assert not names & proper_words(train + other_train)
 
 
-def test_name_maker_keeps_to_its_side():
-    for side in (True, False):
-        maker = NameMaker(random.Random(0), validation=side)
-        assert {is_validation_name(maker.name()) for _ in range(200)} == {side}
+def test_names_are_of_the_requested_split():
+    for validation in (True, False):
+        maker = ValueMaker(random.Random(0), validation=validation)
+        assert {is_validation_name(maker.name()) for _ in range(200)} == {validation}
+
+
+def test_the_corpus_of_a_seed_never_changes():
+    """Scores that were measured on the corpus can be compared with those of any other version."""
+    assert digest(generate(num_train=100, num_validation=37, seed=0)) == (
+        "186cc991de7ec9b010c78e33ff32edfd9fffcbed4af0acd62825649b50613a84"
+    )
 
 
 def test_question_types_and_unanswerable_share(train):
@@ -127,7 +137,7 @@ def test_passages_have_four_to_eight_sentences(train):
     assert max(num_sentences) <= 8
 
 
-def test_answers_have_several_lengths_and_stand_anywhere(train):
+def test_answers_have_several_lengths_and_positions(train):
     answered = [example for example in train if example["answers"]["text"]]
     lengths = Counter(len(example["answers"]["text"][0].split()) for example in answered)
     assert {1, 2, 3, 4} <= set(lengths)
@@ -162,8 +172,9 @@ def test_names_use_several_scripts(train):
     assert all(re.search(script, text) for script in ("[\u0370-\u03ff]", "[\u0400-\u04ff]", "[\u00e0-\u017f]"))
 
 
-@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.subject)
 def test_every_template_has_its_slots_and_every_relation_several_wordings(topic):
+    assert topic.short_name in ("last_word", "full_name")
     for relation in topic.relations:
         assert all(template.count("{value}") == 1 and "{subject}" not in template for template in relation.predicates)
         assert all(template.count("{value}") == template.count("{subject}") == 1 for template in relation.sentences)
