@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from portico.mrc.report import Candidate
-from portico.mrc.report.html.comparison_page import comparison_page
-from portico.mrc.report.html.run_page import run_page
+from portico.mrc.report.comparison import comparison_page
+from portico.mrc.report.run_page import run_page
 from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -3,10 +3,8 @@ from itertools import pairwise
 import pytest
 
 from portico.mrc.report import write_report
-from portico.mrc.report.figures.intervals import Interval
-from portico.mrc.report.html.run_page import run_page
-from portico.mrc.report.html.settings import differing, settings_tables
-from portico.mrc.report.html.tiles import duration, lead, tiles
+from portico.mrc.report.run_page import curve, duration, last_value, lead, run_page, tiles
+from portico.mrc.report.statistics import Interval
 from reading_results import HISTORY, HOSTILE, RESULTS, record, result, shown
 
 METRICS = {"eval_exact": 33.3, "eval_f1": 44.4, "eval_HasAns_f1": 55.5, "eval_NoAns_exact": 50.0, "eval_loss": 0.5}
@@ -172,22 +170,24 @@ def test_duration(seconds, expected):
     assert duration(seconds) == expected
 
 
-def test_settings_become_one_table_a_group():
-    html = settings_tables(
-        {"seed": 42, "args": {"lr": 1e-3, "optim": {"name": "adamw"}, "x": None, "y": [1, 2]}, "e": {}}
-    )
-    assert html.count("<table") == 2
-    for name, value in {"seed": 42, "lr": 0.001, "optim.name": "adamw", "x": "none", "y": "1, 2"}.items():
-        assert f'<th scope="row">{name}</th><td>{value}</td>' in html
-    assert settings_tables({}) == ""
+LOG_HISTORY = [
+    {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3},
+    {"step": 20, "epoch": 1.0, "loss": float("nan"), "learning_rate": 5e-4},
+    {"step": 20, "epoch": 1.0, "eval_loss": 1.5, "eval_f1": 40.0},
+    {"step": 30, "epoch": 1.5, "loss": 1, "learning_rate": 0.0},
+    {"step": 30, "epoch": 1.5, "train_runtime": 12.5},
+    {"step": 20, "eval_loss": 1.25},
+    {"eval_loss": 9.0},
+]
 
 
-def test_settings_that_differ():
-    first = {"seed": 1, "args": {"lr": 1e-3, "same": 2, "optim": {"name": "adamw"}}}
-    second = {"seed": 2, "args": {"lr": 1e-4, "same": 2, "optim": {"name": "sgd", "momentum": 0.9}}}
-    arrow = " \u2192 "
-    assert differing(first, second) == {
-        "run": {"seed": f"1{arrow}2"},
-        "args": {"lr": f"0.001{arrow}0.0001"},
-        "args.optim": {"name": f"adamw{arrow}sgd", "momentum": f"not set{arrow}0.9"},
-    }
+def test_curves_skip_what_is_not_finite_and_keep_the_last_of_a_step():
+    assert curve(LOG_HISTORY, "loss") == ((10.0, 2.0), (30.0, 1.0))
+    assert curve(LOG_HISTORY, "eval_loss") == ((20.0, 1.25),)
+    assert curve(LOG_HISTORY, "eval_exact") == ()
+
+
+def test_last_value():
+    assert last_value(LOG_HISTORY, "train_runtime") == 12.5
+    assert last_value(LOG_HISTORY, "eval_loss") == 9.0
+    assert last_value(LOG_HISTORY, "grad_norm") is None

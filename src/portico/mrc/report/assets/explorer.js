@@ -42,7 +42,7 @@ const startExplorer = (explorer) => {
     group.value = "";
   };
 
-    const followAddress = (behavior) => {
+  const followAddress = (behavior) => {
     const [, name, value] = /^#([qg])=(.*)$/.exec(location.hash) ?? [];
     if (!name) return;
     clear();

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from portico.errors import InputError
-from portico.mrc.report.comparable import aligned
-from portico.mrc.report.html.comparison_page import comparison_page
+from portico.mrc.report.comparison import align_runs, comparison_page
 from reading_results import HOSTILE, Page, record, result
 
 FIRST = [result(0), result(1, predicted="1901"), result(2, predicted="1901"), result(3, gold="", predicted="Turku")]
@@ -54,32 +53,32 @@ def test_hostile_names_are_shown_as_text():
 
 
 def test_runs_are_brought_into_one_order_and_named_as_shortly_as_they_differ():
-    first, second = aligned(
+    first, second = align_runs(
         record(FIRST, name="/runs/a/today/10-00"), record(SECOND[::-1], name="/runs/b/today/10-00")
     )
     assert second.results == SECOND
     assert (first.name, second.name) == ("a/today/10-00", "b/today/10-00")
-    first, second = aligned(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/b"))
+    first, second = align_runs(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/b"))
     assert (first.name, second.name) == ("a", "b")
-    first, second = aligned(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/a"))
+    first, second = align_runs(record(FIRST, name="/runs/a"), record(SECOND, name="/runs/a"))
     assert (first.name, second.name) == ("/runs/a (first)", "/runs/a (second)")
 
 
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (SECOND[:2], r"different questions: 2 are in both, 2 \('q2' for one\) only in the first and none only in the"),
-        ([*SECOND, result(9)], r"different questions: 4 are in both, none only in the first and 1 \('q9' for one\)"),
-        ([*SECOND[:3], result(3, predicted="")], "the question 'q3' has another set of accepted answers in each"),
-        ([*SECOND[:3], result(3, gold="", question="Why?")], "the question 'q3' has another wording in each"),
-        ([*SECOND[:3], result(3, gold="", context="Turku")], "the question 'q3' has another passage in each"),
+        (SECOND[:2], r"different questions: 2 are in both, 2 \(such as 'q2'\) only in the first and none only in the"),
+        ([*SECOND, result(9)], r"different questions: 4 are in both, none only in the first and 1 \(such as 'q9'\)"),
+        ([*SECOND[:3], result(3, predicted="")], "question 'q3' has a different set of accepted answers in each"),
+        ([*SECOND[:3], result(3, gold="", question="Why?")], "question 'q3' has a different wording in each"),
+        ([*SECOND[:3], result(3, gold="", context="Turku")], "question 'q3' has a different passage in each"),
     ],
 )
 def test_runs_on_different_data_are_refused(second, message):
     with pytest.raises(InputError, match=message):
-        aligned(record(FIRST), record(second, name="/runs/b"))
+        align_runs(record(FIRST), record(second, name="/runs/b"))
 
 
 def test_runs_without_a_question_are_refused():
-    with pytest.raises(InputError, match="one question at least"):
-        aligned(record([]), record([], name="/runs/b"))
+    with pytest.raises(InputError, match="with at least one question"):
+        align_runs(record([]), record([], name="/runs/b"))

@@ -1,10 +1,12 @@
 import json
 from time import process_time
 
-from portico.mrc.report.figures.outcomes import Outcome, outcome
-from portico.mrc.report.figures.slices import slicings
-from portico.mrc.report.html.explorer import BYTES, explorer
-from portico.mrc.report.html.explorer_data import ExplorerData
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portico.mrc.report.explorer import BYTES, Explorer, marked_stretches
+from portico.mrc.report.figures import Outcome, groupings, outcome
 from reading_results import CONTEXT, HOSTILE, RESULTS, result
 
 RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
@@ -16,10 +18,10 @@ def data(results=RESULTS, max_bytes=BYTES, **changes):
         "answered": [results],
         "kinds": [outcome(one) for one in results],
         "ranking": RANKING,
-        "slicings": slicings(results),
+        "groupings": groupings(results),
         "max_bytes": max_bytes,
     }
-    return ExplorerData(**{**fields, **changes})
+    return Explorer(**{**fields, **changes})
 
 
 def test_all_questions_are_there_in_their_order_and_share_their_passage():
@@ -77,9 +79,9 @@ def test_right_answers_are_left_out_first_and_what_is_left_out_is_said():
     assert set(kept) >= {"q1", "q2", "q3", "q4"}
     assert set(left_out) <= {Outcome.EXACT, Outcome.DECLINED}
     assert len(kept) + sum(left_out.values()) == 6
-    html = explorer(data(max_bytes=limit))
+    html = data(max_bytes=limit).html()
     assert f"{sum(left_out.values())} of 6 questions are left out here" in html
-    assert "left out" not in explorer(data())
+    assert "left out" not in data().html()
 
 
 def test_a_passage_that_finds_no_room_leaves_the_others():
@@ -98,3 +100,44 @@ def test_twelve_thousand_questions_fit():
     assert process_time() - started < 20  # a slow search for question words once took minutes
     assert len(json.loads(text)["questions"]) == 12_000
     assert not left_out
+
+
+spans = st.tuples(st.integers(-3, 43), st.integers(-3, 43)).map(lambda pair: (min(pair), max(pair)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([[], []], []),
+        ([[(2, 4)], []], [(2, 4, 1)]),
+        ([[(2, 4)], [(2, 4)]], [(2, 4, 3)]),
+        ([[(2, 5)], [(3, 7)]], [(2, 3, 1), (3, 5, 3), (5, 7, 2)]),
+        ([[(0, 8)], [(3, 4)]], [(0, 3, 1), (3, 4, 3), (4, 8, 1)]),
+        ([[(1, 3), (1, 3), (2, 5)]], [(1, 2, 1), (2, 3, 1), (3, 5, 1)]),
+        ([[(6, 12)], [(-3, 2)]], [(0, 2, 2), (6, 8, 1)]),
+        ([[(2, 4)], [(3, 5)], [(4, 6)]], [(2, 3, 1), (3, 4, 3), (4, 5, 6), (5, 6, 4)]),
+        ([[(3, 3)], [(9, 12)]], []),
+    ],
+    ids=["none", "gold", "equal", "overlap", "inside", "several golds", "beyond", "three layers", "empty and outside"],
+)
+def test_marked_stretches(layers, expected):
+    assert marked_stretches("abcdefgh", layers) == expected
+
+
+@given(st.text(max_size=40), st.lists(st.lists(spans, max_size=4), min_size=1, max_size=3))
+def test_every_unit_is_marked_as_the_spans_of_its_character_say(context, layers):
+    units = [number for number, character in enumerate(context) for _ in range(1 + (character > "\uffff"))]
+    marks = [0] * len(units)
+    previous = 0
+    for start, end, kinds in marked_stretches(context, layers):
+        assert previous <= start < end
+        previous = end
+        marks[start:end] = [kinds] * (end - start)
+    assert len(marks) == len(units)
+    for unit, character in enumerate(units):
+        kinds = [any(start <= character < end for start, end in ranges) for ranges in layers]
+        assert marks[unit] == sum(1 << layer for layer, holds in enumerate(kinds) if holds)
+
+
+def test_offsets_count_as_a_browser_does():
+    assert marked_stretches("\U0001f600a\U0001f600bc", [[(1, 4)], [(4, 5)]]) == [(2, 6, 1), (6, 7, 2)]
