@@ -58,7 +58,7 @@ def test_kilt_rouge_by_hand(text, gold, shared, num_words, num_gold):
 
 
 @pytest.mark.parametrize(("text", "gold"), [("", "a"), ("a", ""), ("...", "a"), ("", "")])
-def test_kilt_rouge_of_nothing_is_0(text, gold):
+def test_kilt_rouge_of_an_empty_text_is_0(text, gold):
     assert kilt_rouge_l(text, gold) == 0.0
 
 
@@ -85,7 +85,7 @@ def test_scores_are_those_of_google():
     assert scores_of(text, *golds, use_stemmer=False)["rouge1"] < scores["rouge1"]
 
 
-def test_sentences_are_split_as_asked():
+def test_sentences_are_split_by_the_given_function():
     text, gold = "one two. three four", "three four. one two"
     whole = scores_of(text, gold, rouge_types=["rougeLsum"])
     split = scores_of(text, gold, rouge_types=["rougeLsum"], split_sentences=lambda text: text.split(". "))
@@ -93,7 +93,7 @@ def test_sentences_are_split_as_asked():
     assert split["rougeLsum"] == 100.0
 
 
-def test_google_types_need_a_package(monkeypatch):
+def test_google_types_need_rouge_score(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(
         MissingPackageError,
@@ -104,14 +104,14 @@ def test_google_types_need_a_package(monkeypatch):
 
 
 @pytest.mark.parametrize("rouge_types", [["rouge3"], [], "rouge1"])
-def test_unknown_types_are_refused(rouge_types):
+def test_unknown_types_are_rejected(rouge_types):
     with pytest.raises(
         InputError, match=r"expected a list with any of rouge1, rouge2, rougeL, rougeLsum, kilt_rougeL"
     ):
         Rouge(rouge_types)
 
 
-def test_what_cannot_be_compared_is_refused():
+def test_records_that_cannot_be_scored_are_rejected():
     with pytest.raises(InputError, match="'a' has no gold answer; leave it out"):
         scores_of("a")
     with pytest.raises(InputError, match="1 of 1 references have no prediction"):

@@ -65,7 +65,7 @@ def make_run(tmp_path, data):
     return make
 
 
-def test_a_folder_is_read_with_what_is_in_it(make_run):
+def test_every_file_of_a_folder_is_read(make_run):
     nbest = {key: [{"text": "Turku", "probability": 0.8, "start_logit": 1.0, "end_logit": 2.0}] for key in GOLDS}
     run = make_run(
         **{
@@ -87,19 +87,19 @@ def test_a_folder_is_read_with_what_is_in_it(make_run):
     assert read.missing == []
 
 
-def test_an_answer_is_marked_where_the_run_kept_it_or_where_alone_it_stands(make_run):
+def test_an_answer_is_marked_at_its_recorded_or_its_only_position(make_run):
     run = make_run()
     turku, year, _ = read_run(run).results
-    assert turku.predicted_span is None  # it stands at two places
+    assert turku.predicted_span is None  # it occurs twice
     assert CONTEXT[slice(*year.predicted_span)] == "1901"
     second = CONTEXT.rindex("Turku")
     write(run / "report.json", {"spans": {"a": [second, second + 5], "b": [0, 3], "c": None}})
     turku, year, _ = read_run(run).results
     assert turku.predicted_span == (second, second + 5)
-    assert CONTEXT[slice(*year.predicted_span)] == "1901"  # what was kept does not fit the answer
+    assert CONTEXT[slice(*year.predicted_span)] == "1901"  # the recorded span does not match the answer
 
 
-def test_a_recorded_run_is_written_again_as_it_was(make_run):
+def test_the_page_of_a_recorded_run_is_reproduced(make_run):
     nbest = {key: [{"text": "Turku", "probability": 0.8}] for key in GOLDS}
     run = make_run(predictions={"a": "Turku", "b": "Zo\u00eb", "c": "1920"}, **{"eval_nbest_predictions.json": nbest})
     recorded = record(
@@ -133,7 +133,7 @@ def test_a_part_of_the_data_may_have_been_answered(make_run):
     assert [result.id for result in read_run(make_run(predictions={"b": "1901"})).results] == ["b"]
 
 
-def test_the_embedded_corpus_is_made_again(tmp_path):
+def test_the_generated_corpus_is_reproduced(tmp_path):
     _, validation = generate(num_train=4, num_validation=6, seed=3)
     write(tmp_path / "eval_predictions.json", {example["id"]: "" for example in validation})
     write(tmp_path / "config.yaml", {"data": DATA})
@@ -141,7 +141,7 @@ def test_the_embedded_corpus_is_made_again(tmp_path):
     assert [result.question for result in results] == [example["question"] for example in validation]
 
 
-def test_files_of_the_example_of_transformers_will_do(tmp_path, data):
+def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
     write(tmp_path / "hf" / "predictions.json", {"a": "Turku"})
     read = read_run(tmp_path / "hf", data=data)
     assert read.results[0].exact == 1.0
@@ -242,7 +242,7 @@ def test_output_that_cannot_be_written(make_run, tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan")])
-def test_no_room(make_run, number):
+def test_a_limit_that_is_not_positive(make_run, number):
     refused(rf"`--max-megabytes {number:g}` is not positive; give a number above 0", make_run(), max_megabytes=number)
 
 

@@ -40,7 +40,7 @@ def test_equal_runs():
     assert any("Neither difference is clearly more than chance" in text for text in page.text)
 
 
-def test_a_clear_difference_is_called_one():
+def test_a_clear_difference_is_named():
     first = [result(number, predicted="1901") for number in range(40)]
     page = compared(first, [result(number) for number in range(40)])
     assert "In F1 and in exact match the runs differ by more than chance explains well." in page.text
@@ -52,7 +52,7 @@ def test_hostile_names_are_shown_as_text():
     assert HOSTILE in "".join(page.text)
 
 
-def test_runs_are_brought_into_one_order_and_named_as_shortly_as_they_differ():
+def test_runs_are_aligned_and_get_short_distinct_names():
     first, second = align_runs(
         record(FIRST, name="/runs/a/today/10-00"), record(SECOND[::-1], name="/runs/b/today/10-00")
     )
@@ -74,11 +74,11 @@ def test_runs_are_brought_into_one_order_and_named_as_shortly_as_they_differ():
         ([*SECOND[:3], result(3, gold="", context="Turku")], "question 'q3' has a different passage in each"),
     ],
 )
-def test_runs_on_different_data_are_refused(second, message):
+def test_runs_on_different_data_are_rejected(second, message):
     with pytest.raises(InputError, match=message):
         align_runs(record(FIRST), record(second, name="/runs/b"))
 
 
-def test_runs_without_a_question_are_refused():
+def test_runs_without_questions_are_rejected():
     with pytest.raises(InputError, match="with at least one question"):
         align_runs(record([]), record([], name="/runs/b"))

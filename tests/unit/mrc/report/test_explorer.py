@@ -41,7 +41,7 @@ def test_all_questions_are_there_in_their_order_and_share_their_passage():
     ]
 
 
-def test_a_question_holds_what_is_known():
+def test_a_question_has_all_fields():
     text, _ = data([result(predicted="in Turku", f1=2 / 3, title="T")]).fitted()
     read = json.loads(text)
     (question,) = read["questions"]
@@ -64,13 +64,13 @@ def test_a_question_holds_what_is_known():
     assert slices == ["where", "1 word", "under 250", "an answer"]
 
 
-def test_nothing_in_the_data_could_be_taken_for_markup():
+def test_the_data_contains_no_markup():
     text, _ = data([result(title=HOSTILE, question="<!--<script>")]).fitted()
     assert "<" not in text
     assert json.loads(text)["questions"][0]["title"] == HOSTILE
 
 
-def test_right_answers_are_left_out_first_and_what_is_left_out_is_said():
+def test_right_answers_are_left_out_first_and_counted():
     whole, _ = data().fitted()
     limit = len(whole.encode()) - 900
     text, left_out = data(max_bytes=limit).fitted()
@@ -84,7 +84,7 @@ def test_right_answers_are_left_out_first_and_what_is_left_out_is_said():
     assert "left out" not in data().html()
 
 
-def test_a_passage_that_finds_no_room_leaves_the_others():
+def test_a_passage_that_does_not_fit_does_not_displace_others():
     results = [result(0, context="Turku" + "x" * 5000, predicted=""), result(1, predicted="")]
     text, left_out = data(results, max_bytes=2000).fitted()
     read = json.loads(text)
@@ -125,7 +125,7 @@ def test_marked_stretches(layers, expected):
 
 
 @given(st.text(max_size=40), st.lists(st.lists(spans, max_size=4), min_size=1, max_size=3))
-def test_every_unit_is_marked_as_the_spans_of_its_character_say(context, layers):
+def test_every_utf16_unit_is_marked_like_its_character(context, layers):
     units = [number for number, character in enumerate(context) for _ in range(1 + (character > "\uffff"))]
     marks = [0] * len(units)
     previous = 0

@@ -37,7 +37,7 @@ def test_outcome(answers, expected):
     assert outcome(result(**answers)) is expected
 
 
-def test_counts_leave_out_what_did_not_happen():
+def test_counts_leave_out_outcomes_that_did_not_occur():
     results = [result(predicted=""), result(), result()]
     assert list(count_kinds(map(outcome, results)).items()) == [(Outcome.EXACT, 2), (Outcome.FALSE_NO_ANSWER, 1)]
     assert count_kinds([]) == {}
@@ -137,7 +137,7 @@ def test_question_words_are_sorted_by_size():
     assert groups("By question word", results) == {"where": [1, 3], "when": [0], "why": [2]}
 
 
-def test_fields_of_the_data_are_grouped_by_where_they_are_filled():
+def test_optional_fields_are_grouped_by_if_a_question_has_them():
     titles = [grouping.title for grouping in groupings([result()])]
     assert "By question type" not in titles
     assert "By language" not in titles

@@ -115,7 +115,7 @@ def scored(odds, answerable, exact, f1):
     return result(gold="Turku" if answerable else "", null_odds=odds, if_answered=Scores(exact, f1))
 
 
-def test_a_curve_is_what_each_threshold_would_give():
+def test_the_curve_has_the_scores_of_each_threshold():
     rng = random.Random(3)
     questions = []
     for _ in range(60):
@@ -137,6 +137,6 @@ def test_a_curve_is_what_each_threshold_would_give():
 
 
 @pytest.mark.parametrize("lacks", [{"null_odds": None}, {"if_answered": None}])
-def test_a_question_that_cannot_be_moved_leaves_no_curve(lacks):
+def test_there_is_no_curve_if_a_question_lacks_its_scores(lacks):
     assert threshold_curve([result(), result(**lacks)]) is None
     assert threshold_curve([]) is None

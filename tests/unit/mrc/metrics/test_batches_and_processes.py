@@ -1,4 +1,4 @@
-"""Batches and processes give the metrics of the whole."""
+"""Metrics summed over batches and processes equal those of the whole set."""
 
 import multiprocessing
 import pickle
@@ -55,7 +55,7 @@ def whole(name, indices=range(12)):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_batches_give_what_the_whole_does(name):
+def test_batches_give_the_metrics_of_the_whole(name):
     metric = METRICS[name]()
     for _ in range(2):  # the second time after a reset
         for i in range(12):
@@ -66,7 +66,7 @@ def test_batches_give_what_the_whole_does(name):
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_states_merge_and_travel(name):
+def test_states_can_be_merged_and_pickled(name):
     first, second = METRICS[name](), METRICS[name]()
     for i in range(12):
         (first if i < 5 else second).update(*records(name, i))
@@ -75,7 +75,7 @@ def test_states_merge_and_travel(name):
     assert together.compute() == pytest.approx(whole(name), abs=1e-12)
 
 
-def test_metrics_go_together_in_a_collection():
+def test_metrics_work_in_a_collection():
     metrics = MetricCollection({"squad": SquadV1(), "rouge": Rouge(["kilt_rougeL"])})
     metrics.update(*text_records(3))
     assert set(metrics.compute()) == {"exact_match", "f1", "kilt_rougeL", "gen_len"}
@@ -96,7 +96,7 @@ def _process(rank, folder, splits, queue):
     queue.put((rank, results))
 
 
-def test_two_processes_give_what_one_does(tmp_path):
+def test_two_processes_give_the_metrics_of_one(tmp_path):
     """Also where one of them has no question, and where their shares differ in size and languages."""
     splits = {"even": (range(6), range(6, 12)), "uneven": (range(11), range(11, 12)), "all": (range(12), range(0))}
     context = multiprocessing.get_context("fork")

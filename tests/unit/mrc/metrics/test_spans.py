@@ -1,10 +1,13 @@
-"""TyDi QA and Natural Questions, mostly in PrimeQA's form."""
+"""Positions of answers: the metrics of TyDi QA and Natural Questions, by hand and against the official rules."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from portico.errors import InputError
 from portico.mrc import NqF1, TydiF1
+from unit.mrc.metrics.official_spans import nq, tydi
 
 
 def scores_of(metric, predictions, references):
@@ -40,7 +43,7 @@ def test_tydi_by_hand():
 
 
 @pytest.mark.parametrize(("include_english", "expected"), [(None, 0.0), (False, 0.0), (True, 0.5)])
-def test_english_counts_where_it_is_wanted(include_english, expected):
+def test_english_can_be_included(include_english, expected):
     gold = [(0, 5), (0, 5)]
     references = [reference("a", gold, language="english"), reference("b", gold)]
     predictions = [prediction("a", 0, 5), prediction("b", 7, 9)]
@@ -51,13 +54,13 @@ def test_english_counts_where_it_is_wanted(include_english, expected):
 
 @pytest.mark.parametrize(("include_english", "expected"), [(None, 1.0), (False, 0.0)])
 @pytest.mark.parametrize("language", ["english", "en"])
-def test_english_alone_counts_unless_told_otherwise(include_english, expected, language):
+def test_english_alone_counts_by_default(include_english, expected, language):
     references = [reference("a", [(0, 5), (0, 5)], language=language)]
     scores = scores_of(TydiF1(include_english=include_english), [prediction("a", 0, 5)], references)
     assert scores["avg_minimal_f1"] == expected
 
 
-def test_the_best_threshold_drops_what_is_wrong():
+def test_the_best_threshold_drops_wrong_answers():
     gold = [(0, 5), (0, 5)]
     references = [reference("a", gold), reference("b", [(-1, -1)] * 2), reference("c", gold)]
     predictions = [
@@ -70,7 +73,7 @@ def test_the_best_threshold_drops_what_is_wrong():
 
 
 @pytest.mark.parametrize("metric", [TydiF1, NqF1])
-def test_forms_of_a_reference_are_equal(metric):
+def test_all_forms_of_a_reference_give_the_same_scores(metric):
     lists = reference("a", [(0, 5), (2, 5), (-1, -1)], passages=[1, -1, 1], yes_no=["NONE", "NONE", "YES"])
     rows = [{name: values[i] for name, values in lists.items()} for i in range(3)]
     arrays = {name: np.array(values) for name, values in lists.items()}
@@ -83,12 +86,12 @@ def test_forms_of_a_reference_are_equal(metric):
     assert one == scores_of(metric(), predictions, [reference("a", [(0, 5)] * 2, passages=[1, 1])])
 
 
-def test_an_annotator_alone_may_come_without_lists():
+def test_a_single_annotator_may_come_without_lists():
     alone = {name: values[0] for name, values in reference("a", [(0, 5)]).items()}
     assert scores_of(TydiF1(minimal_non_null_threshold=1), [prediction("a", 0, 5)], [alone])["avg_minimal_f1"] == 1.0
 
 
-def test_a_passage_may_have_a_score_of_its_own():
+def test_a_passage_may_have_a_separate_score():
     gold = reference("a", [(0, 5)] * 2, passages=[1, 1])
     predicted = {**prediction("a", 0, 5, passage=1, score=2.0), "passage_score": 7.0}
     scores = scores_of(TydiF1(), [predicted], [gold])
@@ -96,7 +99,7 @@ def test_a_passage_may_have_a_score_of_its_own():
     assert scores_of(NqF1(), [predicted], [gold])["long_answer_best_threshold"] == 7.0
 
 
-def test_of_two_with_one_id_the_last_counts():
+def test_of_two_records_with_one_id_the_last_counts():
     references = [reference("a", [(0, 9)] * 2), reference("a", [(0, 5)] * 2)]
     predictions = [prediction("a", 3, 4), prediction("a", 0, 5)]
     assert scores_of(TydiF1(), predictions, references)["avg_minimal_f1"] == 1.0
@@ -142,6 +145,101 @@ def test_short_answers_are_right_as_a_set():
         ([prediction("a")], [reference("a", [])], r"without annotators has no `example_id`; .* give .*'annotations'"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(metric, predictions, references, message):
+def test_records_that_cannot_be_scored_are_rejected(metric, predictions, references, message):
     with pytest.raises(InputError, match=message):
         metric().update(predictions, references)
+
+
+SCORES = st.sampled_from([-3.0, 0.0, 0.0, 1.5, 1e300, float("inf"), float("-inf")])
+YES_NO = st.sampled_from(["NONE", "none", "YES", "no"])
+ANY_LANGUAGE = ("arabic", "english", "thai", "klingon", "中文", "")
+
+
+def span(draw, least=0):
+    """A span of at least so many bytes, often the null span; all are near each other, so that they overlap."""
+    if draw(st.booleans()):
+        return (-1, -1)
+    start = draw(st.integers(0, 6))
+    return (start, start + draw(st.integers(least, 5)))
+
+
+@st.composite
+def tydi_records(draw, languages=ANY_LANGUAGE):
+    predictions, references = [], []
+    for key in draw(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True)):
+        annotations = []
+        for _ in range(draw(st.integers(0, 4))):
+            start, end = span(draw, least=1)
+            annotations.append(
+                {
+                    "passage_answer": {"candidate_index": draw(st.integers(-1, 1))},
+                    "minimal_answer": {"plaintext_start_byte": start, "plaintext_end_byte": end},
+                    "yes_no_answer": draw(YES_NO),
+                }
+            )
+        references.append(
+            {"example_id": key, "language": draw(st.sampled_from(languages)), "annotations": annotations}
+        )
+        said = draw(YES_NO)
+        start, end = span(draw) if said.lower() == "none" else (-1, -1)
+        predictions.append(
+            {
+                "example_id": key,
+                "passage_answer_index": draw(st.integers(-1, 1)),
+                "passage_answer_score": draw(SCORES),
+                "minimal_answer": {"start_byte_offset": start, "end_byte_offset": end},
+                "minimal_answer_score": draw(SCORES),
+                "yes_no_answer": said,
+            }
+        )
+    return draw(st.permutations(predictions)), references
+
+
+def nq_span(draw):
+    bytes_, tokens = span(draw, least=1), span(draw, least=1)
+    names = ("start_byte", "end_byte", "start_token", "end_token")
+    return dict(zip(names, (*bytes_, *tokens), strict=True))
+
+
+@st.composite
+def nq_records(draw):
+    predictions, references = [], []
+    for key in draw(st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True)):
+
+        def answer(shorts, said):
+            return {
+                "long_answer": nq_span(draw),
+                "short_answers": [nq_span(draw) for _ in range(shorts)],
+                "yes_no_answer": said,
+            }
+
+        annotations = [answer(draw(st.integers(0, 2)), draw(YES_NO)) for _ in range(draw(st.integers(0, 4)))]
+        references.append({"example_id": key, "annotations": annotations})
+        said = draw(YES_NO)
+        prediction = answer(draw(st.integers(0, 2)) if said.lower() == "none" else 0, said)
+        if annotations and said.lower() == "none" and draw(st.booleans()):
+            # Else hardly any set of spans would be right.
+            prediction = {**draw(st.sampled_from(annotations)), "yes_no_answer": "NONE"}
+        scores = {"long_answer_score": draw(SCORES), "short_answers_score": draw(SCORES)}
+        predictions.append({**prediction, "example_id": key, **scores})
+    return draw(st.permutations(predictions)), references
+
+
+@given(tydi_records())
+@settings(max_examples=300, deadline=None)
+def test_tydi_is_the_official_script(data):
+    assert scores_of(TydiF1(include_english=False), *data) == pytest.approx(tydi(*data), abs=1e-12)
+
+
+@given(tydi_records())
+@settings(max_examples=50, deadline=None)
+def test_tydi_with_english_counts_all_languages(data):
+    assert scores_of(TydiF1(include_english=True), *data) == pytest.approx(
+        tydi(*data, include_english=True), abs=1e-12
+    )
+
+
+@given(nq_records())
+@settings(max_examples=300, deadline=None)
+def test_nq_is_the_official_script(data):
+    assert scores_of(NqF1(), *data) == pytest.approx(nq(*data), abs=1e-12)
