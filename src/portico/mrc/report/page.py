@@ -93,9 +93,10 @@ def macros(template: str) -> Any:
 
 
 def panels(*contents: Markup, small: bool = False) -> Markup:
-    """Return charts or tables next to each other, empty if all of them are; three in a row if they are small."""
-    grid: Markup = macros("parts.html.j2").panels(contents, small)
-    return grid
+    """Return charts or tables in a grid, two in a row or three if small; empty if all of them are."""
+    joined = Markup().join(contents)
+    css_class = "panels small" if small else "panels"
+    return Markup('<div class="{}">{}</div>').format(css_class, joined) if joined else joined
 
 
 def styles() -> str:

@@ -24,6 +24,10 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
+_NO_NBEST = (
+    "{} holds no {}, so there are neither candidates nor confidences: no calibration and no curve over thresholds."
+)
+
 Example = Mapping[str, Any]
 
 
@@ -68,12 +72,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
         sections=recorded.get("sections", {}),
-        missing=[]
-        if nbest
-        else [
-            f"{folder.resolve().name} holds no {prefix}{_NBEST}, so there are neither candidates nor confidences: no "
-            "calibration and no curve over thresholds."
-        ],
+        missing=[] if nbest else [_NO_NBEST.format(folder.resolve().name, f"{prefix}{_NBEST}")],
     )
 
 
