@@ -79,6 +79,7 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     rng = Random(f"{split}-{seed}")  # A string seeds by SHA-512, so the stream does not depend on PYTHONHASHSEED.
     values = ValueMaker(rng, validation=split == "validation")
     examples: list[Example] = []
+    # Whole passages are generated and cut off, so a larger corpus starts with the smaller one.
     while len(examples) < num_examples:
         passage = PassageWriter(rng, values, rng.choice(load_templates().topics)).write()
         for question in ask_questions(rng, values, passage, DRAWS_PER_PASSAGE):
@@ -210,6 +211,7 @@ class ValueMaker:
 
     def name(self) -> str:
         """Return one capitalised word, such as ``Kelmarfen`` or ``Brodaček``."""
+        # About one name in `VALIDATION_SHARE` is of validation; names of the other split are drawn again.
         while True:
             starts, middles, ends = self._rng.choices(self._templates.traditions, self._templates.weights)[0]
             middle = self._rng.choice(middles) if self._rng.random() < 0.5 else ""
@@ -338,6 +340,7 @@ class PassageWriter:
 
     def _plan(self) -> list[Sentence]:
         """Choose the sentences: facts grouped by subject or mixed, then a comparison and an aside between them."""
+        # Both subjects draw from one small pool, so most facts have a rival: the same relation of the other subject.
         pool = self._rng.sample(self._topic.relations, RELATIONS_PER_PASSAGE)
         sentences: list[Sentence] = []
         for subject in self._subjects:
@@ -379,6 +382,7 @@ class PassageWriter:
         spans = self._fill(template, more=self._name(more), less=self._name(less))
         self._append(".")
         self._order = (comparison, spans["more"], spans["less"])
+        # After two subjects a pronoun would be ambiguous.
         self._previous_subject = ""
 
     def _opening(self, subject: str) -> str:

@@ -127,6 +127,7 @@ class NqSpan(NamedTuple):
 
     def equals(self, other: "NqSpan") -> bool:
         """Return whether both are the same bytes, or the same tokens."""
+        # `nonnull_span_equal` of the official eval_utils.py: one unit that agrees is enough.
         return any(mine[0] >= 0 and mine == theirs for mine, theirs in zip(self, other, strict=True))
 
 
@@ -157,6 +158,7 @@ def _is_right_short(annotators: list[NqAnswer], answer: NqAnswer) -> bool:
 
 def _same_spans(gold: NqAnswer, predicted: NqAnswer) -> bool:
     """Return whether every span of each equals one of the other."""
+    # Sets by `equals`, which is not transitive: hence no set of tuples.
     return all(
         any(span.equals(other) for other in others)
         for spans, others in ((predicted.shorts, gold.shorts), (gold.shorts, predicted.shorts))

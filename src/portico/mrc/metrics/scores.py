@@ -68,11 +68,13 @@ class MlqaNormalization:
 
     def __call__(self, text: str) -> str:
         """Return the normalised text."""
+        # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
         articles = _ARTICLES[self.language]
         text = "".join(char for char in text.lower() if not _is_punctuation(char))
         if articles is not None:
             text = articles.sub(" ", text)
         if self.language == "zh":
+            # The script's `mixed_segmentation`: a Chinese character is a token, other text is split at white space.
             text = _HAN.sub(r" \g<0> ", text)
         return " ".join(text.split())
 
@@ -120,10 +122,12 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
 
 
 def _is_punctuation(char: str) -> bool:
+    # ASCII has marks such as "$" and "+" that Unicode files under symbols.
     return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def _normalized(golds: Sequence[str]) -> list[str]:
+    # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
     return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 

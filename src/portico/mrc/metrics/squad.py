@@ -94,7 +94,7 @@ class AnswerTexts(Metric):
                 missing[0],
             )
         texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
-        # The official script adds one by one in this order; so do we, to be equal to the last bit.
+        # The official script adds Python floats one by one in this order; so do we, to be equal to the last bit.
         exact_sum, f1_sum, total = self.sums.tolist()
         for reference in references:
             exact, f1 = 0.0, 0.0
@@ -257,6 +257,7 @@ class SquadV2(QuestionRows):
         sums = self.sums.tolist()
         for key, texts in golds.items():
             scores = raw[key]
+            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds below are sought over the raw scores.
             if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
                 scores = (float(not texts),) * 2
             for group in (0, 1 if texts else 2):
@@ -271,7 +272,7 @@ class SquadV2(QuestionRows):
         scores: dict[str, float] = {}
         for column, name in ((_EXACT, "exact"), (_F1, "f1")):
             gain_E = sweep[:, column].copy()
-            # An unanswerable question counts as right until it is answered.
+            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered.
             gain_E[~has_answer_E] = -sweep[~has_answer_E, _HAS_TEXT]
             best, threshold = best_threshold(sweep[:, _NULL_PROBABILITY], gain_E, int((~has_answer_E).sum()))
             scores |= {f"best_{name}": 100.0 * best / num_questions, f"best_{name}_thresh": threshold}

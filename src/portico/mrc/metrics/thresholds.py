@@ -14,9 +14,6 @@ from torchmetrics.utilities import dim_zero_cat
 
 Doubles = npt.NDArray[np.float64]
 
-COLUMNS = ("has_gold", "has_prediction", "worth", "score")
-"""Whether there is a gold answer, whether one was predicted, what it is worth in 0..1, and the model's confidence."""
-
 
 class QuestionRows(Metric):
     """A metric that keeps rows of numbers; processes concatenate theirs in rank order.
@@ -85,7 +82,7 @@ class Quality(NamedTuple):
 
 
 def quality_of_all(outcomes_E4: Doubles) -> Quality:
-    """Return the quality of all predicted answers, whatever their confidence; columns as in `COLUMNS`."""
+    """Return the quality of all predicted answers, whatever their confidence, given as to `PrefixSweep`."""
     num_gold, num_predicted, worth = (float(outcomes_E4[:, column].sum()) for column in range(3))
     precision, recall = (worth / number if number else 0.0 for number in (num_predicted, num_gold))
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
@@ -96,7 +93,8 @@ class PrefixSweep:
     """Precision and recall of answering only the most confident questions, at every distinct confidence.
 
     Args:
-        outcomes_E4: The questions' outcomes; columns as in `COLUMNS`.
+        outcomes_E4: A row per question: whether there is a gold answer, whether an answer was predicted, what that is
+            worth in 0..1, and the model's confidence.
     """
 
     def __init__(self, outcomes_E4: Doubles) -> None:

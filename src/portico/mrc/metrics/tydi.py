@@ -130,6 +130,7 @@ class TydiF1(QuestionRows):
         ]
 
     def _counted_languages(self, languages: list[str]) -> list[str]:
+        # tydi_eval.py leaves English out of its macro averages.
         others = [language for language in languages if language.lower() not in _ENGLISH]
         include_english = not others if self.include_english is None else self.include_english
         return languages if include_english else others
@@ -145,6 +146,7 @@ def overlap_f1(gold: Span, predicted: Span) -> float:
 
 
 def _minimal_worth(annotators: list[SpanAnswer], answer: SpanAnswer) -> float:
+    # A yes-no answer is not compared with spans: it is right or wrong as a whole.
     if answer.yes_no != "none":
         return float(any(one.yes_no == answer.yes_no for one in annotators))
     if answer.span[0] < 0:
@@ -170,6 +172,7 @@ def _prediction(record: Record) -> _Prediction:
         passage_score = float(record.get("passage_score", minimal_score))
     else:
         answer = _official_answer(record, key)
+        # Official predictions have one score per task, PrimeQA's one for both.
         passage_score, minimal_score = (float(record[f"{name}_answer_score"]) for name in _TASKS)
     check_prediction(answer.yes_no, has_span=answer.span[0] >= 0, scores=(passage_score, minimal_score), key=key)
     return _Prediction(answer, passage_score, minimal_score)

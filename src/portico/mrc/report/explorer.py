@@ -87,6 +87,7 @@ class Explorer:
         kept: dict[int, str] = {}
         left_out: Counter[Kind] = Counter()
         room = self.max_bytes
+        # sorted() is stable: within a kind, the first questions of the data are kept.
         for index in sorted(range(len(self.kinds)), key=lambda index: rank[self.kinds[index]]):
             context = self.answered[0][index].context
             record = self._question(index, contexts.get(context, len(contexts)))
@@ -98,6 +99,7 @@ class Explorer:
             room -= size
             contexts.setdefault(context, len(contexts))
             kept[index] = question
+        # The questions were encoded one by one to know their sizes; they are not encoded again.
         questions = ",".join(kept[index] for index in sorted(kept))
         head = _json(self._head())[1:-1]
         return f'{{{head},"contexts":{_json(list(contexts))},"questions":[{questions}]}}', left_out

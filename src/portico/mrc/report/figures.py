@@ -107,6 +107,7 @@ def outcome(result: QuestionResult) -> Outcome:
 
 
 def _touches_gold(result: QuestionResult) -> bool:
+    # Without both positions, a common word is the best evidence.
     if result.predicted_span is None or not result.gold_spans:
         return result.f1 > 0
     start, end = result.predicted_span

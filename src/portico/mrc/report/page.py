@@ -180,9 +180,11 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Runs before escaping, on everything but `Markup`.
         finalize=_without_controls,
     )
     environment.filters["number"] = lambda value, spec: format(value, spec)
+    # Long names such as "per_device_train_batch_size" may break after an underscore.
     environment.filters["breakable"] = lambda name: Markup("_<wbr>").join(
         map(escape, _without_controls(name).split("_"))
     )

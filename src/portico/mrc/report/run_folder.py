@@ -155,6 +155,7 @@ def _check_same_questions(path: Path, found: Mapping[str, Any], predictions: Map
 
 def _span(example: Example, text: str, spans: Mapping[str, Sequence[int] | None]) -> Span | None:
     """Return the position of the answer: as the run recorded it, or that of its text if it occurs only once."""
+    # The answer files of SQuAD hold texts only; `report.json` keeps the spans, and may be older than the answers.
     context, recorded = example["context"], spans.get(example["id"])
     if recorded is not None and context[recorded[0] : recorded[1]] == text:
         return recorded[0], recorded[1]

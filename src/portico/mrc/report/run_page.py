@@ -230,6 +230,7 @@ def _used_threshold(settings: Mapping[str, Any]) -> float | None:
 
 
 def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
+    # The best point stays whatever the spacing.
     num_points = len(thresholds.thresholds_T)
     shown = np.unique(np.append(np.linspace(0, num_points - 1, _MAX_POINTS).astype(np.int64), thresholds.best))
     xs, f1, exact = (
