@@ -59,7 +59,7 @@ class NqF1(QuestionRows):
         # A row for each task, with the columns of `PrefixSweep`.
         self.add_rows("outcomes", len(_TASKS), 4)
 
-    def update(self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Any]) -> None:
+    def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
         """Add a batch.
 
         Args:
@@ -197,7 +197,7 @@ def _reference(reference: Annotated) -> tuple[str, list[NqAnswer]]:
     return key, [_answer(one, key) for one in annotators]
 
 
-def _answer(record: Record, key: Any) -> NqAnswer:
+def _answer(record: Record, key: object) -> NqAnswer:
     """Read PrimeQA's form, of a prediction or of an annotator."""
     passage = int(record["passage_index"])
     span = checked_span(record["start_position"], record["end_position"], key=key, may_be_empty=False)
@@ -206,7 +206,7 @@ def _answer(record: Record, key: Any) -> NqAnswer:
     return NqAnswer(long, _without_null([NqSpan(span, (-1, -1))]), checked_yes_no(record["yes_no_answer"], key=key))
 
 
-def _official_answer(record: Record, key: Any) -> NqAnswer:
+def _official_answer(record: Record, key: object) -> NqAnswer:
     """Read the official form, of a prediction or of an annotator."""
     return NqAnswer(
         _official_span(record.get("long_answer", {}), key),
@@ -215,7 +215,7 @@ def _official_answer(record: Record, key: Any) -> NqAnswer:
     )
 
 
-def _official_span(span: Record, key: Any) -> NqSpan:
+def _official_span(span: Record, key: object) -> NqSpan:
     byte, token = (
         checked_span(span.get(f"start_{unit}", -1), span.get(f"end_{unit}", -1), key=key, may_be_empty=False)
         for unit in ("byte", "token")

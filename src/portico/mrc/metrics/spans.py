@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
     from portico.mrc.answers import Answers
+    from portico.mrc.post_processing.answered_questions import AnsweredQuestions
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -88,7 +89,7 @@ def _is_list(values: Any) -> bool:
     return isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
 
 
-def checked_span(start: int, end: int, *, key: Any, may_be_empty: bool = True) -> Span:
+def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
     """Return a valid span, (-1, -1) if both ends are negative.
 
     Args:
@@ -110,7 +111,7 @@ def checked_span(start: int, end: int, *, key: Any, may_be_empty: bool = True) -
     return (int(start), int(end))
 
 
-def checked_yes_no(value: Any, *, key: Any) -> str:
+def checked_yes_no(value: Any, *, key: object) -> str:
     """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types.
 
     Raises:
@@ -125,7 +126,7 @@ def checked_yes_no(value: Any, *, key: Any) -> str:
     return value.lower()
 
 
-def check_prediction(yes_no: str, *, has_span: bool, scores: Sequence[float], key: Any) -> None:
+def check_prediction(yes_no: str, *, has_span: bool, scores: Sequence[float], key: object) -> None:
     """Raise `InputError` for a prediction with both a span and yes or no, or with a score that is NaN."""
     if yes_no != "none" and has_span:
         raise InputError(
@@ -168,12 +169,8 @@ class SpanScores:
         """The largest number of annotators of a question."""
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
-    def __call__(self, answered: Any) -> dict[str, float]:
-        """Return the metrics of the answers; every process has the answers to all questions.
-
-        Args:
-            answered: Has ``answers``, :class:`~portico.mrc.answers.Answers`.
-        """
+    def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
+        """Return the metrics of the answers; every process has the answers to all questions."""
         predictions = _predictions(answered.answers)
         metric = self.metric.clone()
         metric.sync_on_compute = False

@@ -40,7 +40,7 @@ class QuestionRows(Metric):
         self.add_state(name, [], dist_reduce_fx="cat")
         self._empty_rows[name] = torch.empty(0, *shape, dtype=dtype)
 
-    def append_rows(self, name: str, rows: Any) -> None:
+    def append_rows(self, name: str, rows: torch.Tensor | npt.NDArray[Any] | Sequence[Any]) -> None:
         """Append rows to a state.
 
         Args:

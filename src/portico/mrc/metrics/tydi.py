@@ -72,7 +72,7 @@ class TydiF1(QuestionRows):
         self.add_rows("language_keys", dtype=torch.int64)
         self.add_rows("language_names", dtype=torch.uint8)
 
-    def update(self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Any]) -> None:
+    def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
         """Add a batch.
 
         Args:
@@ -188,7 +188,7 @@ def _reference(reference: Annotated) -> tuple[str, tuple[str, list[SpanAnswer]]]
     return str(key), (str(language), [_answer(one, key) for one in annotators])
 
 
-def _answer(record: Record, key: Any) -> SpanAnswer:
+def _answer(record: Record, key: object) -> SpanAnswer:
     """Read PrimeQA's form, of a prediction or of an annotator."""
     return SpanAnswer(
         int(record["passage_index"]),
@@ -197,7 +197,7 @@ def _answer(record: Record, key: Any) -> SpanAnswer:
     )
 
 
-def _official_answer(record: Record, key: Any) -> SpanAnswer:
+def _official_answer(record: Record, key: object) -> SpanAnswer:
     """Read a record of an official predictions file."""
     span = record.get("minimal_answer", {})
     return SpanAnswer(
@@ -207,7 +207,7 @@ def _official_answer(record: Record, key: Any) -> SpanAnswer:
     )
 
 
-def _annotation(annotation: Record, key: Any) -> SpanAnswer:
+def _annotation(annotation: Record, key: object) -> SpanAnswer:
     """Read an annotation of the official data."""
     span = annotation["minimal_answer"]
     return SpanAnswer(

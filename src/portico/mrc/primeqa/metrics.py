@@ -6,15 +6,15 @@ scores unknown languages, for both of which PrimeQA returns 0; and nothing is pr
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from torchmetrics import Metric
 
 from portico.errors import InputError
 from portico.mrc.metrics.natural_questions import NqF1
 from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
-from portico.mrc.metrics.spans import annotators_of, checked_yes_no
+from portico.mrc.metrics.spans import Annotated, Record, annotators_of, checked_yes_no
 from portico.mrc.metrics.squad import Mlqa, SquadV1
 from portico.mrc.metrics.tydi import TydiF1
 
@@ -23,18 +23,25 @@ logger = logging.getLogger(__name__)
 Scores = dict[str, float]
 
 
+class _Options(NamedTuple):
+    passage_non_null_threshold: int
+    span_non_null_threshold: int
+    verbose: bool
+    dataset_config_name: str | None
+
+
 class CollectingMetric(ABC):
     """Collects predictions and references, and scores them in `compute`."""
 
     def __init__(self) -> None:
-        self._predictions: list[Any] = []
-        self._references: list[Any] = []
+        self._predictions: list[Record] = []
+        self._references: list[Annotated] = []
 
-    def add(self, *, prediction: Any, reference: Any) -> None:
+    def add(self, *, prediction: Record, reference: Annotated) -> None:
         """Add one prediction with its reference."""
         self.add_batch(predictions=[prediction], references=[reference])
 
-    def add_batch(self, *, predictions: Sequence[Any], references: Sequence[Any]) -> None:
+    def add_batch(self, *, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
         """Add predictions with their references."""
         self._predictions.extend(predictions)
         self._references.extend(references)
@@ -42,8 +49,8 @@ class CollectingMetric(ABC):
     def compute(
         self,
         *,
-        predictions: Sequence[Any] | None = None,
-        references: Sequence[Any] | None = None,
+        predictions: Sequence[Record] | None = None,
+        references: Sequence[Annotated] | None = None,
         passage_non_null_threshold: int = 2,
         span_non_null_threshold: int = 2,
         verbose: bool = False,
@@ -69,16 +76,13 @@ class CollectingMetric(ABC):
         if predictions is not None and references is not None:
             self.add_batch(predictions=predictions, references=references)
         scores = self._scores(
-            passage_non_null_threshold=passage_non_null_threshold,
-            span_non_null_threshold=span_non_null_threshold,
-            verbose=verbose,
-            dataset_config_name=dataset_config_name,
+            _Options(passage_non_null_threshold, span_non_null_threshold, verbose, dataset_config_name)
         )
         self._predictions, self._references = [], []
         return scores
 
     @abstractmethod
-    def _scores(self, **options: Any) -> Scores | None:
+    def _scores(self, options: _Options) -> Scores | None:
         """Return the scores of everything collected."""
 
     def _scored_by(self, metric: Metric) -> Scores:
@@ -90,15 +94,15 @@ class CollectingMetric(ABC):
 class SQUAD(CollectingMetric):
     """Exact match and F1 of SQuAD 1.1; see `SquadV1`."""
 
-    def _scores(self, **options: Any) -> Scores:
+    def _scores(self, options: _Options) -> Scores:
         return self._scored_by(SquadV1(sync_on_compute=False))
 
 
 class MLQA(CollectingMetric):
     """Exact match and F1 in the language of the answers; see `Mlqa`."""
 
-    def _scores(self, **options: Any) -> Scores:
-        name = options["dataset_config_name"]
+    def _scores(self, options: _Options) -> Scores:
+        name = options.dataset_config_name
         if name is None:
             raise InputError(
                 "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
@@ -113,17 +117,17 @@ class TyDiF1(CollectingMetric):
     ``compute`` returns ``None`` if some question has no annotator.
     """
 
-    def _scores(self, **options: Any) -> Scores | None:
+    def _scores(self, options: _Options) -> Scores | None:
         if not all(annotators_of(reference) for reference in self._references):
             return None
         metric = TydiF1(
-            passage_non_null_threshold=options["passage_non_null_threshold"],
-            minimal_non_null_threshold=options["span_non_null_threshold"],
+            passage_non_null_threshold=options.passage_non_null_threshold,
+            minimal_non_null_threshold=options.span_non_null_threshold,
             sync_on_compute=False,
         )
         metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
         scores = metric.compute()
-        if options["verbose"]:
+        if options.verbose:
             for name, score in scores.items():
                 logger.info("%s: %.4f", name, score)
         return {name: score for name, score in scores.items() if name.startswith("avg_")}
@@ -132,7 +136,7 @@ class TyDiF1(CollectingMetric):
 class NQF1(CollectingMetric):
     """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
 
-    def _scores(self, **options: Any) -> Scores:
+    def _scores(self, options: _Options) -> Scores:
         metric = NqF1(precision_targets=(), sync_on_compute=False)
         metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
         scores = metric.compute()
@@ -142,14 +146,14 @@ class NQF1(CollectingMetric):
 class ROUGE(CollectingMetric):
     """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
 
-    def _scores(self, **options: Any) -> Scores:
+    def _scores(self, options: _Options) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
         scores = self._scored_by(metric)
         named = {KILT_ROUGE_L: scores[KILT_ROUGE_L], "google_rougeL": scores["rougeLsum"]}
         return {name: round(score, 4) for name, score in {**named, "gen_len": scores["gen_len"]}.items()}
 
 
-def _yes_no_without_span(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _yes_no_without_span(record: Record) -> Record:
     """Return the prediction, without its span if it is yes or no: PrimeQA ignores the span of such a prediction."""
     if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
         return record
