@@ -34,7 +34,7 @@ VALIDATION_SHARE = 5
 """One name in this many belongs to validation."""
 
 
-class Answers(TypedDict):
+class GoldAnswers(TypedDict):
     """The gold answers of an example: strings and character offsets, both empty if there is none."""
 
     text: list[str]
@@ -48,7 +48,7 @@ class Example(TypedDict):
     title: str
     context: str
     question: str
-    answers: Answers
+    answers: GoldAnswers
     question_type: str
 
 

@@ -88,7 +88,7 @@ class NqF1(QuestionRows):
             scores |= {f"{task}_{name}": value for name, value in self._task_scores(outcomes[:, row]).items()}
         return scores
 
-    def _outcomes(self, annotators: list["NqAnswer"], predicted: "_Prediction") -> list[list[float]]:
+    def _outcomes(self, annotators: list["NqAnswer"], predicted: "_NqPrediction") -> list[list[float]]:
         has_long = sum(not one.long.is_null for one in annotators) >= self.long_non_null_threshold
         has_short = sum(one.is_short for one in annotators) >= self.short_non_null_threshold
         answer = predicted.answer
@@ -166,7 +166,7 @@ def _same_spans(gold: NqAnswer, predicted: NqAnswer) -> bool:
     )
 
 
-class _Prediction(NamedTuple):
+class _NqPrediction(NamedTuple):
     answer: NqAnswer
     long_score: float
     short_score: float
@@ -175,7 +175,7 @@ class _Prediction(NamedTuple):
 _NULL = NqSpan((-1, -1), (-1, -1))
 
 
-def _prediction(record: Record) -> _Prediction:
+def _prediction(record: Record) -> _NqPrediction:
     key = record["example_id"]
     if "start_position" in record:
         answer, short_score = _answer(record, key), float(record["confidence_score"])
@@ -184,7 +184,7 @@ def _prediction(record: Record) -> _Prediction:
         answer = _official_answer(record, key)
         long_score, short_score = (float(record[f"{name}_score"]) for name in ("long_answer", "short_answers"))
     check_prediction(answer.yes_no, has_span=bool(answer.shorts), scores=(long_score, short_score), key=key)
-    return _Prediction(answer, long_score, short_score)
+    return _NqPrediction(answer, long_score, short_score)
 
 
 def _reference(reference: Annotated) -> tuple[str, list[NqAnswer]]:

@@ -5,7 +5,7 @@ A reference is what each annotator said of a question, in PrimeQA's form or in t
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,25 +36,6 @@ _TARGET_COLUMNS = {
     "passage_indices": "passage_index",
     "yes_no_answer": "yes_no_answer",
 }
-
-
-class SpanAnswer(NamedTuple):
-    """The answer of one annotator or of the model.
-
-    Attributes:
-        passage_index: Index of the passage that holds the answer, -1 for none.
-        span: The answer in it.
-        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
-    """
-
-    passage_index: int
-    span: Span
-    yes_no: str
-
-    @property
-    def is_minimal(self) -> bool:
-        """Whether it has a span, or is yes or no."""
-        return self.span[0] >= 0 or self.yes_no != "none"
 
 
 def annotators_of(reference: Annotated) -> list[Record]:

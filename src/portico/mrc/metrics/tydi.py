@@ -15,7 +15,6 @@ from portico.mrc.metrics.spans import (
     Annotated,
     Record,
     Span,
-    SpanAnswer,
     annotators_of,
     check_prediction,
     check_same_questions,
@@ -113,7 +112,7 @@ class TydiF1(QuestionRows):
                 scores |= {f"{language}_{task}_{name}": value for name, value in quality._asdict().items()}
         return scores
 
-    def _outcomes(self, annotators: list[SpanAnswer], predicted: "_Prediction") -> list[list[float]]:
+    def _outcomes(self, annotators: list["TydiAnswer"], predicted: "_TydiPrediction") -> list[list[float]]:
         has_passage = sum(one.passage_index >= 0 for one in annotators) >= self.passage_non_null_threshold
         has_minimal = sum(one.is_minimal for one in annotators) >= self.minimal_non_null_threshold
         answer = predicted.answer
@@ -136,6 +135,25 @@ class TydiF1(QuestionRows):
         return languages if include_english else others
 
 
+class TydiAnswer(NamedTuple):
+    """The answer of one annotator or of the model.
+
+    Attributes:
+        passage_index: Index of the passage that holds the answer, -1 for none.
+        span: The answer in it.
+        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
+    """
+
+    passage_index: int
+    span: Span
+    yes_no: str
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether it has a span, or is yes or no."""
+        return self.span[0] >= 0 or self.yes_no != "none"
+
+
 def overlap_f1(gold: Span, predicted: Span) -> float:
     """Return the F1 in 0..1 of the characters or bytes that two spans share; neither may be (-1, -1)."""
     num_shared = min(gold[1], predicted[1]) - max(gold[0], predicted[0])
@@ -145,7 +163,7 @@ def overlap_f1(gold: Span, predicted: Span) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _minimal_worth(annotators: list[SpanAnswer], answer: SpanAnswer) -> float:
+def _minimal_worth(annotators: list[TydiAnswer], answer: TydiAnswer) -> float:
     # A yes-no answer is not compared with spans: it is right or wrong as a whole.
     if answer.yes_no != "none":
         return float(any(one.yes_no == answer.yes_no for one in annotators))
@@ -159,13 +177,13 @@ def _mean(values: list[float]) -> float:
     return float(np.add.accumulate(values)[-1] / len(values)) if values else 0.0
 
 
-class _Prediction(NamedTuple):
-    answer: SpanAnswer
+class _TydiPrediction(NamedTuple):
+    answer: TydiAnswer
     passage_score: float
     minimal_score: float
 
 
-def _prediction(record: Record) -> _Prediction:
+def _prediction(record: Record) -> _TydiPrediction:
     key = record["example_id"]
     if "start_position" in record:
         answer, minimal_score = _answer(record, key), float(record["confidence_score"])
@@ -175,10 +193,10 @@ def _prediction(record: Record) -> _Prediction:
         # Official predictions have one score per task, PrimeQA's one for both.
         passage_score, minimal_score = (float(record[f"{name}_answer_score"]) for name in _TASKS)
     check_prediction(answer.yes_no, has_span=answer.span[0] >= 0, scores=(passage_score, minimal_score), key=key)
-    return _Prediction(answer, passage_score, minimal_score)
+    return _TydiPrediction(answer, passage_score, minimal_score)
 
 
-def _reference(reference: Annotated) -> tuple[str, tuple[str, list[SpanAnswer]]]:
+def _reference(reference: Annotated) -> tuple[str, tuple[str, list[TydiAnswer]]]:
     """Return the id of a question, its language and the annotators' answers."""
     if isinstance(reference, Mapping) and "annotations" in reference:
         key = str(reference["example_id"])
@@ -188,29 +206,29 @@ def _reference(reference: Annotated) -> tuple[str, tuple[str, list[SpanAnswer]]]
     return str(key), (str(language), [_answer(one, key) for one in annotators])
 
 
-def _answer(record: Record, key: object) -> SpanAnswer:
+def _answer(record: Record, key: object) -> TydiAnswer:
     """Read PrimeQA's form, of a prediction or of an annotator."""
-    return SpanAnswer(
+    return TydiAnswer(
         int(record["passage_index"]),
         checked_span(record["start_position"], record["end_position"], key=key),
         checked_yes_no(record["yes_no_answer"], key=key),
     )
 
 
-def _official_answer(record: Record, key: object) -> SpanAnswer:
+def _official_answer(record: Record, key: object) -> TydiAnswer:
     """Read a record of an official predictions file."""
     span = record.get("minimal_answer", {})
-    return SpanAnswer(
+    return TydiAnswer(
         int(record.get("passage_answer_index", -1)),
         checked_span(span.get("start_byte_offset", -1), span.get("end_byte_offset", -1), key=key),
         checked_yes_no(record.get("yes_no_answer", "none"), key=key),
     )
 
 
-def _annotation(annotation: Record, key: object) -> SpanAnswer:
+def _annotation(annotation: Record, key: object) -> TydiAnswer:
     """Read an annotation of the official data."""
     span = annotation["minimal_answer"]
-    return SpanAnswer(
+    return TydiAnswer(
         int(annotation["passage_answer"]["candidate_index"]),
         checked_span(span["plaintext_start_byte"], span["plaintext_end_byte"], key=key),
         checked_yes_no(annotation["yes_no_answer"], key=key),
