@@ -1,7 +1,7 @@
 """ROUGE of generated answers: Google's types by the package ``rouge-score``, and KILT's ROUGE-L, which differs.
 
-torchmetrics' ``ROUGEScore`` is not used: it normalises texts in other ways and has no KILT variant, so its numbers are
-not PrimeQA's.
+torchmetrics' ``ROUGEScore`` is not used: it averages in ``float32``, and ``rougeLsum`` always splits with NLTK's data,
+which it downloads.
 """
 
 import logging
