@@ -146,14 +146,7 @@ class Topic:
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """The contents of ``templates.yaml``.
-
-    Args:
-        traditions: The starts, middles and ends of the names of each tradition.
-        weights: How often each tradition is drawn.
-        words: Lists of words and forms by name.
-        topics: What passages can be about.
-    """
+    """The contents of ``templates.yaml``; a tradition is its starts, middles and ends of names."""
 
     traditions: list[tuple[list[str], list[str], list[str]]]
     weights: list[int]
@@ -278,14 +271,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Passage:
-    """A finished passage.
+    """A finished passage: its text, and what it states about which subjects.
 
-    Args:
-        topic: What kind of subjects it is about.
-        subjects: Their full names.
-        facts: Where the value of each stated fact is, by subject and relation.
-        order: The comparison it states, and where it names the greater and the lesser subject, if any.
-        text: The passage.
+    The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
+    if any, with the spans of the greater and of the lesser subject.
     """
 
     topic: Topic
@@ -413,13 +402,7 @@ class PassageWriter:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a passage.
-
-    Args:
-        text: Its wording.
-        question_type: What kind of answer it asks for, such as ``"person"``.
-        answer: Where the passage answers it, or ``None``.
-    """
+    """A question about a passage, its type, such as ``"person"``, and where the passage answers it, if it does."""
 
     text: str
     question_type: str

@@ -110,12 +110,7 @@ class NqF1(QuestionRows):
 
 
 class NqSpan(NamedTuple):
-    """A span in bytes, in tokens, or both; (-1, -1) where it is not known.
-
-    Attributes:
-        byte: Its first byte, and the one after its last.
-        token: Its first token, and the one after its last.
-    """
+    """A span in bytes, in tokens, or both, ends exclusive; (-1, -1) where it is not known."""
 
     byte: Span
     token: Span
@@ -132,12 +127,9 @@ class NqSpan(NamedTuple):
 
 
 class NqAnswer(NamedTuple):
-    """The answer of one annotator or of the model.
+    """The long and the short answers of one annotator or of the model, the latter without null spans.
 
-    Attributes:
-        long: The long answer.
-        shorts: The short answers, without null spans.
-        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
+    `yes_no` is ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
     """
 
     long: NqSpan

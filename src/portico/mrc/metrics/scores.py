@@ -93,11 +93,8 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 def token_f1(prediction: str, golds: Sequence[str]) -> float:
     """Return the best F1 in 0..1 of the prediction's words against those of a gold answer, order ignored.
 
-    For a question without an answer it is 1 if the prediction is empty too, otherwise 0.
-
-    Args:
-        prediction: As in `exact_match`.
-        golds: As in `exact_match`.
+    The arguments are those of `exact_match`. For a question without an answer it is 1 if the prediction is empty too,
+    otherwise 0.
     """
     words = normalize_answer(prediction).split()
     scores = []

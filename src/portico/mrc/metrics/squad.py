@@ -119,9 +119,6 @@ class SquadV1(AnswerTexts):
     ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and gives an F1 of 1 where the answer and a gold
     answer both consist of articles and punctuation only.
 
-    Args:
-        **kwargs: As in ``torchmetrics.Metric``.
-
     Source: the official evaluation script of SQuAD 1.1, arXiv:1606.05250.
     """
 

@@ -136,12 +136,9 @@ class TydiF1(QuestionRows):
 
 
 class TydiAnswer(NamedTuple):
-    """The answer of one annotator or of the model.
+    """The answer of one annotator or of the model: a passage, -1 for none, and a span in it.
 
-    Attributes:
-        passage_index: Index of the passage that holds the answer, -1 for none.
-        span: The answer in it.
-        yes_no: ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
+    `yes_no` is ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
     """
 
     passage_index: int

@@ -20,14 +20,7 @@ _GAP = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart.
-
-    Args:
-        label: Its name in the legend.
-        css_class: The class by which the style sheet colours it.
-        points: `(x, y)`, x ascending, at least one.
-        dotted: Whether each point is marked.
-    """
+    """One line of a chart, coloured by its CSS class; the x of its points ascend, and dots mark them if `dotted`."""
 
     label: str
     css_class: str

@@ -43,12 +43,7 @@ Tokens = tuple[str, ...]
 
 
 class Kind(Enum):
-    """The one class that each question falls into.
-
-    Args:
-        label: Its name on the page.
-        meaning: What it means.
-    """
+    """The one class that each question falls into, with its label on the page and what that means."""
 
     def __init__(self, label: str, meaning: str) -> None:
         self.label = label
@@ -131,7 +126,7 @@ def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One way to group questions.
+    """One way to group questions in a table.
 
     Args:
         title: Heading of the table.
@@ -232,16 +227,7 @@ _BY_LANGUAGE = Grouping("By language", "language", lambda result: result.languag
 
 
 class Group(NamedTuple):
-    """The scores of some questions.
-
-    Args:
-        name: What they have in common.
-        num_questions: How many they are, at least 1.
-        exact: Mean exact match, 0..100.
-        f1: Mean F1, 0..100.
-        exact_interval: Bootstrap interval of the exact match.
-        f1_interval: Bootstrap interval of F1.
-    """
+    """Mean scores, 0..100, of at least one question, with their bootstrap intervals."""
 
     name: str
     num_questions: int
@@ -259,19 +245,10 @@ def score(name: str, results: Sequence[QuestionResult]) -> Group:
 
 
 class Difference(NamedTuple):
-    """The scores of the same questions in two runs.
+    """Mean scores, 0..100, of the same questions in two runs.
 
-    Args:
-        name: What the questions have in common.
-        num_questions: How many they are, at least 1.
-        first_exact: Mean exact match of the first run, 0..100.
-        second_exact: That of the second run.
-        first_f1: Mean F1 of the first run, 0..100.
-        second_f1: That of the second run.
-        exact_interval: Paired bootstrap interval of the second exact match minus the first.
-        f1_interval: The same of F1.
-        num_fixed: Questions that only the second run gets exactly right.
-        num_broken: Questions that only the first run gets exactly right.
+    The intervals are paired bootstrap intervals of the second score minus the first. Fixed are the questions that only
+    the second run gets exactly right, broken those that only the first one does.
     """
 
     name: str
@@ -307,12 +284,7 @@ def difference(name: str, first: Sequence[QuestionResult], second: Sequence[Ques
 
 
 class Significance(NamedTuple):
-    """How likely differences at least as large would be if the runs were equally good.
-
-    Args:
-        exact: p-value of exact match, by McNemar's exact test.
-        f1: p-value of F1, by approximate randomisation.
-    """
+    """p-values of the differences of two runs: McNemar's exact test, and approximate randomisation for F1."""
 
     exact: float
     f1: float

@@ -39,13 +39,7 @@ _PLAIN_PAINT = re.compile(r"[^\\()]*")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a page.
-
-    Args:
-        heading: Its heading.
-        content: Its HTML; if empty, the section is left out.
-        name: Its short name in the navigation; the heading by default.
-    """
+    """One part of a page, left out if it has no content; the navigation shows its name, by default the heading."""
 
     heading: str
     content: Markup

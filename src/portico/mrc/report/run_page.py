@@ -103,14 +103,7 @@ def num_questions(count: int) -> str:
 
 
 class Tile(NamedTuple):
-    """One figure of the headline.
-
-    Args:
-        label: Its name.
-        value: Its value as text.
-        percent: Length of its bar, 0..100, or None for a figure that is not a percentage.
-        interval: Its confidence interval, or None.
-    """
+    """One figure of the headline; `percent` is the length of its bar, 0..100, or None if it is not a percentage."""
 
     label: str
     value: str

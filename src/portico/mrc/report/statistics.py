@@ -100,15 +100,9 @@ def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = S
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBin:
-    """Questions of similar confidence.
+    """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.
 
-    Args:
-        low: Lower end of the range of confidence, in 0..1, inclusive.
-        high: Upper end, exclusive except for 1.
-        count: Number of questions, at least 1.
-        confidence: Their mean confidence.
-        accuracy: The fraction of them that was answered exactly.
-        interval: Bootstrap interval of the accuracy.
+    Accuracy is the fraction answered exactly, with its bootstrap interval. All but the count are in 0..1.
     """
 
     low: float
@@ -120,12 +114,9 @@ class ConfidenceBin:
 
 
 class Calibration(NamedTuple):
-    """Confidence compared with accuracy.
+    """Confidence compared with accuracy, in bins that are not empty, the least confident first.
 
-    Args:
-        bins: Those that contain a question, the least confident first.
-        error: Expected calibration error: the mean difference of confidence and accuracy over the bins, weighted by
-            the number of questions, in 0..1.
+    The expected calibration error, in 0..1, is the mean difference of the two, weighted by the number of questions.
     """
 
     bins: list[ConfidenceBin]
@@ -162,12 +153,9 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThresholdCurve:
-    """Scores of the whole set over the threshold: a question is declined if its null odds exceed it.
+    """Scores of the whole set, 0..100, over the threshold: a question is declined if its null odds exceed it.
 
-    Args:
-        thresholds_T: Ascending, ``float64 [T]``; the first declines every question, the last none.
-        exact_T: Exact match, 0..100.
-        f1_T: F1, 0..100.
+    The thresholds ascend; the first declines every question, the last none.
     """
 
     thresholds_T: npt.NDArray[np.float64]
