@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 from portico.mrc.report import Candidate, QuestionResult, RunRecord, Scores
-from portico.mrc.report.html.run_page import run_page
+from portico.mrc.report.run_page import run_page
 
 VOID = {"meta", "input", "path", "wbr", "br"}
 HOSTILE = "</p><script>alert('x')</script><img src=http://example.org/x onerror=y>\"'&"

@@ -96,7 +96,6 @@ _LAZY = {
     "NotebookProgressCallback": "transformers.utils.notebook",
 }
 
-
 # Scripts set the level of the logger `transformers` and hang handlers and filters on it or on `transformers.trainer`;
 # a logger of another name would bypass all of them.
 logger = transformers_logging.get_logger("transformers.trainer")

@@ -1,17 +1,41 @@
+"""Generates passages about people, places and organisations that do not exist, and questions about them.
+
+What can be said and asked is in ``templates.yaml``; this module chooses. The order in which random numbers are drawn
+is part of the contract: a seed gives the same corpus in every version.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
 from random import Random
-from typing import TypedDict
+from string import Formatter
+from typing import Any, TypedDict
+from zlib import crc32
+
+import yaml
 
 from portico.errors import InputError
-from portico.mrc.corpus.passage import Passage, write_passage
-from portico.mrc.corpus.questions import Question, ask_questions
-from portico.mrc.corpus.topics import TOPICS
-from portico.mrc.corpus.values import ValueMaker
 
 DRAWS_PER_PASSAGE = 5
+RELATIONS_PER_PASSAGE = 4
+FACTS_PER_SUBJECT = (2, 3, 3)
+JOIN_PROBABILITY = 0.25
+"""How often two facts about one subject share a sentence."""
+PRONOUN_PROBABILITY = 0.3
+"""How often a pronoun stands for the subject of the previous sentence."""
+SHORT_NAME_PROBABILITY = 0.4
+WHOLE_SENTENCE_PROBABILITY = 0.4
+"""How often a fact is told by one of its sentences instead of a predicate after the subject."""
+COMPARISON_PROBABILITY = 0.4
+ASIDE_PROBABILITY = 0.3
+VALIDATION_SHARE = 5
+"""One name in this many belongs to validation."""
 
 
-class Answers(TypedDict):
-    """The gold answers of an example: texts and character offsets, both empty if there is none."""
+class GoldAnswers(TypedDict):
+    """The gold answers of an example: strings and character offsets, both empty if there is none."""
 
     text: list[str]
     answer_start: list[int]
@@ -24,7 +48,7 @@ class Example(TypedDict):
     title: str
     context: str
     question: str
-    answers: Answers
+    answers: GoldAnswers
     question_type: str
 
 
@@ -48,21 +72,408 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
     for name, number in (("num_train", num_train), ("num_validation", num_validation)):
         if number < 0:
             raise InputError(f"`{name}={number}` is negative; set it to the number of questions wanted, 0 or more.")
-    return (
-        _generate_side("train", num_train, seed),
-        _generate_side("validation", num_validation, seed),
+    return _generate_split("train", num_train, seed), _generate_split("validation", num_validation, seed)
+
+
+def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
+    rng = Random(f"{split}-{seed}")  # A string seeds by SHA-512, so the stream does not depend on PYTHONHASHSEED.
+    values = ValueMaker(rng, validation=split == "validation")
+    examples: list[Example] = []
+    # Whole passages are generated and cut off, so a larger corpus starts with the smaller one.
+    while len(examples) < num_examples:
+        passage = PassageWriter(rng, values, rng.choice(load_templates().topics)).write()
+        for question in ask_questions(rng, values, passage, DRAWS_PER_PASSAGE):
+            examples.append(_example(f"{split}-{len(examples)}", passage, question))
+    return examples[:num_examples]
+
+
+def to_squad(examples: Iterable[Example]) -> dict[str, Any]:
+    """Nest examples as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
+
+    Args:
+        examples: Flat records; those of one passage must be consecutive.
+    """
+    data = []
+    for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
+        paragraph = {"context": context, "qas": [_squad_question(example) for example in group]}
+        data.append({"title": title, "paragraphs": [paragraph]})
+    return {"version": "v2.0", "data": data}
+
+
+def _squad_question(example: Example) -> dict[str, Any]:
+    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
+    return {
+        "id": example["id"],
+        "question": example["question"],
+        "question_type": example["question_type"],
+        "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)],
+        "is_impossible": not texts,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """One attribute of a subject; the fields are those of ``templates.yaml``."""
+
+    type: str
+    value: str
+    predicates: list[str]
+    sentences: list[str]
+    questions: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """An order between two subjects; the fields are those of ``templates.yaml``."""
+
+    sentences: list[str]
+    questions: list[str]
+    inverse_questions: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Topic:
+    """What passages can be about; the fields are those of ``templates.yaml``."""
+
+    subject: str
+    article: str
+    short_name: str
+    pronouns: list[str]
+    asides: list[str]
+    relations: list[Relation]
+    comparisons: list[Comparison]
+
+
+@dataclass(frozen=True, eq=False)
+class Templates:
+    """The contents of ``templates.yaml``; a tradition is its starts, middles and ends of names."""
+
+    traditions: list[tuple[list[str], list[str], list[str]]]
+    weights: list[int]
+    words: dict[str, list[str]]
+    topics: list[Topic]
+
+
+@cache
+def load_templates() -> Templates:
+    """Read ``templates.yaml``."""
+    data = yaml.safe_load(files(__package__).joinpath("templates.yaml").read_text(encoding="utf-8"))
+    traditions, topics = data.pop("traditions").values(), data.pop("topics")
+    return Templates(
+        traditions=[
+            (parts["starts"].split(), parts["middles"].split(), parts["ends"].split()) for parts in traditions
+        ],
+        weights=[parts["weight"] for parts in traditions],
+        words={name: words.split() if isinstance(words, str) else words for name, words in data.items()},
+        topics=[
+            Topic(
+                relations=[Relation(**relation) for relation in topic.pop("relations")],
+                comparisons=[Comparison(**comparison) for comparison in topic.pop("comparisons")],
+                **topic,
+            )
+            for topic in topics
+        ],
     )
 
 
-def _generate_side(side: str, num_examples: int, seed: int) -> list[Example]:
-    rng = Random(f"{side}-{seed}")  # A string is hashed by SHA-512, so the stream does not depend on the hash seed.
-    values = ValueMaker(rng, validation=side == "validation")
-    examples: list[Example] = []
-    while len(examples) < num_examples:
-        passage = write_passage(rng, values, rng.choice(TOPICS))
-        for question in ask_questions(rng, values, passage, DRAWS_PER_PASSAGE):
-            examples.append(_example(f"{side}-{len(examples)}", passage, question))
-    return examples[:num_examples]
+def is_validation_name(name: str) -> bool:
+    """Return whether a name belongs to validation.
+
+    A checksum of the name decides, so the two splits are disjoint whatever the seed and the size of the corpus.
+    """
+    return crc32(name.encode()) % VALIDATION_SHARE == 0
+
+
+class ValueMaker:
+    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades.
+
+    Args:
+        rng: Source of every choice.
+        validation: Make validation names; otherwise training names.
+    """
+
+    def __init__(self, rng: Random, *, validation: bool) -> None:
+        self._rng = rng
+        self._validation = validation
+        self._templates = load_templates()
+
+    def make(self, kind: str) -> str:
+        """Return a value of a kind: the name of another method of this class."""
+        value: str = getattr(self, kind)()
+        return value
+
+    def name(self) -> str:
+        """Return one capitalised word, such as ``Kelmarfen`` or ``Brodaček``."""
+        # About one name in `VALIDATION_SHARE` is of validation; names of the other split are drawn again.
+        while True:
+            starts, middles, ends = self._rng.choices(self._templates.traditions, self._templates.weights)[0]
+            middle = self._rng.choice(middles) if self._rng.random() < 0.5 else ""
+            name = self._rng.choice(starts) + middle + self._rng.choice(ends)
+            if is_validation_name(name) is self._validation:
+                return name
+
+    def person(self) -> str:
+        """Return a first name and a surname, sometimes with a middle name."""
+        num_words = 3 if self._rng.random() < 0.1 else 2
+        return " ".join(self.name() for _ in range(num_words))
+
+    def place(self) -> str:
+        """Return the name of a town, of one to three words."""
+        form = self._word("place_forms")
+        return form.format(*(self.name() for _ in range(form.count("{}"))))
+
+    def organisation(self) -> str:
+        """Return the name of an institution or a company, of two to four words."""
+        return self._word("organisation_forms").format(self.name())
+
+    def year(self) -> str:
+        """Return a year from 1600 to 1999."""
+        return str(self._rng.randrange(1600, 2000))
+
+    def date(self) -> str:
+        """Return a full date, such as ``14 March 1887``."""
+        return f"{self.day()} {self.year()}"
+
+    def day(self) -> str:
+        """Return a day without its year, such as ``14 March``."""
+        return f"{self._rng.randrange(1, 29)} {self._word('months')}"
+
+    def small_count(self) -> str:
+        """Return a number from 2 to 15, in words."""
+        return self._word("number_words")
+
+    def large_count(self) -> str:
+        """Return a number from 200 to 99,900, sometimes rounded in words."""
+        if self._rng.random() < 0.2:
+            return f"about {self._word('number_words')} thousand"
+        return f"{self._rng.randrange(2, 1000) * 100 + self._rng.choice((0, 0, 20, 50, 75)):,}"
+
+    def trade(self) -> str:
+        """Return an occupation, such as ``marine biologist``."""
+        trade = self._word("trades")
+        return f"{self._word('fields')} {trade}" if self._rng.random() < 0.6 else trade
+
+    def work(self) -> str:
+        """Return the title of a book or a picture, such as ``The Silent Harbour``."""
+        return f"The {self._word('adjectives')} {self._word('nouns')}"
+
+    def _word(self, words: str) -> str:
+        return self._rng.choice(self._templates.words[words])
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a passage: its characters, and the offset of the first."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A finished passage: its text, and what it states about which subjects.
+
+    The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
+    if any, with the spans of the greater and of the lesser subject.
+    """
+
+    topic: Topic
+    subjects: list[str]
+    facts: dict[tuple[str, Relation], Span]
+    order: tuple[Comparison, Span, Span] | None
+    text: str
+
+    def relations(self) -> list[Relation]:
+        """Return the relations stated of any subject, each once."""
+        return list(dict.fromkeys(relation for _, relation in self.facts))
+
+
+Sentence = str | Comparison | tuple[str, list[Relation]]
+"""What a sentence is to say: an aside as it stands, a comparison, or facts about one subject."""
+
+
+class PassageWriter:
+    """Writes one passage about two subjects.
+
+    Args:
+        rng: Source of every choice.
+        values: Makes names and values.
+        topic: What the passage is about.
+    """
+
+    def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
+        self._rng = rng
+        self._values = values
+        self._topic = topic
+        self._text = ""
+        self._subjects = [values.make(topic.subject) for _ in range(2)]
+        self._facts: dict[tuple[str, Relation], Span] = {}
+        self._order: tuple[Comparison, Span, Span] | None = None
+        self._pronouns = {subject: rng.choice(topic.pronouns) for subject in self._subjects}
+        self._introduced: set[str] = set()
+        self._previous_subject = ""
+
+    def write(self) -> Passage:
+        """Return the passage."""
+        for number, sentence in enumerate(self._plan()):
+            self._append(" " if number else "")
+            match sentence:
+                case str():
+                    self._append(sentence)
+                    self._previous_subject = ""
+                case Comparison():
+                    self._compare(sentence)
+                case (subject, relations):
+                    self._tell(subject, relations)
+        return Passage(self._topic, self._subjects, self._facts, self._order, self._text)
+
+    def _plan(self) -> list[Sentence]:
+        """Choose the sentences: facts grouped by subject or mixed, then a comparison and an aside between them."""
+        # Both subjects draw from one small pool, so most facts have a rival: the same relation of the other subject.
+        pool = self._rng.sample(self._topic.relations, RELATIONS_PER_PASSAGE)
+        sentences: list[Sentence] = []
+        for subject in self._subjects:
+            relations = self._rng.sample(pool, self._rng.choice(FACTS_PER_SUBJECT))
+            groups = [[relation] for relation in relations]
+            if len(relations) > 2 and self._rng.random() < JOIN_PROBABILITY:
+                groups = [relations[:2], relations[2:]]
+            sentences += [(subject, group) for group in groups]
+        if self._rng.random() < 0.5:
+            self._rng.shuffle(sentences)
+        if self._rng.random() < COMPARISON_PROBABILITY:
+            self._insert(sentences, self._rng.choice(self._topic.comparisons))
+        if self._rng.random() < ASIDE_PROBABILITY:
+            self._insert(sentences, self._rng.choice(self._topic.asides))
+        return sentences
+
+    def _insert(self, sentences: list[Sentence], extra: str | Comparison) -> None:
+        sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
+
+    def _tell(self, subject: str, relations: list[Relation]) -> None:
+        if len(relations) == 1 and self._rng.random() < WHOLE_SENTENCE_PROBABILITY:
+            template = self._rng.choice(relations[0].sentences)
+            self._state(template, subject, relations[0], self._name(subject))
+        else:
+            self._append(self._opening(subject))
+            for number, relation in enumerate(relations):
+                self._append(" and " if number else " ")
+                self._state(self._rng.choice(relation.predicates), subject, relation)
+        self._append(".")
+        self._previous_subject = subject
+
+    def _state(self, template: str, subject: str, relation: Relation, name: str = "") -> None:
+        value = self._values.make(relation.value)
+        self._facts[subject, relation] = self._fill(template, subject=name, value=value)["value"]
+
+    def _compare(self, comparison: Comparison) -> None:
+        more, less = self._rng.sample(self._subjects, 2)
+        template = self._rng.choice(comparison.sentences)
+        spans = self._fill(template, more=self._name(more), less=self._name(less))
+        self._append(".")
+        self._order = (comparison, spans["more"], spans["less"])
+        # After two subjects a pronoun would be ambiguous.
+        self._previous_subject = ""
+
+    def _opening(self, subject: str) -> str:
+        if subject == self._previous_subject and self._rng.random() < PRONOUN_PROBABILITY:
+            return self._pronouns[subject]
+        return self._topic.article + self._name(subject)
+
+    def _name(self, subject: str) -> str:
+        if subject in self._introduced and self._rng.random() < SHORT_NAME_PROBABILITY:
+            return subject.split()[-1] if self._topic.short_name == "last_word" else subject
+        self._introduced.add(subject)
+        return subject
+
+    def _append(self, words: str) -> Span:
+        span = Span(words, len(self._text))
+        self._text += words
+        return span
+
+    def _fill(self, template: str, **words: str) -> dict[str, Span]:
+        """Append a template with its slots filled, and return where the words of each slot are."""
+        spans = {}
+        for literal, slot, _, _ in Formatter().parse(template):
+            self._append(literal)
+            if slot is not None:
+                spans[slot] = self._append(words[slot])
+        return spans
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a passage, its type, such as ``"person"``, and where the passage answers it, if it does."""
+
+    text: str
+    question_type: str
+    answer: Span | None
+
+
+def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
+    """Ask about a passage.
+
+    Args:
+        rng: Source of every choice.
+        values: Makes names that the passage does not contain.
+        passage: What to ask about.
+        num_draws: How many questions are drawn; duplicates, and questions the passage gives no occasion for, are
+            dropped.
+    """
+    questions: dict[str, Question] = {}
+    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):
+        question = ask(rng, values, passage)
+        if question is not None:
+            questions.setdefault(question.text, question)
+    return list(questions.values())
+
+
+def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Question:
+    return Question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+
+
+def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+    (subject, relation), answer = rng.choice(list(passage.facts.items()))
+    return _ask(rng, subject, relation, answer)
+
+
+def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+    """Ask about one subject what the passage says only of the other: the hardest question without an answer."""
+    missing = [
+        (subject, relation)
+        for subject in passage.subjects
+        for relation in passage.relations()
+        if (subject, relation) not in passage.facts
+    ]
+    return _ask(rng, *rng.choice(missing)) if missing else None
+
+
+def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+    told = passage.relations()
+    untold = [relation for relation in passage.topic.relations if relation not in told]
+    return _ask(rng, rng.choice(passage.subjects), rng.choice(untold))
+
+
+def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Question:
+    return _ask(rng, values.make(passage.topic.subject), rng.choice(passage.relations()))
+
+
+def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+    if passage.order is None:
+        return None
+    comparison, more, less = passage.order
+    first, second = rng.sample(passage.subjects, 2)
+    wordings, answer = (comparison.questions, more) if rng.random() < 0.5 else (comparison.inverse_questions, less)
+    return Question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
+
+
+# How often each kind of question is drawn; about three in ten questions have no answer.
+_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Question | None], float] = {
+    _ask_stated_fact: 0.60,
+    _ask_order: 0.15,
+    _ask_fact_of_the_other: 0.15,
+    _ask_untold_relation: 0.08,
+    _ask_about_stranger: 0.06,
+}
 
 
 def _example(identifier: str, passage: Passage, question: Question) -> Example:

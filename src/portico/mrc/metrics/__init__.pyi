@@ -1,12 +1,12 @@
-from portico.mrc.metrics.answer_texts import AnswerTexts as AnswerTexts
-from portico.mrc.metrics.answer_texts import Mlqa as Mlqa
-from portico.mrc.metrics.answer_texts import Mrqa as Mrqa
-from portico.mrc.metrics.answer_texts import SquadV1 as SquadV1
-from portico.mrc.metrics.nq import NqF1 as NqF1
+from portico.mrc.metrics.natural_questions import NqF1 as NqF1
 from portico.mrc.metrics.rouge import Rouge as Rouge
 from portico.mrc.metrics.scores import exact_match as exact_match
 from portico.mrc.metrics.scores import normalize_answer as normalize_answer
 from portico.mrc.metrics.scores import token_f1 as token_f1
+from portico.mrc.metrics.squad import AnswerTexts as AnswerTexts
+from portico.mrc.metrics.squad import Mlqa as Mlqa
+from portico.mrc.metrics.squad import Mrqa as Mrqa
+from portico.mrc.metrics.squad import SquadV1 as SquadV1
 from portico.mrc.metrics.squad import SquadV2 as SquadV2
 from portico.mrc.metrics.squad import squad_metrics as squad_metrics
 from portico.mrc.metrics.tydi import TydiF1 as TydiF1

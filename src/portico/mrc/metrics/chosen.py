@@ -6,12 +6,10 @@ from typing import Any
 from torchmetrics import Metric
 
 from portico.errors import InputError
-from portico.mrc.metrics.answer_texts import Mlqa, Mrqa, SquadV1
-from portico.mrc.metrics.nq import NqF1
-from portico.mrc.metrics.records import gold_texts
+from portico.mrc.metrics.natural_questions import NqF1
 from portico.mrc.metrics.rouge import Rouge
-from portico.mrc.metrics.span_scores import SpanScores
-from portico.mrc.metrics.squad import SquadV2
+from portico.mrc.metrics.spans import SpanScores
+from portico.mrc.metrics.squad import Mlqa, Mrqa, SquadV1, SquadV2, gold_texts
 from portico.mrc.metrics.tydi import TydiF1
 from portico.value_rules import Rule
 

@@ -1,36 +1,45 @@
-"""ROUGE of generated answers."""
+"""ROUGE of generated answers: Google's types by the package ``rouge-score``, and KILT's ROUGE-L, which differs.
 
-from collections.abc import Callable, Mapping, Sequence
+torchmetrics' ``ROUGEScore`` is not used: it averages in ``float32``, and ``rougeLsum`` always splits with NLTK's data,
+which it downloads.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torchmetrics import Metric
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.metrics.kilt_rouge import kilt_rouge_l
-from portico.mrc.metrics.records import Records, check_complete, gold_texts
+from portico.mrc.metrics.squad import Records, check_complete, gold_texts, nothing_scored
+
+logger = logging.getLogger(__name__)
 
 KILT_ROUGE_L = "kilt_rougeL"
 _GOOGLE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-
-Scorer = Callable[[str, str], Mapping[str, float]]
+# KILT's denominator has it, so scores are a little below the plain F1.
+_KILT_EPSILON = 1e-8
+_AFTER_SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 class Rouge(Metric):
-    """ROUGE's F1 of generated answers against the best of the gold answers, averaged over the questions.
+    """ROUGE F1 of generated answers against the best of the gold answers, averaged over the questions.
 
-    ``compute`` gives each type in 0..100, and ``gen_len``, the mean number of blanks in a prediction.
+    ``compute`` returns each type in 0..100, and ``gen_len``, the mean number of spaces in a prediction.
 
     Args:
         rouge_types: Google's ``rouge1``, ``rouge2``, ``rougeL`` and ``rougeLsum``, where line breaks end sentences;
             and ``kilt_rougeL``, KILT's.
         use_stemmer: Whether Google's types compare the stems of English words.
-        split_sentences: Splits texts into sentences for ``rougeLsum``; by default at line breaks alone.
+        split_sentences: Splits texts into sentences for ``rougeLsum``; by default only at line breaks.
         **kwargs: As in ``torchmetrics.Metric``.
 
     Raises:
         InputError: If a type is not one of these.
-        MissingPackageError: If Google's types are asked for and ``rouge-score`` is not installed.
+        MissingPackageError: If ``rouge_types`` has one of Google's and ``rouge-score`` is not installed.
     """
 
     full_state_update = False
@@ -46,12 +55,16 @@ class Rouge(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        _check_types(rouge_types)
+        allowed = (*_GOOGLE_TYPES, KILT_ROUGE_L)
+        if isinstance(rouge_types, str) or not rouge_types or any(name not in allowed for name in rouge_types):
+            raise InputError(
+                f"Invalid `rouge_types={rouge_types!r}`; expected a list with any of {', '.join(allowed)}."
+            )
         self.rouge_types = tuple(rouge_types)
         self.split_sentences = split_sentences
         google_types = [name for name in rouge_types if name in _GOOGLE_TYPES]
         self._google = _google_scorer(google_types, use_stemmer) if google_types else None
-        # A sum for each type, the blanks in all predictions, the number of questions.
+        # A sum for each type, the spaces in all predictions, the number of questions.
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, predictions: Records, references: Records) -> None:
@@ -59,7 +72,7 @@ class Rouge(Metric):
 
         Args:
             predictions: ``{"id", "prediction_text"}``.
-            references: ``{"id", "answers": {"text": [...]}}``, or a list of texts as ``answers``; one at least.
+            references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``; at least one each.
 
         Raises:
             InputError: If a question has no prediction or no gold answer.
@@ -70,28 +83,28 @@ class Rouge(Metric):
         for reference in references:
             text, golds = texts[reference["id"]], gold_texts(reference)
             if not golds:
-                raise InputError(
-                    f"Question {reference['id']!r} has no gold answer to compare with; leave it out of the evaluation."
-                )
+                raise InputError(f"Question {reference['id']!r} has no gold answer; leave it out of the evaluation.")
             row = [*self._best_scores(text, golds), text.count(" "), 1]
             sums = [total + number for total, number in zip(sums, row, strict=True)]
         self.sums = self.sums.new_tensor(sums)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one question."""
-        *sums, num_blanks, total = self.sums.tolist()
+        *sums, num_spaces, total = self.sums.tolist()
         if total == 0:
-            raise InputError("No question was scored; give predictions and references before the metrics are asked.")
+            raise nothing_scored()
         scores = {name: 100.0 * score / total for name, score in zip(self.rouge_types, sums, strict=True)}
-        return {**scores, "gen_len": num_blanks / total}
+        return {**scores, "gen_len": num_spaces / total}
 
     def _best_scores(self, text: str, golds: Sequence[str]) -> list[float]:
-        lines, gold_lines = self._lines(text), [self._lines(gold) for gold in golds]
-        google = [self._google(gold, lines) for gold in gold_lines] if self._google is not None else []
+        google = []
+        if self._google is not None:
+            lines = self._lines(text)
+            google = [self._google.score(self._lines(gold), lines) for gold in golds]
         return [
             max(kilt_rouge_l(text, gold) for gold in golds)
             if name == KILT_ROUGE_L
-            else max(scores[name] for scores in google)
+            else max(scores[name].fmeasure for scores in google)
             for name in self.rouge_types
         ]
 
@@ -99,33 +112,91 @@ class Rouge(Metric):
         return text if self.split_sentences is None else "\n".join(self.split_sentences(text))
 
 
-class _GoogleScorer:
-    """F1 of each type by Google's package.
-
-    Args:
-        scorer: A ``rouge_score.rouge_scorer.RougeScorer``.
-    """
-
-    def __init__(self, scorer: Any) -> None:
-        self._scorer = scorer
-
-    def __call__(self, gold: str, prediction: str) -> Mapping[str, float]:
-        return {name: score.fmeasure for name, score in self._scorer.score(gold, prediction).items()}
-
-
-def _google_scorer(rouge_types: Sequence[str], use_stemmer: bool) -> Scorer:
+def _google_scorer(rouge_types: Sequence[str], use_stemmer: bool) -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
         raise MissingPackageError(
-            f"ROUGE of the types {', '.join(rouge_types)} needs rouge-score, which is not installed; install it with "
+            f"rouge-score, which computes {', '.join(rouge_types)}, is not installed; install it with "
             f"`pip install 'portico[rouge]'`, or set `rouge_types=[{KILT_ROUGE_L}]`, which needs no package."
         ) from error
-    return _GoogleScorer(RougeScorer(list(rouge_types), use_stemmer=use_stemmer))
+    return RougeScorer(list(rouge_types), use_stemmer=use_stemmer)
 
 
-def _check_types(rouge_types: Sequence[str]) -> None:
-    allowed = (*_GOOGLE_TYPES, KILT_ROUGE_L)
-    wrong = [name for name in rouge_types if name not in allowed]
-    if wrong or not rouge_types or isinstance(rouge_types, str):
-        raise InputError(f"`rouge_types={rouge_types!r}` has to be a list of some of {', '.join(allowed)}.")
+def kilt_rouge_l(prediction: str, gold: str) -> float:
+    """Return KILT's ROUGE-L in 0..1: the F1 of the words in the longest common subsequences of sentences.
+
+    KILT uses the package ``rouge`` as it is: sentences end at full stops, words are separated by whitespace and
+    compared with their case, and a word counts once however often it occurs. A text without words scores 0.
+
+    Args:
+        prediction: The predicted text.
+        gold: A gold answer.
+
+    Source: KILT, arXiv:2009.02252; ROUGE-L of summaries, Lin 2004, section 3.2.
+    """
+    sentences, gold_sentences = _kilt_sentences(prediction), _kilt_sentences(gold)
+    if not sentences or not gold_sentences:
+        return 0.0
+    shared: set[str] = set()
+    for gold_sentence in gold_sentences:
+        for sentence in sentences:
+            shared.update(_longest_common_subsequence(gold_sentence, sentence))
+    precision = len(shared) / len({word for sentence in sentences for word in sentence})
+    recall = len(shared) / len({word for sentence in gold_sentences for word in sentence})
+    return 2.0 * ((precision * recall) / (precision + recall + _KILT_EPSILON))
+
+
+def _kilt_sentences(text: str) -> list[list[str]]:
+    # As in the package, a sentence of spaces consists of one empty word: hence split(" "), which str.split() is not.
+    return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
+
+
+def _longest_common_subsequence(x: Sequence[str], y: Sequence[str]) -> list[str]:
+    """Return the longest common subsequence; of several, the one that the package finds, from the end."""
+    lengths = [[0] * (len(y) + 1) for _ in range(len(x) + 1)]
+    for i, x_word in enumerate(x, start=1):
+        above, row = lengths[i - 1], lengths[i]
+        for j, y_word in enumerate(y, start=1):
+            row[j] = above[j - 1] + 1 if x_word == y_word else max(above[j], row[j - 1])
+    words = []
+    i, j = len(x), len(y)
+    while i and j:
+        if x[i - 1] == y[j - 1]:
+            words.append(x[i - 1])
+            i, j = i - 1, j - 1
+        elif lengths[i - 1][j] > lengths[i][j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return words
+
+
+@cache
+def sentence_splitter() -> Callable[[str], list[str]]:
+    """Return NLTK's sentence splitter; if its data ("punkt_tab") is missing, warn once and split after ``.!?``.
+
+    Raises:
+        MissingPackageError: If NLTK is not installed.
+    """
+    try:
+        import nltk
+    except ImportError as error:
+        raise MissingPackageError(
+            "nltk, which splits sentences, is not installed; install it with `pip install 'portico[rouge]'`."
+        ) from error
+    try:
+        nltk.sent_tokenize("One. Two.")
+    except LookupError:
+        logger.warning(
+            "The data of NLTK's sentence splitter is not installed, so every full stop, question mark or exclamation "
+            "mark before whitespace ends a sentence, which can change rougeLsum slightly; install the data with "
+            "`python -m nltk.downloader punkt_tab`."
+        )
+        return _split_at_stops
+    splitter: Callable[[str], list[str]] = nltk.sent_tokenize
+    return splitter
+
+
+def _split_at_stops(text: str) -> list[str]:
+    return [sentence for sentence in _AFTER_SENTENCE.split(text.strip()) if sentence]

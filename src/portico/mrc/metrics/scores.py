@@ -1,15 +1,82 @@
-"""Exact match and F1 of one answer.
+"""Exact match and F1 of one answer's text, and the normalisations that make texts comparable.
 
-SQuAD 2.0 counts an answer of which normalisation leaves nothing as "no answer"; SQuAD 1.1 knows no such thing and
-finds no word in common with it.
+SQuAD 2.0 treats an answer that normalises to nothing as "no answer"; SQuAD 1.1 does not, and gives it an F1 of 0.
+Importing this module does not import torch.
 """
 
+import re
+import string
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from portico.mrc.metrics.normalization import Normalize, normalize_answer
+from portico.errors import InputError
 
-__all__ = ["exact_match", "normalize_answer", "text_scores", "token_f1"]
+Normalize: TypeAlias = Callable[[str], str]
+
+_ENGLISH_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_HAN = re.compile("[\u4e00-\u9fa5]")
+
+# The languages of MLQA and XQuAD. The articles of "en" to "zh" are those of MLQA's script; the other languages are
+# XQuAD's, and no official script removes articles there.
+_ARTICLES: dict[str, re.Pattern[str] | None] = {
+    "en": _ENGLISH_ARTICLES,
+    "es": re.compile(r"\b(un|una|unos|unas|el|la|los|las)\b"),
+    "hi": None,
+    "vi": re.compile("\\b(c\u1ee7a|l\u00e0|c\u00e1i|chi\u1ebfc|nh\u1eefng)\\b"),
+    "de": re.compile(r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b"),
+    "ar": re.compile("\u0627\u0644"),  # a prefix of its noun; the script removes it inside words as well
+    "zh": None,
+    "el": None,
+    "ro": None,
+    "ru": None,
+    "th": None,
+    "tr": None,
+}
+
+
+def normalize_answer(text: str) -> str:
+    """Return the text in lower case without ASCII punctuation, English articles and extra whitespace.
+
+    Source: SQuAD, arXiv:1606.05250, section 6.1.
+    """
+    return " ".join(_ENGLISH_ARTICLES.sub(" ", text.lower().translate(_NO_ASCII_PUNCTUATION)).split())
+
+
+class MlqaNormalization:
+    """MLQA's normalisation for a language: removes its articles and all Unicode punctuation.
+
+    Every Chinese character becomes a word.
+
+    Args:
+        language: Two letters, such as ``"de"``.
+
+    Raises:
+        InputError: If the language is neither in MLQA nor in XQuAD.
+    Source: the official evaluation script of MLQA, arXiv:1910.07475.
+    """
+
+    def __init__(self, language: str | None) -> None:
+        if language not in _ARTICLES:
+            raise InputError(
+                f"`language={language!r}` is not a language of MLQA or XQuAD; expected one of {', '.join(_ARTICLES)}. "
+                "Score other languages by the rules of SQuAD (`metric=squad`)."
+            )
+        self.language = language
+
+    def __call__(self, text: str) -> str:
+        """Return the normalised text."""
+        # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
+        articles = _ARTICLES[self.language]
+        text = "".join(char for char in text.lower() if not _is_punctuation(char))
+        if articles is not None:
+            text = articles.sub(" ", text)
+        if self.language == "zh":
+            # The script's `mixed_segmentation`: a Chinese character is a token, other text is split at white space.
+            text = _HAN.sub(r" \g<0> ", text)
+        return " ".join(text.split())
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
@@ -17,8 +84,7 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 
     Args:
         prediction: The predicted text, ``""`` for "no answer".
-        golds: The gold answers. None of them, or only such that nothing is left of, means that the question has no
-            answer.
+        golds: The gold answers. If there are none, or all normalise to nothing, the question has no answer.
     """
     normalized = normalize_answer(prediction)
     return float(any(normalized == gold for gold in _normalized(golds)))
@@ -27,14 +93,15 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 def token_f1(prediction: str, golds: Sequence[str]) -> float:
     """Return the best F1 in 0..1 of the prediction's words against those of a gold answer, order ignored.
 
-    For a question without an answer it is 1 if the prediction is empty too, otherwise 0.
-
-    Args:
-        prediction: As in `exact_match`.
-        golds: As in `exact_match`.
+    The arguments are those of `exact_match`. For a question without an answer it is 1 if the prediction is empty too,
+    otherwise 0.
     """
     words = normalize_answer(prediction).split()
-    return max(_agreement(words, gold.split()) for gold in _normalized(golds))
+    scores = []
+    for gold in _normalized(golds):
+        gold_words = gold.split()
+        scores.append(_word_f1(words, gold_words) if words and gold_words else float(words == gold_words))
+    return max(scores)
 
 
 def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:
@@ -43,7 +110,7 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
     Args:
         prediction: The predicted text.
         golds: The gold answers, at least one.
-        normalize: Makes texts comparable.
+        normalize: The normalisation of both.
     """
     normalized = normalize(prediction)
     normalized_golds = [normalize(gold) for gold in golds]
@@ -51,12 +118,14 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
     return float(normalized in normalized_golds), max(_word_f1(words, gold.split()) for gold in normalized_golds)
 
 
+def _is_punctuation(char: str) -> bool:
+    # ASCII has marks such as "$" and "+" that Unicode files under symbols.
+    return char in string.punctuation or unicodedata.category(char).startswith("P")
+
+
 def _normalized(golds: Sequence[str]) -> list[str]:
+    # As evaluate-v2.0.py: gold answers of which nothing is left are dropped, and the only gold answer left is "".
     return [gold for gold in map(normalize_answer, golds) if gold] or [""]
-
-
-def _agreement(words: list[str], gold_words: list[str]) -> float:
-    return _word_f1(words, gold_words) if words and gold_words else float(words == gold_words)
 
 
 def _word_f1(words: list[str], gold_words: list[str]) -> float:

@@ -1,22 +1,34 @@
-"""The metrics of SQuAD 2.0, and of either version at once.
+"""The metrics of SQuAD 1.1 and 2.0, and of MRQA and MLQA, which score answers by the rules of SQuAD 1.1.
 
 Shape suffixes: E questions.
 """
 
-from typing import Any
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
+from torchmetrics import Metric
 
 from portico.errors import InputError
-from portico.mrc.metrics.answer_texts import SquadV1
-from portico.mrc.metrics.question_rows import QuestionRows
-from portico.mrc.metrics.records import Record, Records, check_complete, gold_texts
-from portico.mrc.metrics.scores import exact_match, token_f1
-from portico.mrc.metrics.thresholds import Curve, best_threshold, precision_recall_curve
+from portico.mrc.metrics.scores import (
+    MlqaNormalization,
+    Normalize,
+    exact_match,
+    normalize_answer,
+    text_scores,
+    token_f1,
+)
+from portico.mrc.metrics.thresholds import Curve, Doubles, QuestionRows, best_threshold, precision_recall_curve
+
+logger = logging.getLogger(__name__)
+
+Record: TypeAlias = Mapping[str, Any]
+Records: TypeAlias = Sequence[Record]
 
 _GROUPS = ("", "HasAns_", "NoAns_")
 _ANSWERABLE = 1
-# Columns of the state "sweep".
+# Columns of the state "sweep" of SquadV2.
 _NULL_PROBABILITY, _HAS_ANSWER, _EXACT, _F1, _HAS_TEXT = range(5)
 
 
@@ -24,33 +36,137 @@ def squad_metrics(predictions: Records, references: Records, version_2_with_nega
     """Return the metrics of a whole evaluation set.
 
     Args:
-        predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 perhaps with ``"no_answer_probability"``.
+        predictions: ``{"id", "prediction_text"}``, for SQuAD 2.0 optionally with ``"no_answer_probability"``.
         references: ``{"id", "answers": {"text": [...], "answer_start": [...]}}``.
-        version_2_with_negative: Whether some questions have no answer; gives what `SquadV2` computes, otherwise what
-            `SquadV1` does.
+        version_2_with_negative: Whether some questions have no answer: if so, return what `SquadV2` computes,
+            otherwise what `SquadV1` does.
 
     Raises:
         InputError: If a reference has no prediction.
     """
     check_complete(predictions, references)
-    # Every process has the records of all.
+    # Every process has the records of all, so nothing is to be synchronized.
     metric = (SquadV2 if version_2_with_negative else SquadV1)(sync_on_compute=False)
     metric.update(predictions, references)
     scores: dict[str, float] = metric.compute()
     return scores
 
 
+class AnswerTexts(Metric):
+    """Exact match and F1 by the rules of SQuAD 1.1, summed over batches and processes.
+
+    ``compute`` returns ``exact_match`` and ``f1`` in 0..100.
+
+    Args:
+        normalize: The normalisation of predictions and gold answers.
+        skip_unanswered: Leave out questions without a prediction, which otherwise score 0 and are logged.
+        **kwargs: As in ``torchmetrics.Metric``.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+    sums: torch.Tensor
+
+    def __init__(self, normalize: Normalize, *, skip_unanswered: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.normalize = normalize
+        self.skip_unanswered = skip_unanswered
+        # Sum of exact matches, sum of F1, number of questions.
+        self.add_state("sums", torch.zeros(3, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, predictions: Records, references: Records) -> None:
+        """Add a batch.
+
+        Args:
+            predictions: ``{"id", "prediction_text"}``. Predictions without a reference are ignored; of several with
+                one id the last counts.
+            references: ``{"id", "answers": {"text": [...]}}``, or a list of strings as ``answers``.
+
+        Raises:
+            InputError: If a question has no gold answer.
+        """
+        missing = _unanswered(predictions, references)
+        if missing and not self.skip_unanswered:
+            logger.warning(
+                "%d of %d questions have no prediction and score 0, for example %r.",
+                len(missing),
+                len(references),
+                missing[0],
+            )
+        texts = {prediction["id"]: prediction["prediction_text"] for prediction in predictions}
+        # The official script adds Python floats one by one in this order; so do we, to be equal to the last bit.
+        exact_sum, f1_sum, total = self.sums.tolist()
+        for reference in references:
+            exact, f1 = 0.0, 0.0
+            if reference["id"] in texts:
+                exact, f1 = text_scores(texts[reference["id"]], _golds(reference), self.normalize)
+            elif self.skip_unanswered:
+                continue
+            exact_sum, f1_sum, total = exact_sum + exact, f1_sum + f1, total + 1
+        self.sums = self.sums.new_tensor([exact_sum, f1_sum, total])
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of everything added so far, at least one question."""
+        exact, f1, total = self.sums.tolist()
+        if total == 0:
+            raise nothing_scored()
+        return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}
+
+
+class SquadV1(AnswerTexts):
+    """The metrics of SQuAD 1.1, equal to those of the official script.
+
+    ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and gives an F1 of 1 where the answer and a gold
+    answer both consist of articles and punctuation only.
+
+    Source: the official evaluation script of SQuAD 1.1, arXiv:1606.05250.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(normalize_answer, **kwargs)
+
+
+class Mrqa(AnswerTexts):
+    """The metrics of the MRQA shared task.
+
+    Args:
+        skip_unanswered: Leave out questions without a prediction (``--skip-no-answer`` of the official script).
+        **kwargs: As in ``torchmetrics.Metric``.
+
+    Source: the official evaluation script of the MRQA 2019 shared task.
+    """
+
+    def __init__(self, *, skip_unanswered: bool = False, **kwargs: Any) -> None:
+        super().__init__(normalize_answer, skip_unanswered=skip_unanswered, **kwargs)
+
+
+class Mlqa(AnswerTexts):
+    """The metrics of MLQA and XQuAD: SQuAD's, with answers normalised in their language.
+
+    Args:
+        language: Language of the answers, two letters.
+        **kwargs: As in ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: If the language is neither in MLQA nor in XQuAD.
+    Source: the official evaluation script of MLQA, arXiv:1910.07475.
+    """
+
+    def __init__(self, language: str | None, **kwargs: Any) -> None:
+        super().__init__(MlqaNormalization(language), **kwargs)
+
+
 class SquadV2(QuestionRows):
     """Exact match and F1 of SQuAD 2.0, over batches and processes.
 
-    ``compute`` gives ``exact``, ``f1`` and ``total``, and the same with ``HasAns_`` and ``NoAns_`` in front for the
+    ``compute`` returns ``exact``, ``f1`` and ``total``, and the same prefixed with ``HasAns_`` and ``NoAns_`` for the
     questions with and without an answer, if there are any; all but the totals in 0..100. If predictions come with
-    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``: what answering only below the best probability
-    would give, which ``best_exact_thresh`` and ``best_f1_thresh`` name.
+    ``no_answer_probability``, it adds ``best_exact`` and ``best_f1``, the scores at the best threshold on that
+    probability, and the thresholds, ``best_exact_thresh`` and ``best_f1_thresh``.
 
     Args:
-        no_answer_threshold: A prediction whose probability of "no answer" is above counts as "no answer".
-        average_precision: Add ``pr_exact_ap``, ``pr_f1_ap`` and ``pr_oracle_ap``, the areas below the curves of
+        no_answer_threshold: A prediction whose probability of "no answer" is higher counts as "no answer".
+        average_precision: Add ``pr_exact_ap``, ``pr_f1_ap`` and ``pr_oracle_ap``, the areas under the curves of
             `precision_recall`, in 0..100, where predictions have probabilities and some question has an answer.
         **kwargs: As in ``torchmetrics.Metric``.
 
@@ -72,17 +188,17 @@ class SquadV2(QuestionRows):
         """Add a batch.
 
         Args:
-            predictions: As in `squad_metrics`; those without reference are left out. Of several with one id the last
-                counts, of references too.
-            references: As in `squad_metrics`.
+            predictions: As in `squad_metrics`; those without a reference are ignored. Of several with one id the last
+                counts.
+            references: As in `squad_metrics`; of several with one id the last counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.
         """
         check_complete(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
-        has_probability = _have_probabilities(by_id.values())
         golds = {reference["id"]: gold_texts(reference) for reference in references}
+        has_probability = _have_probabilities(by_id.values())
         raw = {key: _scores(by_id[key], texts) for key, texts in golds.items()}
         self._add_sums(by_id, golds, raw)
         if has_probability:
@@ -90,7 +206,12 @@ class SquadV2(QuestionRows):
             self.append_rows(
                 "sweep",
                 [
-                    [by_id[key]["no_answer_probability"], bool(golds[key]), *raw[key], bool(_text(by_id[key]))]
+                    [
+                        by_id[key]["no_answer_probability"],
+                        bool(golds[key]),
+                        *raw[key],
+                        bool(str(by_id[key]["prediction_text"])),
+                    ]
                     for key in by_id
                     if key in golds
                 ],
@@ -99,7 +220,7 @@ class SquadV2(QuestionRows):
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one record."""
         if self.sums[0, 2] == 0:
-            raise InputError("No question was scored; give predictions and references before the metrics are asked.")
+            raise nothing_scored()
         scores: dict[str, float] = {}
         for group, (exact, f1, total) in zip(_GROUPS, self.sums.tolist(), strict=True):
             if total > 0:
@@ -108,23 +229,32 @@ class SquadV2(QuestionRows):
         if len(self.rows("sweep")):
             scores |= self._best_scores()
             if self.average_precision:
-                scores |= {f"pr_{name}_ap": 100.0 * curve.average_precision for name, curve in self._curves().items()}
+                curves = self.precision_recall()
+                scores |= {f"pr_{name}_ap": 100.0 * curve.average_precision for name, curve in curves.items()}
         return scores
 
     def precision_recall(self) -> dict[str, Curve]:
         """Return the curves ``exact``, ``f1`` and ``oracle`` (each answer worth 1) over the probabilities.
 
-        Only of what was added in this process. Empty where predictions had no probability, or no question an answer.
+        Only of what was added in this process. Empty if predictions had no probability or no question has an answer.
         """
-        return self._curves() if len(self.rows("sweep")) else {}
+        sweep = self.rows("sweep").numpy()
+        if not len(sweep) or self.sums[_ANSWERABLE, 2] == 0:
+            return {}
+        worth: dict[str, Doubles | float] = {"exact": sweep[:, _EXACT], "f1": sweep[:, _F1], "oracle": 1.0}
+        return {
+            name: precision_recall_curve(sweep[:, _NULL_PROBABILITY], sweep[:, _HAS_ANSWER], worth_E)
+            for name, worth_E in worth.items()
+        }
 
     def _add_sums(
         self, by_id: dict[Any, Record], golds: dict[Any, list[str]], raw: dict[Any, tuple[float, float]]
     ) -> None:
-        # Added one by one, in order, as the official script does: so the sums are equal to the last bit.
+        # One by one and in order, as in `AnswerTexts.update`.
         sums = self.sums.tolist()
         for key, texts in golds.items():
             scores = raw[key]
+            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds below are sought over the raw scores.
             if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
                 scores = (float(not texts),) * 2
             for group in (0, 1 if texts else 2):
@@ -139,34 +269,56 @@ class SquadV2(QuestionRows):
         scores: dict[str, float] = {}
         for column, name in ((_EXACT, "exact"), (_F1, "f1")):
             gain_E = sweep[:, column].copy()
-            # A question without an answer counts as right until it is answered.
+            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered.
             gain_E[~has_answer_E] = -sweep[~has_answer_E, _HAS_TEXT]
             best, threshold = best_threshold(sweep[:, _NULL_PROBABILITY], gain_E, int((~has_answer_E).sum()))
             scores |= {f"best_{name}": 100.0 * best / num_questions, f"best_{name}_thresh": threshold}
         return scores
 
-    def _curves(self) -> dict[str, Curve]:
-        sweep = self.rows("sweep").numpy()
-        has_answer_E = sweep[:, _HAS_ANSWER]
-        num_answerable = int(self.sums[_ANSWERABLE, 2])
-        if num_answerable == 0:
-            return {}
-        worth = {"exact": sweep[:, _EXACT], "f1": sweep[:, _F1], "oracle": 1.0}
-        return {
-            name: precision_recall_curve(sweep[:, _NULL_PROBABILITY], has_answer_E * worth_E, num_answerable)
-            for name, worth_E in worth.items()
-        }
+
+def gold_texts(reference: Record) -> list[str]:
+    """Return the texts of ``reference["answers"]``: SQuAD's ``{"text": [...]}``, or MRQA's list of strings."""
+    answers = reference["answers"]
+    return list(answers["text"] if isinstance(answers, Mapping) else answers)
 
 
-def _text(prediction: Record) -> str:
-    return str(prediction["prediction_text"])
+def check_complete(predictions: Records, references: Records) -> None:
+    """Raise `InputError` if a reference has no prediction."""
+    missing = _unanswered(predictions, references)
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(references)} references have no prediction, for example {min(missing)!r}; "
+            "predict an answer to every question, an empty string for no answer."
+        )
+
+
+def nothing_scored() -> InputError:
+    """Return the error of a metric that was computed before any update."""
+    return InputError("No question was scored; call `update` with predictions and references before `compute`.")
+
+
+def _unanswered(predictions: Records, references: Records) -> list[Any]:
+    """Return the ids of the references that have no prediction, in their order."""
+    answered = {prediction["id"] for prediction in predictions}
+    return [reference["id"] for reference in references if reference["id"] not in answered]
+
+
+def _golds(reference: Record) -> list[str]:
+    golds = gold_texts(reference)
+    if not golds:
+        raise InputError(
+            f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; use the "
+            "metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
+        )
+    return golds
 
 
 def _scores(prediction: Record, golds: list[str]) -> tuple[float, float]:
-    return exact_match(_text(prediction), golds), token_f1(_text(prediction), golds)
+    text = str(prediction["prediction_text"])
+    return exact_match(text, golds), token_f1(text, golds)
 
 
-def _have_probabilities(predictions: Any) -> bool:
+def _have_probabilities(predictions: Iterable[Record]) -> bool:
     have = ["no_answer_probability" in prediction for prediction in predictions]
     if any(have) and not all(have):
         raise _incomplete(sum(have), len(have))
@@ -175,6 +327,6 @@ def _have_probabilities(predictions: Any) -> bool:
 
 def _incomplete(num_with: int, num_all: int) -> InputError:
     return InputError(
-        f"{num_with} of {num_all} predictions have a `no_answer_probability`; give it with every prediction, or with "
+        f"{num_with} of {num_all} predictions have a `no_answer_probability`; give it with every prediction or with "
         "none."
     )

@@ -1,18 +1,136 @@
-"""What answering only where "no answer" is improbable would score, as in SQuAD 2.0.
+"""Numbers kept per question as the state of a metric, and scores at every confidence threshold computed from them.
 
 Shape suffixes: E questions, T thresholds.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
 
 Doubles = npt.NDArray[np.float64]
 
 
+class QuestionRows(Metric):
+    """A metric that keeps rows of numbers; processes concatenate theirs in rank order.
+
+    Args:
+        **kwargs: As in ``torchmetrics.Metric``.
+    """
+
+    full_state_update = False
+    higher_is_better = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._empty_rows: dict[str, torch.Tensor] = {}
+
+    def add_rows(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
+        """Declare a state of rows.
+
+        Args:
+            name: Name of the state.
+            *shape: Shape of one row.
+            dtype: Type of the numbers.
+        """
+        self.add_state(name, [], dist_reduce_fx="cat")
+        self._empty_rows[name] = torch.empty(0, *shape, dtype=dtype)
+
+    def append_rows(self, name: str, rows: torch.Tensor | npt.NDArray[Any] | Sequence[Any]) -> None:
+        """Append rows to a state.
+
+        Args:
+            name: Name of the state.
+            rows: A sequence of rows, or a tensor ``[N, *shape]``.
+        """
+        empty = self._empty_rows[name]
+        tensor = torch.as_tensor(rows, dtype=empty.dtype, device=self.device)
+        getattr(self, name).append(tensor.reshape(-1, *empty.shape[1:]))
+
+    def rows(self, name: str) -> torch.Tensor:
+        """Return all rows of a state, ``[N, *shape]``, on the CPU."""
+        parts = getattr(self, name)
+        return dim_zero_cat(parts).cpu() if len(parts) else self._empty_rows[name]
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Concatenate the rows of all processes, including processes that have none."""
+        # torchmetrics stands in a float32 vector for an empty list state, which cannot be gathered with other shapes.
+        for name, empty in self._empty_rows.items():
+            if isinstance(getattr(self, name), list) and not getattr(self, name):
+                getattr(self, name).append(empty.to(self.device))
+        super().sync(*args, **kwargs)
+
+
+class Quality(NamedTuple):
+    """Scores of answering only from a threshold up, each in 0..1.
+
+    Attributes:
+        f1: Harmonic mean of precision and recall.
+        precision: Worth of the predicted answers over their number.
+        recall: Worth of the predicted answers over the number of gold answers.
+        threshold: Lowest confidence that counts as an answer.
+    """
+
+    f1: float
+    precision: float
+    recall: float
+    threshold: float
+
+
+def quality_of_all(outcomes_E4: Doubles) -> Quality:
+    """Return the quality of all predicted answers, whatever their confidence, given as to `PrefixSweep`."""
+    num_gold, num_predicted, worth = (float(outcomes_E4[:, column].sum()) for column in range(3))
+    precision, recall = (worth / number if number else 0.0 for number in (num_predicted, num_gold))
+    f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    return Quality(f1, precision, recall, -np.inf)
+
+
+class PrefixSweep:
+    """Precision and recall of answering only the most confident questions, at every distinct confidence.
+
+    Args:
+        outcomes_E4: A row per question: whether there is a gold answer, whether an answer was predicted, what that is
+            worth in 0..1, and the model's confidence.
+    """
+
+    def __init__(self, outcomes_E4: Doubles) -> None:
+        descending_E4 = outcomes_E4[np.argsort(-outcomes_E4[:, 3], kind="stable")]
+        has_gold_E, has_prediction_E, worth_E, score_E = descending_E4.T
+        # No threshold separates equal scores: of each distinct one, the row of its last question counts.
+        last_T = np.flatnonzero(np.append(score_E[1:] != score_E[:-1], True)) if len(score_E) else np.empty(0, int)
+        worth_T = _running_sums(worth_E)[last_T]
+        self.threshold_T = score_E[last_T]
+        self.precision_T = _safe_divide(worth_T, _running_sums(has_prediction_E)[last_T])
+        self.recall_T = _safe_divide(worth_T, has_gold_E.sum())
+
+    def best(self) -> Quality:
+        """Return the threshold with the best F1, the highest of several; all zeros where no F1 is positive."""
+        f1_T = _safe_divide(2 * self.precision_T * self.recall_T, self.precision_T + self.recall_T)
+        if not f1_T.any():
+            return Quality(0.0, 0.0, 0.0, 0.0)
+        t = int(f1_T.argmax())
+        return Quality(*map(float, (f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
+
+    def recall_at_precision(self, targets: Sequence[float]) -> dict[float, tuple[float, float]]:
+        """Return for each target the best recall with at least that precision, and the precision there.
+
+        Args:
+            targets: Precisions in 0..1; one that is never reached gives zeros.
+        """
+        found = {}
+        for target in targets:
+            recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
+            t = int(recall_T.argmax()) if recall_T.any() else None
+            found[target] = (0.0, 0.0) if t is None else (float(recall_T[t]), float(self.precision_T[t]))
+        return found
+
+
 class Curve(NamedTuple):
-    """Precision and recall at each threshold that can be put between two questions.
+    """Precision and recall of SQuAD 2.0 at every threshold for "no answer".
 
     Attributes:
         precision_T: In 0..1; the first is 1, of answering no question.
@@ -26,14 +144,14 @@ class Curve(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        """Area below the curve, in 0..1."""
+        """Area under the curve, in 0..1."""
         return float(_running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
 
 
 def best_threshold(null_probability_E: Doubles, gain_E: Doubles, num_unanswerable: int) -> tuple[float, float]:
     """Return the best sum of scores from answering only the first few questions, and the last one's probability.
 
-    Answering none of them gets every question without an answer right; its threshold is 0.
+    Answering none of them gets every unanswerable question right; its threshold is 0.
 
     Args:
         null_probability_E: Probability of "no answer".
@@ -46,27 +164,28 @@ def best_threshold(null_probability_E: Doubles, gain_E: Doubles, num_unanswerabl
     return float(score_E[best]), float(null_probability_E[order_E[best - 1]]) if best > 0 else 0.0
 
 
-def precision_recall_curve(null_probability_E: Doubles, score_E: Doubles, num_answerable: int) -> Curve:
+def precision_recall_curve(null_probability_E: Doubles, has_answer_E: Doubles, worth_E: Doubles | float) -> Curve:
     """Return precision and recall of answering all questions up to each probability of "no answer".
 
     Args:
-        null_probability_E: Probability of "no answer"; one question at least.
-        score_E: What the answer is worth, in 0..1; 0 where there is none.
-        num_answerable: Questions with an answer, at least one.
+        null_probability_E: Probability of "no answer"; at least one question.
+        has_answer_E: 1 for a question with an answer, else 0; at least one has.
+        worth_E: What the answer is worth, in 0..1; counts only where the question has an answer.
     """
-    order_E = null_probability_E.argsort(kind="stable")
-    sorted_E = null_probability_E[order_E]
-    worth_E = _running_sums(score_E[order_E])
-    # Questions of equal probability are answered together or not at all.
-    last_T = np.flatnonzero(np.append(sorted_E[1:] != sorted_E[:-1], True))
+    # In SQuAD 2.0 every question below the threshold counts as predicted, even with an empty text.
+    predicted_E = np.ones_like(has_answer_E)
+    sweep = PrefixSweep(np.stack([has_answer_E, predicted_E, has_answer_E * worth_E, -null_probability_E], axis=1))
     return Curve(
-        np.append(1.0, worth_E[last_T] / (last_T + 1)),
-        np.append(0.0, worth_E[last_T] / num_answerable),
-        np.append(-np.inf, sorted_E[last_T]),
+        np.append(1.0, sweep.precision_T), np.append(0.0, sweep.recall_T), np.append(-np.inf, -sweep.threshold_T)
     )
 
 
 def _running_sums(terms: Doubles) -> Doubles:
-    """Return the sums of the first terms, added one by one as official scripts do."""
+    # The official scripts add one by one; numpy's pairwise sum would differ in the last digits.
     sums: Doubles = np.add.accumulate(terms)
     return sums
+
+
+def _safe_divide(dividend_T: Doubles, divisor_T: Doubles) -> Doubles:
+    """Divide; 0 where the divisor is 0."""
+    return np.divide(dividend_T, divisor_T, out=np.zeros_like(dividend_T), where=divisor_T != 0)

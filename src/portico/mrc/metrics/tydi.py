@@ -3,20 +3,30 @@
 Shape suffixes: E questions.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from portico.mrc.metrics.answer_spans import Prediction, Span, SpanAnswer, check_same_questions
-from portico.mrc.metrics.language_names import language_key, pack_names, unpack_names
-from portico.mrc.metrics.prefix_sweep import PrefixSweep, Quality
-from portico.mrc.metrics.question_rows import QuestionRows
-from portico.mrc.metrics.tydi_records import read_predictions, read_references
+from portico.mrc.metrics.spans import (
+    Annotated,
+    Record,
+    Span,
+    annotators_of,
+    check_prediction,
+    check_same_questions,
+    checked_span,
+    checked_yes_no,
+    shared_value,
+)
+from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
 _ENGLISH = ("english", "en")
+_NAME_END = b"\0"
 
 
 class TydiF1(QuestionRows):
@@ -24,10 +34,10 @@ class TydiF1(QuestionRows):
 
     A question has a gold answer if enough annotators gave one. A predicted passage is right if an annotator gave it; a
     minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator said so.
-    Within a language the answers below the score with the best F1 are dropped. ``compute`` gives, all in 0..1,
-    ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with ``minimal``, means over the
-    languages; and of every language, for example, ``arabic_passage_f1``, ``..._precision``, ``..._recall`` and
-    ``..._threshold``.
+    In each language, answers with a lower confidence than the threshold with the best F1 are dropped. ``compute``
+    returns, all in 0..1, ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with
+    ``minimal``, means over the languages; and for every language, for example, ``arabic_passage_f1``,
+    ``..._precision``, ``..._recall`` and ``..._threshold``.
 
     Args:
         passage_non_null_threshold: How many annotators must have given a passage.
@@ -55,36 +65,42 @@ class TydiF1(QuestionRows):
         self.passage_non_null_threshold = passage_non_null_threshold
         self.minimal_non_null_threshold = minimal_non_null_threshold
         self.include_english = include_english
-        # A row for each task: the columns of a prefix sweep.
+        # A row for each task, with the columns of `PrefixSweep`.
         self.add_rows("outcomes", len(_TASKS), 4)
+        # Processes can exchange only tensors: languages travel as hashes, with their names as bytes.
         self.add_rows("language_keys", dtype=torch.int64)
         self.add_rows("language_names", dtype=torch.uint8)
 
-    def update(self, predictions: Sequence[Mapping[str, Any]], references: Sequence[Any]) -> None:
+    def update(self, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
         """Add a batch.
 
         Args:
             predictions: PrimeQA's ``{"example_id", "start_position", "end_position", "passage_index",
                 "yes_no_answer", "confidence_score"}``, where ``"passage_score"`` may differ from the confidence; or
-                those of an official predictions file.
-            references: Of each question a record of every annotator, with PrimeQA's ``"example_id"``, ``"language"``,
+                the records of an official predictions file. Of several with one id the last counts.
+            references: For each question one record per annotator, with PrimeQA's ``"example_id"``, ``"language"``,
                 ``"start_position"``, ``"end_position"``, ``"passage_index"`` and ``"yes_no_answer"`` (or one record of
-                lists); or an official record with its ``"annotations"``.
+                lists); or an official record with its ``"annotations"``. Of several with one id the last counts.
 
         Raises:
             InputError: If the questions differ, a span ends before it starts, or a prediction is yes or no and a span.
         """
-        predicted, gold = read_predictions(predictions), read_references(references)
+        predicted = {str(record["example_id"]): _prediction(record) for record in predictions}
+        gold = dict(map(_reference, references))
         check_same_questions(predicted, gold)
         languages = [language for language, _ in gold.values()]
         outcomes = [self._outcomes(annotators, predicted[key]) for key, (_, annotators) in gold.items()]
         self.append_rows("outcomes", torch.tensor(outcomes, dtype=torch.float64))
-        self.append_rows("language_keys", [language_key(language) for language in languages])
-        self.append_rows("language_names", pack_names(languages))
+        self.append_rows("language_keys", [_language_key(language) for language in languages])
+        self.append_rows("language_names", _pack_names(languages))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of everything added so far; means of no language are 0."""
-        qualities = self._qualities()
+        """Return the metrics of everything added so far; means over no language are 0."""
+        outcomes, keys_E = self.rows("outcomes").numpy(), self.rows("language_keys").numpy()
+        qualities: dict[str, dict[str, Quality]] = {
+            language: {task: PrefixSweep(outcomes[keys_E == key, row]).best() for row, task in enumerate(_TASKS)}
+            for key, language in _unpack_names(self.rows("language_names").numpy()).items()
+        }
         counted = self._counted_languages(list(qualities))
         scores = {
             f"avg_{task}_{name}": _mean([getattr(qualities[language][task], name) for language in counted])
@@ -96,34 +112,47 @@ class TydiF1(QuestionRows):
                 scores |= {f"{language}_{task}_{name}": value for name, value in quality._asdict().items()}
         return scores
 
-    def _outcomes(self, annotators: list[SpanAnswer], predicted: Prediction) -> list[list[float]]:
+    def _outcomes(self, annotators: list["TydiAnswer"], predicted: "_TydiPrediction") -> list[list[float]]:
         has_passage = sum(one.passage_index >= 0 for one in annotators) >= self.passage_non_null_threshold
         has_minimal = sum(one.is_minimal for one in annotators) >= self.minimal_non_null_threshold
         answer = predicted.answer
-        passage = [has_passage, answer.passage_index >= 0, has_passage and _is_right_passage(annotators, answer)]
-        minimal = [has_minimal, answer.is_minimal, has_minimal * _minimal_worth(annotators, answer)]
-        return [[*passage, predicted.passage_score], [*minimal, predicted.minimal_score]]
-
-    def _qualities(self) -> dict[str, dict[str, Quality]]:
-        outcomes, keys_E = self.rows("outcomes").numpy(), self.rows("language_keys").numpy()
-        return {
-            language: {task: PrefixSweep(outcomes[keys_E == key, row]).best() for row, task in enumerate(_TASKS)}
-            for key, language in unpack_names(self.rows("language_names").numpy()).items()
-        }
+        names_passage = answer.passage_index >= 0
+        is_right_passage = names_passage and any(one.passage_index == answer.passage_index for one in annotators)
+        return [
+            [has_passage, names_passage, has_passage and is_right_passage, predicted.passage_score],
+            [
+                has_minimal,
+                answer.is_minimal,
+                has_minimal * _minimal_worth(annotators, answer),
+                predicted.minimal_score,
+            ],
+        ]
 
     def _counted_languages(self, languages: list[str]) -> list[str]:
+        # tydi_eval.py leaves English out of its macro averages.
         others = [language for language in languages if language.lower() not in _ENGLISH]
         include_english = not others if self.include_english is None else self.include_english
         return languages if include_english else others
 
 
-def overlap_f1(gold: Span, predicted: Span) -> float:
-    """Return the F1 in 0..1 of the characters or bytes that two spans share.
+class TydiAnswer(NamedTuple):
+    """The answer of one annotator or of the model: a passage, -1 for none, and a span in it.
 
-    Args:
-        gold: A span that is not null.
-        predicted: A span that is not null.
+    `yes_no` is ``"yes"``, ``"no"``, or ``"none"`` if the answer is neither.
     """
+
+    passage_index: int
+    span: Span
+    yes_no: str
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether it has a span, or is yes or no."""
+        return self.span[0] >= 0 or self.yes_no != "none"
+
+
+def overlap_f1(gold: Span, predicted: Span) -> float:
+    """Return the F1 in 0..1 of the characters or bytes that two spans share; neither may be (-1, -1)."""
     num_shared = min(gold[1], predicted[1]) - max(gold[0], predicted[0])
     if num_shared <= 0:
         return 0.0
@@ -131,11 +160,8 @@ def overlap_f1(gold: Span, predicted: Span) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _is_right_passage(annotators: list[SpanAnswer], answer: SpanAnswer) -> bool:
-    return answer.passage_index >= 0 and any(one.passage_index == answer.passage_index for one in annotators)
-
-
-def _minimal_worth(annotators: list[SpanAnswer], answer: SpanAnswer) -> float:
+def _minimal_worth(annotators: list[TydiAnswer], answer: TydiAnswer) -> float:
+    # A yes-no answer is not compared with spans: it is right or wrong as a whole.
     if answer.yes_no != "none":
         return float(any(one.yes_no == answer.yes_no for one in annotators))
     if answer.span[0] < 0:
@@ -144,4 +170,79 @@ def _minimal_worth(annotators: list[SpanAnswer], answer: SpanAnswer) -> float:
 
 
 def _mean(values: list[float]) -> float:
+    # Added one by one, as the official script does.
     return float(np.add.accumulate(values)[-1] / len(values)) if values else 0.0
+
+
+class _TydiPrediction(NamedTuple):
+    answer: TydiAnswer
+    passage_score: float
+    minimal_score: float
+
+
+def _prediction(record: Record) -> _TydiPrediction:
+    key = record["example_id"]
+    if "start_position" in record:
+        answer, minimal_score = _answer(record, key), float(record["confidence_score"])
+        passage_score = float(record.get("passage_score", minimal_score))
+    else:
+        answer = _official_answer(record, key)
+        # Official predictions have one score per task, PrimeQA's one for both.
+        passage_score, minimal_score = (float(record[f"{name}_answer_score"]) for name in _TASKS)
+    check_prediction(answer.yes_no, has_span=answer.span[0] >= 0, scores=(passage_score, minimal_score), key=key)
+    return _TydiPrediction(answer, passage_score, minimal_score)
+
+
+def _reference(reference: Annotated) -> tuple[str, tuple[str, list[TydiAnswer]]]:
+    """Return the id of a question, its language and the annotators' answers."""
+    if isinstance(reference, Mapping) and "annotations" in reference:
+        key = str(reference["example_id"])
+        return key, (reference["language"], [_annotation(one, key) for one in reference["annotations"]])
+    annotators = annotators_of(reference)
+    key, language = (shared_value(reference, annotators, name) for name in ("example_id", "language"))
+    return str(key), (str(language), [_answer(one, key) for one in annotators])
+
+
+def _answer(record: Record, key: object) -> TydiAnswer:
+    """Read PrimeQA's form, of a prediction or of an annotator."""
+    return TydiAnswer(
+        int(record["passage_index"]),
+        checked_span(record["start_position"], record["end_position"], key=key),
+        checked_yes_no(record["yes_no_answer"], key=key),
+    )
+
+
+def _official_answer(record: Record, key: object) -> TydiAnswer:
+    """Read a record of an official predictions file."""
+    span = record.get("minimal_answer", {})
+    return TydiAnswer(
+        int(record.get("passage_answer_index", -1)),
+        checked_span(span.get("start_byte_offset", -1), span.get("end_byte_offset", -1), key=key),
+        checked_yes_no(record.get("yes_no_answer", "none"), key=key),
+    )
+
+
+def _annotation(annotation: Record, key: object) -> TydiAnswer:
+    """Read an annotation of the official data."""
+    span = annotation["minimal_answer"]
+    return TydiAnswer(
+        int(annotation["passage_answer"]["candidate_index"]),
+        checked_span(span["plaintext_start_byte"], span["plaintext_end_byte"], key=key),
+        checked_yes_no(annotation["yes_no_answer"], key=key),
+    )
+
+
+def _language_key(name: str) -> int:
+    """Return a 64-bit number for a name, the same in every process and run."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _pack_names(names: Iterable[str]) -> npt.NDArray[np.uint8]:
+    """Return the distinct names as bytes, each followed by `_NAME_END`, ``uint8 [N]``."""
+    return np.frombuffer(b"".join(name.encode() + _NAME_END for name in sorted(set(names))), np.uint8).copy()
+
+
+def _unpack_names(packed: npt.NDArray[np.uint8]) -> dict[int, str]:
+    """Return the names by their keys in alphabetical order, from concatenated results of `_pack_names`."""
+    names = sorted({name.decode() for name in packed.tobytes().split(_NAME_END)[:-1]})
+    return {_language_key(name): name for name in names}

@@ -1,11 +1,6 @@
 from portico.mrc.answers.scorers import SupportedSpanScorers as SupportedSpanScorers
 from portico.mrc.answers.scorers import initialize_scorer as initialize_scorer
 from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
-from portico.mrc.metrics.primeqa import MLQA as MLQA
-from portico.mrc.metrics.primeqa import NQF1 as NQF1
-from portico.mrc.metrics.primeqa import ROUGE as ROUGE
-from portico.mrc.metrics.primeqa import SQUAD as SQUAD
-from portico.mrc.metrics.primeqa import TyDiF1 as TyDiF1
 from portico.mrc.models.fusion_in_decoder import FID_HEAD as FID_HEAD
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks as FiDModelForDownstreamTasks
 from portico.mrc.models.heads import EXTRACTIVE_HEAD as EXTRACTIVE_HEAD
@@ -42,6 +37,11 @@ from portico.mrc.preprocessors import SubsampleType as SubsampleType
 from portico.mrc.preprocessors import TyDiBoolQAPreprocessor as TyDiBoolQAPreprocessor
 from portico.mrc.preprocessors import TyDiQAGooglePreprocessor as TyDiQAGooglePreprocessor
 from portico.mrc.preprocessors import TyDiQAPreprocessor as TyDiQAPreprocessor
+from portico.mrc.primeqa.metrics import MLQA as MLQA
+from portico.mrc.primeqa.metrics import NQF1 as NQF1
+from portico.mrc.primeqa.metrics import ROUGE as ROUGE
+from portico.mrc.primeqa.metrics import SQUAD as SQUAD
+from portico.mrc.primeqa.metrics import TyDiF1 as TyDiF1
 from portico.mrc.reader.extractive_reader import ExtractiveReader as ExtractiveReader
 from portico.mrc.seq2seq.trainer import MRCSeq2SeqTrainer as MRCSeq2SeqTrainer
 from portico.mrc.target_type import TargetType as TargetType

@@ -1,4 +1,4 @@
-"""The command `portico-report`: a run's report written again, or two runs compared."""
+"""The command `portico-report`: writes a run's report again, or compares two runs."""
 
 import argparse
 import sys
@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from portico.errors import InputError
-from portico.mrc.report.comparable import aligned
-from portico.mrc.report.html.explorer import MAX_MEGABYTES
-from portico.mrc.report.html.page import GENERATOR
+from portico.mrc.report.comparison import align_runs, write_comparison
+from portico.mrc.report.explorer import MAX_MEGABYTES
+from portico.mrc.report.page import GENERATOR
 from portico.mrc.report.run_folder import read_run
-from portico.mrc.report.writing import REPORT_PAGE, write_comparison, write_report
+from portico.mrc.report.run_page import REPORT_PAGE, write_report
 
-# Where the mark of our pages stands, in bytes from the beginning.
+# Our pages have `GENERATOR` within this many bytes.
 _HEAD = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a page and print where it is.
+    """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1.
 
     Args:
-        arguments: Words of the command line; by default those of the process.
-
-    Exits with one paragraph on stderr and code 1 if a run cannot be read or the page cannot be written.
+        arguments: Arguments of the command line; by default those of the process.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -48,21 +46,21 @@ def write_page(
         data: SQuAD file of the questions; by default what the runs' own configuration names.
         output: The file to write; by default ``report.html`` in the folder of the run, and for a comparison
             ``comparison-with-<run>.html`` in that of the other.
-        max_megabytes: Room for the questions to read, above 0.
+        max_megabytes: Limit for the size of the questions to read, above 0.
 
     Raises:
-        InputError: If a run cannot be read, the runs cannot be compared or the file cannot be written. A file that is
-            no page of this command is never overwritten.
+        InputError: If a run cannot be read, the runs cannot be compared or the file cannot be written. Only pages of
+            this command are overwritten.
     """
     if not max_megabytes > 0:
-        raise InputError(f"--max-megabytes {max_megabytes:g} leaves no room for questions; give a number above 0.")
+        raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
     path = output or (run / REPORT_PAGE if other is None else other / f"comparison-with-{run.resolve().name}.html")
     _check_writable(path)
     try:
         if other is None:
             write_report(path, read_run(run, data=data), max_megabytes=max_megabytes)
         else:
-            first, second = aligned(read_run(run, data=data), read_run(other, data=data))
+            first, second = align_runs(read_run(run, data=data), read_run(other, data=data))
             write_comparison(path, first, second, max_megabytes=max_megabytes)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); name another with --output.") from error
@@ -71,11 +69,11 @@ def write_page(
 
 def _check_writable(path: Path) -> None:
     if path.is_dir():
-        raise InputError(f"{path}: a folder; name a file with --output, for instance {path / REPORT_PAGE}.")
+        raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
     if path.exists() and GENERATOR.encode() not in _head(path):
         raise InputError(
-            f"{path}: there is already a file that this command did not write; name another with "
-            "--output, or move it away."
+            f"{path}: the file exists and was not written by this command; name another with --output, or move it "
+            "away."
         )
 
 
@@ -96,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=Path, help="folder of a run")
     parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
     parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not lead to it"
+        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
     parser.add_argument(
@@ -104,6 +102,6 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=MAX_MEGABYTES,
         metavar="NUMBER",
-        help="room for the questions to read; the others are only counted (default: %(default)g)",
+        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
     )
     return parser

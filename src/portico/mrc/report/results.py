@@ -1,7 +1,8 @@
-"""What became of each question: the rows that every figure of the report is made of."""
+"""What the report is made of: a run, and the result of every question."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 Span = tuple[int, int]
 
@@ -12,7 +13,7 @@ class Candidate(NamedTuple):
     Args:
         text: The answer; empty for "no answer".
         probability: Its share among the candidates of the question, in 0..1.
-        score: The model's score, as a sum of logits, or None if the run did not keep it.
+        score: The model's score, as a sum of logits, or None if the run did not save it.
     """
 
     text: str
@@ -41,20 +42,20 @@ class QuestionResult:
         title: Title of the article; may be empty.
         question: The question.
         context: The whole passage; all offsets count its characters.
-        golds: Accepted answers as `(text, start)`; empty if the question has no answer. A negative start stands for
-            an answer whose place is not known.
+        golds: Accepted answers as `(text, start)`; empty if the question has no answer. A negative start means that
+            the position of the answer is unknown.
         predicted_text: The model's answer; empty if it declined to answer.
         predicted_start: First character of the answer in `context`, or None.
         predicted_end: The character after its last one, or None.
-        probability: The model's confidence in its answer, in 0..1, or None if the run did not keep it.
+        probability: The model's confidence in its answer, in 0..1, or None if the run did not save it.
         null_odds: Score of "no answer" minus that of the best span, or None if the model cannot decline.
         exact: 1.0 if the answer equals an accepted one after normalisation, else 0.0.
         f1: Word overlap with the best accepted answer, in 0..1.
-        question_type: A label of the data to group by, or an empty text.
-        language: Language of the question as the data names it, or an empty text.
+        question_type: A label of the data to group by, or an empty string.
+        language: Language of the question as the data names it, or an empty string.
         nbest: The best candidates, best first.
-        if_answered: Scores of the best candidate that is not empty, or of an empty text if there is none: what
-            answering in any case would give. None if the run did not keep candidates.
+        if_answered: Scores of the best candidate that is not empty, or of an empty text if there is none: what the
+            model would have scored had it always answered. None if the run did not save candidates.
     """
 
     id: str
@@ -83,5 +84,32 @@ class QuestionResult:
 
     @property
     def gold_spans(self) -> list[Span]:
-        """The accepted answers' character ranges in `context`, ends exclusive, where their place is known."""
+        """The character ranges in `context` of the accepted answers whose position is known, ends exclusive."""
         return [(start, start + len(text)) for text, start in self.golds if start >= 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as the report shows it.
+
+    Args:
+        title: Heading of the page.
+        name: Identifies the run in a comparison: its folder.
+        results: Every evaluated question; may be empty.
+        metrics: Scores of the whole set, 0..100, under SQuAD's names with any prefix; also the loss, and run times in
+            seconds. Missing scores are computed from `results`.
+        log_history: The entries of a `TrainerState`; those with a `step` are plotted.
+        settings: The settings of the run; each nested mapping becomes a table.
+        sections: More HTML by heading, shown after the learning curves. Markup that could execute or load anything is
+            shown as text.
+        missing: Sentences saying what the page cannot show, and why.
+    """
+
+    title: str
+    name: str = ""
+    results: Sequence[QuestionResult]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    log_history: Sequence[Mapping[str, Any]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()

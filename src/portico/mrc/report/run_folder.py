@@ -1,21 +1,32 @@
-"""A run as its folder tells it."""
+"""Reading a run back from the files in its folder."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from portico.errors import InputError
 from portico.mrc.experiment.data import load_examples
 from portico.mrc.joined_contexts import with_one_context
 from portico.mrc.question_results import Answered, question_result
 from portico.mrc.readers import read_examples
-from portico.mrc.report.record import RunRecord
-from portico.mrc.report.results import Span
-from portico.mrc.report.run_files import NBEST, NULL_ODDS, PREDICTIONS, answer_prefix, read_mapping
-from portico.mrc.report.writing import REPORT_RECORD
+from portico.mrc.report.results import RunRecord, Span
+from portico.mrc.report.run_page import REPORT_RECORD
 
-# Groups of the configuration that are shown, if `report.json` does not say what to show.
+# The prefixes of Hugging Face's example for an evaluation and for a prediction, and of files without a stage.
+_PREFIXES = ("eval_", "predict_", "test_", "")
+_PREDICTIONS = "predictions.json"
+_NBEST = "nbest_predictions.json"
+_NULL_ODDS = "null_odds.json"
+
+# Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
+
+_NO_NBEST = (
+    "{} holds no {}, so there are neither candidates nor confidences: no calibration and no curve over thresholds."
+)
 
 Example = Mapping[str, Any]
 
@@ -24,25 +35,24 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     """Read a run's answers and join them with the questions.
 
     Args:
-        folder: What a run wrote: at least its predictions; n-best lists, null odds, metrics, log history and
-            configuration are used where they are there. The answer files of Hugging Face's example will do.
-        data: File of the questions, in any format that is read; by default what the run's ``config.yaml`` names.
+        folder: The folder of a run, with at least its predictions; n-best lists, null odds, metrics, log history and
+            configuration are used if they are there. The answer files of Hugging Face's example work too.
+        data: File of the questions, in any supported format; by default what the run's ``config.yaml`` names.
 
     Raises:
-        InputError: If the folder holds no answers, the questions cannot be found, or they are others than those that
-            were answered.
+        InputError: If the folder has no answers, the questions cannot be found, or they do not match the answers.
     """
     folder = Path(folder)
-    prefix = answer_prefix(folder)
-    predictions = read_mapping(folder / f"{prefix}{PREDICTIONS}")
-    nbest = read_mapping(folder / f"{prefix}{NBEST}")
-    null_odds = read_mapping(folder / f"{prefix}{NULL_ODDS}")
-    config = read_mapping(folder / "config.yaml")
-    recorded = read_mapping(folder / REPORT_RECORD)
+    prefix = _answer_prefix(folder)
+    predictions = _read_mapping(folder / f"{prefix}{_PREDICTIONS}")
+    nbest = _read_mapping(folder / f"{prefix}{_NBEST}")
+    null_odds = _read_mapping(folder / f"{prefix}{_NULL_ODDS}")
+    config = _read_mapping(folder / "config.yaml")
+    recorded = _read_mapping(folder / REPORT_RECORD)
     spans = recorded.get("spans", {})
     examples = _answered_examples(folder, _examples(folder, config, data), predictions)
-    _check_same_questions(folder / f"{prefix}{NBEST}", nbest, predictions)
-    _check_same_questions(folder / f"{prefix}{NULL_ODDS}", null_odds, predictions)
+    _check_same_questions(folder / f"{prefix}{_NBEST}", nbest, predictions)
+    _check_same_questions(folder / f"{prefix}{_NULL_ODDS}", null_odds, predictions)
     return RunRecord(
         title=recorded.get("title") or str(config.get("name") or folder.resolve().name),
         name=str(folder.resolve()),
@@ -59,16 +69,49 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
             for example in examples
         ],
         metrics=_metrics(folder, prefix),
-        log_history=read_mapping(folder / "trainer_state.json").get("log_history", []),
+        log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
         sections=recorded.get("sections", {}),
-        missing=_missing(folder, prefix, nbest),
+        missing=[] if nbest else [_NO_NBEST.format(folder.resolve().name, f"{prefix}{_NBEST}")],
     )
 
 
+def _answer_prefix(folder: Path) -> str:
+    """Return the prefix of the names of a run's answer files."""
+    if not folder.is_dir():
+        what = "a file, not a folder" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {what}; name the folder of a run, which holds its {_PREFIXES[0]}{_PREDICTIONS}.")
+    for prefix in _PREFIXES:
+        if (folder / f"{prefix}{_PREDICTIONS}").is_file():
+            return prefix
+    raise InputError(
+        f"{folder}: not the folder of a finished run, as it holds no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
+        "a run whose evaluation has ended."
+    )
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    """Return the contents of a JSON or YAML file, an empty mapping if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}); restore the file, or remove it to do without."
+        ) from error
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"{path}: holds a {type(value).__name__}, not a mapping; expected a file as the post-processing of SQuAD "
+            "or of Hugging Face writes it, with answers by question id."
+        )
+    return dict(value)
+
+
 def _metrics(folder: Path, prefix: str) -> dict[str, float]:
-    """Return the metrics of the stage that the answers are of."""
-    metrics = {**read_mapping(folder / "train_results.json"), **read_mapping(folder / f"{prefix}results.json")}
+    """Return the metrics of training and of the stage that the answers are of."""
+    metrics = {**_read_mapping(folder / "train_results.json"), **_read_mapping(folder / f"{prefix}results.json")}
     return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
@@ -77,13 +120,14 @@ def _examples(folder: Path, config: Mapping[str, Any], data: str | Path | None) 
         return read_examples(data)
     if not config.get("data"):
         raise InputError(
-            f"{folder}: its config.yaml does not say what the questions were, or is missing; name their file "
-            "with --data."
+            f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
         )
     try:
         return load_examples(config["data"]).validation
     except InputError as error:
-        raise InputError(f"{error} This is what {folder / 'config.yaml'} names; --data names another file.") from error
+        raise InputError(
+            f"{error} {folder / 'config.yaml'} names this data; name another file with --data."
+        ) from error
 
 
 def _answered_examples(folder: Path, examples: Sequence[Example], predictions: Mapping[str, str]) -> list[Example]:
@@ -94,8 +138,8 @@ def _answered_examples(folder: Path, examples: Sequence[Example], predictions: M
         unknown = next(key for key in predictions if key not in known)
         raise InputError(
             f"{folder}: {len(predictions) - len(answered):,} of its {len(predictions):,} answers are to questions "
-            f"that the data does not hold, {unknown!r} for one; name the SQuAD file that the run was evaluated on "
-            "with --data."
+            f"that are not in the data, such as {unknown!r}; name the SQuAD file that the run was evaluated on with "
+            "--data."
         )
     return answered
 
@@ -104,25 +148,17 @@ def _check_same_questions(path: Path, found: Mapping[str, Any], predictions: Map
     missing = predictions.keys() - found.keys()
     if found and missing:
         raise InputError(
-            f"{path}: lacks {len(missing):,} of the {len(predictions):,} questions that were answered, "
-            f"{min(missing)!r} for one, so it is of another evaluation; restore the file, or remove it to do without."
+            f"{path}: lacks {len(missing):,} of the {len(predictions):,} answered questions, such as "
+            f"{min(missing)!r}, so it belongs to another evaluation; restore the file, or remove it to do without."
         )
 
 
 def _span(example: Example, text: str, spans: Mapping[str, Sequence[int] | None]) -> Span | None:
-    """Return where the answer stands: as the run kept it, or where its text stands if that is one place only."""
-    context, kept = example["context"], spans.get(example["id"])
-    if kept is not None and context[kept[0] : kept[1]] == text:
-        return kept[0], kept[1]
+    """Return the position of the answer: as the run recorded it, or that of its text if it occurs only once."""
+    # The answer files of SQuAD hold texts only; `report.json` keeps the spans, and may be older than the answers.
+    context, recorded = example["context"], spans.get(example["id"])
+    if recorded is not None and context[recorded[0] : recorded[1]] == text:
+        return recorded[0], recorded[1]
     start = context.find(text) if text else -1
     is_only = start >= 0 and context.find(text, start + 1) < 0
     return (start, start + len(text)) if is_only else None
-
-
-def _missing(folder: Path, prefix: str, nbest: Mapping[str, Any]) -> list[str]:
-    if nbest:
-        return []
-    return [
-        f"{folder.resolve().name} holds no {prefix}{NBEST}, so there are neither candidates nor confidences: no "
-        "calibration and no curve over thresholds."
-    ]

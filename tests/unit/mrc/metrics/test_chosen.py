@@ -7,7 +7,7 @@ from portico.cli.location import config_dir
 from portico.errors import InputError
 from portico.mrc import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric
-from portico.mrc.metrics.span_scores import SpanScores
+from portico.mrc.metrics.spans import SpanScores
 
 TWICE = {"text": ["mill"] * 2, "answer_start": [4] * 2}
 ANSWERED = {"id": "a", "answers": {"text": ["mill"], "answer_start": [4]}}

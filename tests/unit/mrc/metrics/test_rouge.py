@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from portico.errors import InputError, MissingPackageError
 from portico.mrc import Rouge
-from portico.mrc.metrics.kilt_rouge import kilt_rouge_l
+from portico.mrc.metrics.rouge import kilt_rouge_l
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "A"]), min_size=1, max_size=5, unique=True)
 
@@ -58,7 +58,7 @@ def test_kilt_rouge_by_hand(text, gold, shared, num_words, num_gold):
 
 
 @pytest.mark.parametrize(("text", "gold"), [("", "a"), ("a", ""), ("...", "a"), ("", "")])
-def test_kilt_rouge_of_nothing_is_0(text, gold):
+def test_kilt_rouge_of_an_empty_text_is_0(text, gold):
     assert kilt_rouge_l(text, gold) == 0.0
 
 
@@ -85,7 +85,7 @@ def test_scores_are_those_of_google():
     assert scores_of(text, *golds, use_stemmer=False)["rouge1"] < scores["rouge1"]
 
 
-def test_sentences_are_split_as_asked():
+def test_sentences_are_split_by_the_given_function():
     text, gold = "one two. three four", "three four. one two"
     whole = scores_of(text, gold, rouge_types=["rougeLsum"])
     split = scores_of(text, gold, rouge_types=["rougeLsum"], split_sentences=lambda text: text.split(". "))
@@ -93,25 +93,26 @@ def test_sentences_are_split_as_asked():
     assert split["rougeLsum"] == 100.0
 
 
-def test_google_types_need_a_package(monkeypatch):
+def test_google_types_need_rouge_score(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(
-        MissingPackageError, match=r"rouge1, rougeL needs rouge-score, .* `rouge_types=\[kilt_rougeL\]`"
+        MissingPackageError,
+        match=r"rouge-score, which computes rouge1, rougeL, is not installed.* `rouge_types=\[kilt_rougeL\]`",
     ):
         Rouge(["rouge1", "rougeL"])
     assert scores_of("a", "a", rouge_types=["kilt_rougeL"])["kilt_rougeL"] == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("rouge_types", [["rouge3"], [], "rouge1"])
-def test_unknown_types_are_refused(rouge_types):
+def test_unknown_types_are_rejected(rouge_types):
     with pytest.raises(
-        InputError, match=r"has to be a list of some of rouge1, rouge2, rougeL, rougeLsum, kilt_rougeL"
+        InputError, match=r"expected a list with any of rouge1, rouge2, rougeL, rougeLsum, kilt_rougeL"
     ):
         Rouge(rouge_types)
 
 
-def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(InputError, match="'a' has no gold answer to compare with"):
+def test_records_that_cannot_be_scored_are_rejected():
+    with pytest.raises(InputError, match="'a' has no gold answer; leave it out"):
         scores_of("a")
     with pytest.raises(InputError, match="1 of 1 references have no prediction"):
         Rouge().update([], records("a", "a")[1])

@@ -1,4 +1,4 @@
-"""What the scripts of the pages do, in a browser without a window."""
+"""The scripts of the pages, in a headless browser."""
 
 import html
 import json
@@ -9,12 +9,15 @@ import subprocess
 import pytest
 
 from portico.mrc.report import Candidate
-from portico.mrc.report.html.comparison_page import comparison_page
-from portico.mrc.report.html.run_page import run_page
+from portico.mrc.report.comparison import comparison_page
+from portico.mrc.report.run_page import run_page
 from reading_results import CONTEXT, HISTORY, HOSTILE, RESULTS, record, result
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
+if BROWSER is None:
+    pytest.skip(
+        "the scripts of the report are not tested: no chromium or google-chrome on the PATH", allow_module_level=True
+    )
 
 TOOLS = """
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -99,7 +102,7 @@ def test_keys_move_through_the_list(browse):
     assert num_rows < 60
 
 
-def test_scrolling_draws_the_rows_in_sight(browse):
+def test_scrolling_draws_the_visible_rows(browse):
     script = """
     one(".list").scrollTop = 64 * 200;
     tell(".list", "scroll");
@@ -180,7 +183,7 @@ def marks_of(page, browse):
     return browse(page, script)
 
 
-def test_spans_are_marked_where_they_stand(browse):
+def test_spans_are_marked_in_the_passage(browse):
     golds = (("Turku", CONTEXT.index("Turku")), ("in Turku", CONTEXT.index("in Turku")))
     text = f"{CONTEXT} e\u0301 <b>&amp;</b>"
     passage, marks, direction, num_elements = marks_of(
@@ -197,7 +200,7 @@ def test_both_answers_are_marked_in_a_comparison(browse):
     assert marks == [["in ", "predicted"], ["Turku", "gold predicted second"]]
 
 
-def test_long_passages_are_folded_until_asked_for(browse):
+def test_long_passages_are_folded_until_clicked(browse):
     script = """
     const folds = all(".fold").map((fold) => fold.textContent);
     const short = one(".passage").textContent.length;
@@ -217,7 +220,7 @@ def test_candidates_are_listed_with_their_scores(browse):
     assert browse(page, script) == [["Turku <b>", "", "75.0%", "3.46"], ["no answer", "", "25.0%", ""]]
 
 
-def test_charts_are_read_with_the_keys(browse):
+def test_charts_can_be_read_with_the_keys(browse):
     script = """
     const plot = one("#learning .plot");
     plot.focus();
@@ -248,7 +251,7 @@ def test_colours_follow_the_system_and_the_reader(browse, dark):
 
 
 @pytest.mark.parametrize("page", ["run", "comparison"])
-def test_nothing_sticks_out_of_a_narrow_window(browse, page):
+def test_nothing_overflows_a_narrow_window(browse, page):
     # A browser's window is at least 500 wide, a frame is not.
     script = """
     const frame = document.createElement("iframe");
@@ -271,7 +274,7 @@ def test_nothing_sticks_out_of_a_narrow_window(browse, page):
     assert browse(html_page, script) == [True, 0, []]
 
 
-def test_everything_that_reacts_is_reached_by_the_tab_key(browse):
+def test_every_control_is_reachable_by_the_tab_key(browse):
     script = """
     const reacting = all("button, input, select, a, summary, [role=slider], [role=listbox]");
     const named = (element) => element.ariaLabel || element.textContent.trim() || element.labels?.length

@@ -6,31 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portico.mrc.report.figures.history import curve, last_value
-from portico.mrc.report.html.line_chart import Series, line_chart
-from portico.mrc.report.html.ticks import tick_labels, ticks
-
-HISTORY = [
-    {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3},
-    {"step": 20, "epoch": 1.0, "loss": float("nan"), "learning_rate": 5e-4},
-    {"step": 20, "epoch": 1.0, "eval_loss": 1.5, "eval_f1": 40.0},
-    {"step": 30, "epoch": 1.5, "loss": 1, "learning_rate": 0.0},
-    {"step": 30, "epoch": 1.5, "train_runtime": 12.5},
-    {"step": 20, "eval_loss": 1.25},
-    {"eval_loss": 9.0},
-]
-
-
-def test_curves_skip_what_is_not_finite_and_keep_the_last_of_a_step():
-    assert curve(HISTORY, "loss") == ((10.0, 2.0), (30.0, 1.0))
-    assert curve(HISTORY, "eval_loss") == ((20.0, 1.25),)
-    assert curve(HISTORY, "eval_exact") == ()
-
-
-def test_last_value():
-    assert last_value(HISTORY, "train_runtime") == 12.5
-    assert last_value(HISTORY, "eval_loss") == 9.0
-    assert last_value(HISTORY, "grad_norm") is None
+from portico.mrc.report.charts import Series, line_chart, tick_labels, ticks
 
 
 @pytest.mark.parametrize(

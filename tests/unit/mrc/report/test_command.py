@@ -15,7 +15,7 @@ from portico.mrc.corpus import generate
 from portico.mrc.report import record_run
 from portico.mrc.report.command import main, write_page
 from portico.mrc.report.run_folder import read_run
-from reading_results import Page, record
+from reading_results import HOSTILE, Page, record
 
 CONTEXT = "Zoë was born in Turku in 1901 and left Turku in 1920."
 DATA = {"num_train": 4, "num_validation": 6, "seed": 3, "train_file": None, "validation_file": None}
@@ -65,7 +65,7 @@ def make_run(tmp_path, data):
     return make
 
 
-def test_a_folder_is_read_with_what_is_in_it(make_run):
+def test_every_file_of_a_folder_is_read(make_run):
     nbest = {key: [{"text": "Turku", "probability": 0.8, "start_logit": 1.0, "end_logit": 2.0}] for key in GOLDS}
     run = make_run(
         **{
@@ -87,19 +87,19 @@ def test_a_folder_is_read_with_what_is_in_it(make_run):
     assert read.missing == []
 
 
-def test_an_answer_is_marked_where_the_run_kept_it_or_where_alone_it_stands(make_run):
+def test_an_answer_is_marked_at_its_recorded_or_its_only_position(make_run):
     run = make_run()
     turku, year, _ = read_run(run).results
-    assert turku.predicted_span is None  # it stands at two places
+    assert turku.predicted_span is None  # it occurs twice
     assert CONTEXT[slice(*year.predicted_span)] == "1901"
     second = CONTEXT.rindex("Turku")
     write(run / "report.json", {"spans": {"a": [second, second + 5], "b": [0, 3], "c": None}})
     turku, year, _ = read_run(run).results
     assert turku.predicted_span == (second, second + 5)
-    assert CONTEXT[slice(*year.predicted_span)] == "1901"  # what was kept does not fit the answer
+    assert CONTEXT[slice(*year.predicted_span)] == "1901"  # the recorded span does not match the answer
 
 
-def test_a_recorded_run_is_written_again_as_it_was(make_run):
+def test_the_page_of_a_recorded_run_is_reproduced(make_run):
     nbest = {key: [{"text": "Turku", "probability": 0.8}] for key in GOLDS}
     run = make_run(predictions={"a": "Turku", "b": "Zo\u00eb", "c": "1920"}, **{"eval_nbest_predictions.json": nbest})
     recorded = record(
@@ -116,11 +116,24 @@ def test_a_recorded_run_is_written_again_as_it_was(make_run):
     assert page.read_text(encoding="utf-8") == before
 
 
+def test_a_hostile_record_is_shown_as_text(make_run):
+    run = make_run()
+    hostile = {"title": HOSTILE, "settings": {HOSTILE: {HOSTILE: HOSTILE}}, "sections": {HOSTILE: HOSTILE}}
+    write(run / "report.json", hostile)
+    page = Page(write_page(run).read_text(encoding="utf-8"))
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("script") == 3
+    assert "img" not in tags
+    assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+    # Title and h1, the heading and the content of the section and its link, and the settings.
+    assert "".join(page.text).count(HOSTILE) == 8
+
+
 def test_a_part_of_the_data_may_have_been_answered(make_run):
     assert [result.id for result in read_run(make_run(predictions={"b": "1901"})).results] == ["b"]
 
 
-def test_the_embedded_corpus_is_made_again(tmp_path):
+def test_the_generated_corpus_is_reproduced(tmp_path):
     _, validation = generate(num_train=4, num_validation=6, seed=3)
     write(tmp_path / "eval_predictions.json", {example["id"]: "" for example in validation})
     write(tmp_path / "config.yaml", {"data": DATA})
@@ -128,7 +141,7 @@ def test_the_embedded_corpus_is_made_again(tmp_path):
     assert [result.question for result in results] == [example["question"] for example in validation]
 
 
-def test_files_of_the_example_of_transformers_will_do(tmp_path, data):
+def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
     write(tmp_path / "hf" / "predictions.json", {"a": "Turku"})
     read = read_run(tmp_path / "hf", data=data)
     assert read.results[0].exact == 1.0
@@ -162,27 +175,37 @@ def refused(match, *arguments, **options):
 
 
 def test_a_folder_without_a_run(tmp_path, data):
-    refused("nowhere: no such folder; name the folder of a run", tmp_path / "nowhere")
+    refused(
+        "nowhere: no such folder; name the folder of a run, which holds its eval_predictions.json",
+        tmp_path / "nowhere",
+    )
     refused("dev.json: a file, not a folder", data)
-    refused("holds no eval_predictions.json; name one in which an evaluation has ended", tmp_path)
+    refused("holds no eval_predictions.json; name the folder of a run whose evaluation has ended", tmp_path)
 
 
 def test_data_that_does_not_fit(make_run, tmp_path):
     other = write(tmp_path / "other.json", squad({"a": ["Turku"], "z": ["1901"]}))
-    refused(r"2 of its 3 answers are to questions that the data does not hold, 'b' for one", make_run(), data=other)
+    refused(
+        r"2 of its 3 answers are to questions that are not in the data, such as 'b'; name the SQuAD file",
+        make_run(),
+        data=other,
+    )
 
 
 def test_data_that_cannot_be_found(make_run, data):
     run = make_run()
     data.unlink()
-    refused("no such file.*This is what .*config.yaml names; --data names another file", run)
+    refused("no such file.*config.yaml names this data; name another file with --data", run)
     (run / "config.yaml").unlink()
-    refused("its config.yaml does not say what the questions were, or is missing.*--data", run)
+    refused("config.yaml is missing or does not name the data; name the file of the questions with --data", run)
 
 
 @pytest.mark.parametrize("name", ["eval_nbest_predictions.json", "eval_null_odds.json"])
 def test_files_of_another_evaluation(make_run, name):
-    refused(rf"{name}: lacks 2 of the 3 questions that were answered, 'b' for one", make_run(**{name: {"a": []}}))
+    refused(
+        rf"{name}: lacks 2 of the 3 answered questions, such as 'b', so it belongs to another evaluation",
+        make_run(**{name: {"a": []}}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +215,7 @@ def test_files_of_another_evaluation(make_run, name):
         (
             "eval_predictions.json",
             "[]",
-            "holds list, not names with their values; give .* by question id",
+            "holds a list, not a mapping; expected .* by question id",
         ),
         ("config.yaml", "a: [", "config.yaml: cannot be read"),
     ],
@@ -207,9 +230,9 @@ def test_a_foreign_file_is_never_overwritten(make_run, tmp_path):
     run = make_run()
     foreign = run / "report.html"
     foreign.write_text("<p>mine</p>")
-    refused("there is already a file that this command did not write; name another with --output", run)
+    refused("the file exists and was not written by this command; name another with --output", run)
     assert foreign.read_text() == "<p>mine</p>"
-    refused("a folder; name a file with --output, for instance", run, output=tmp_path)
+    refused("is a folder; name a file with --output, for example", run, output=tmp_path)
 
 
 def test_output_that_cannot_be_written(make_run, tmp_path):
@@ -219,8 +242,8 @@ def test_output_that_cannot_be_written(make_run, tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan")])
-def test_no_room(make_run, number):
-    refused("leaves no room for questions; give a number above 0", make_run(), max_megabytes=number)
+def test_a_limit_that_is_not_positive(make_run, number):
+    refused(rf"`--max-megabytes {number:g}` is not positive; give a number above 0", make_run(), max_megabytes=number)
 
 
 def test_bad_input_ends_with_one_paragraph(tmp_path, capsys):

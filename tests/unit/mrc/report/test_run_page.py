@@ -3,16 +3,14 @@ from itertools import pairwise
 import pytest
 
 from portico.mrc.report import write_report
-from portico.mrc.report.figures.intervals import Interval
-from portico.mrc.report.html.run_page import run_page
-from portico.mrc.report.html.settings import differing, settings_tables
-from portico.mrc.report.html.tiles import duration, lead, tiles
+from portico.mrc.report.run_page import curve, duration, last_value, lead, run_page, tiles
+from portico.mrc.report.statistics import Interval
 from reading_results import HISTORY, HOSTILE, RESULTS, record, result, shown
 
 METRICS = {"eval_exact": 33.3, "eval_f1": 44.4, "eval_HasAns_f1": 55.5, "eval_NoAns_exact": 50.0, "eval_loss": 0.5}
 
 
-def test_the_page_is_balanced_and_needs_nothing_else():
+def test_the_page_is_well_formed_and_self_contained():
     written = shown(log_history=HISTORY, settings={HOSTILE: {HOSTILE: HOSTILE}}, title=HOSTILE)
     for tag, attrs in written.tags:
         assert tag not in {"link", "img", "iframe", "object", "embed", "base", "form"}
@@ -23,7 +21,7 @@ def test_the_page_is_balanced_and_needs_nothing_else():
     assert policy.startswith("default-src 'none'")
 
 
-def test_style_and_script_name_no_address():
+def test_styles_and_scripts_contain_no_address():
     page = run_page(record([]))
     assert not [word for word in ("http:", "https:", "//cdn", "url(", "@import") if word in page]
 
@@ -55,7 +53,7 @@ def test_every_section_is_there_and_the_navigation_leads_to_it():
     assert len(written.having("groups")) == 4
 
 
-def test_all_that_is_referred_to_exists_once():
+def test_every_referenced_id_exists_once():
     written = shown(log_history=HISTORY)
     identifiers = [attrs["id"] for _, attrs in written.tags if "id" in attrs]
     assert len(set(identifiers)) == len(identifiers)
@@ -96,12 +94,12 @@ def test_the_best_threshold_is_marked():
 
 
 @pytest.mark.parametrize(("used", "num_marks"), [(-2, 2), (99.0, 1), ("best", 1), (None, 1)])
-def test_the_threshold_in_use_is_marked_where_it_is_in_sight(used, num_marks):
+def test_the_threshold_in_use_is_marked_if_it_is_in_range(used, num_marks):
     written = shown(settings={"postprocess": {"null_score_diff_threshold": used}})
     assert len(written.having("mark")) == num_marks
 
 
-def test_surrogates_do_not_lose_the_report(tmp_path):
+def test_lone_surrogates_are_replaced(tmp_path):
     lone = result(context="Turku \ud800", golds=(("Turku", 0),), predicted_start=0, predicted_end=5)
     write_report(tmp_path / "report.html", record([lone]))
     assert "Turku ?" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -111,7 +109,7 @@ def labelled(*arguments):
     return {tile.label: tile.value for tile in tiles(*arguments)}
 
 
-def test_tiles_take_the_metrics():
+def test_tiles_show_the_metrics():
     assert labelled(RESULTS, {**METRICS, "eval_runtime": 3.21, "train_loss": 9.0, "train_runtime": 70}, HISTORY) == {
         "F1": "44.4",
         "Exact match": "33.3",
@@ -124,7 +122,7 @@ def test_tiles_take_the_metrics():
     }
 
 
-def test_tiles_are_computed_where_metrics_lack():
+def test_missing_metrics_are_computed():
     assert labelled(RESULTS, {}, HISTORY) == {
         "F1": "44.5",
         "Exact match": "33.3",
@@ -172,22 +170,24 @@ def test_duration(seconds, expected):
     assert duration(seconds) == expected
 
 
-def test_settings_become_one_table_a_group():
-    html = settings_tables(
-        {"seed": 42, "args": {"lr": 1e-3, "optim": {"name": "adamw"}, "x": None, "y": [1, 2]}, "e": {}}
-    )
-    assert html.count("<table") == 2
-    for name, value in {"seed": 42, "lr": 0.001, "optim.name": "adamw", "x": "none", "y": "1, 2"}.items():
-        assert f'<th scope="row">{name}</th><td>{value}</td>' in html
-    assert settings_tables({}) == ""
+LOG_HISTORY = [
+    {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 1e-3},
+    {"step": 20, "epoch": 1.0, "loss": float("nan"), "learning_rate": 5e-4},
+    {"step": 20, "epoch": 1.0, "eval_loss": 1.5, "eval_f1": 40.0},
+    {"step": 30, "epoch": 1.5, "loss": 1, "learning_rate": 0.0},
+    {"step": 30, "epoch": 1.5, "train_runtime": 12.5},
+    {"step": 20, "eval_loss": 1.25},
+    {"eval_loss": 9.0},
+]
 
 
-def test_settings_that_differ():
-    first = {"seed": 1, "args": {"lr": 1e-3, "same": 2, "optim": {"name": "adamw"}}}
-    second = {"seed": 2, "args": {"lr": 1e-4, "same": 2, "optim": {"name": "sgd", "momentum": 0.9}}}
-    arrow = " \u2192 "
-    assert differing(first, second) == {
-        "run": {"seed": f"1{arrow}2"},
-        "args": {"lr": f"0.001{arrow}0.0001"},
-        "args.optim": {"name": f"adamw{arrow}sgd", "momentum": f"not set{arrow}0.9"},
-    }
+def test_curves_skip_what_is_not_finite_and_keep_the_last_of_a_step():
+    assert curve(LOG_HISTORY, "loss") == ((10.0, 2.0), (30.0, 1.0))
+    assert curve(LOG_HISTORY, "eval_loss") == ((20.0, 1.25),)
+    assert curve(LOG_HISTORY, "eval_exact") == ()
+
+
+def test_last_value():
+    assert last_value(LOG_HISTORY, "train_runtime") == 12.5
+    assert last_value(LOG_HISTORY, "eval_loss") == 9.0
+    assert last_value(LOG_HISTORY, "grad_norm") is None

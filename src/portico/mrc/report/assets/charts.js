@@ -1,4 +1,4 @@
-// The line charts: a cursor that follows the pointer or the arrow keys, with the values at its place.
+// The line charts: a cursor that follows the pointer or the arrow keys and shows the values there.
 for (const plot of document.querySelectorAll(".plot")) {
   const series = JSON.parse(plot.dataset.series);
   const name = plot.dataset.xName;

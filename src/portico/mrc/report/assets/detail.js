@@ -1,4 +1,4 @@
-// One question with everything that is known about it.
+// One question with all its fields.
 const percent = (share) => `${(100 * share).toFixed(share > 0.999 || share < 0.001 ? 0 : 1)}%`;
 
 const badge = (kind) => makeElement("span", `badge ${kind.name}`, kind.label);

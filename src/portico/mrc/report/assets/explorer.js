@@ -1,5 +1,5 @@
-// The explorer: what the reader wishes for, the list of it, and the question chosen from it.
-// `#q=<id>` in the address chooses a question, `#g=<slicing>.<group>` a group.
+// The explorer: the filters, the list of the questions that pass them, and the selected question.
+// `#q=<id>` in the address selects a question, `#g=<grouping>.<group>` a group.
 const startExplorer = (explorer) => {
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
   const query = querier(data);
@@ -23,11 +23,11 @@ const startExplorer = (explorer) => {
   });
 
   const refresh = () => {
-    const wishes = {
+    const criteria = {
       kinds: filters.filter(isPressed).map((button) => Number(button.dataset.kind)),
       search: search.value, group: group.value, order: order.value,
     };
-    const found = query(wishes);
+    const found = query(criteria);
     const total = data.questions.length;
     const count = (number) => number.toLocaleString("en");
     find(".matches").textContent = found.length === total
@@ -42,7 +42,7 @@ const startExplorer = (explorer) => {
     group.value = "";
   };
 
-    const followAddress = (behavior) => {
+  const followAddress = (behavior) => {
     const [, name, value] = /^#([qg])=(.*)$/.exec(location.hash) ?? [];
     if (!name) return;
     clear();

@@ -1,4 +1,4 @@
-// A list of any length: only the rows in sight are in the page. All rows are equally high.
+// A list of any length: only the visible rows are in the document. All rows have the same height.
 const makeElement = (tag, className, text) => {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -25,7 +25,7 @@ const makeRow = (data, question) => {
   return row;
 };
 
-// `onChoose` gets the number of the chosen question, and whether the reader did it.
+// `onChoose` gets the index of the selected question, and whether the reader selected it.
 const makeList = (data, box, onChoose) => {
   const rows = box.querySelector(".rows");
   const rowHeight = 64;
@@ -53,7 +53,7 @@ const makeList = (data, box, onChoose) => {
     else box.removeAttribute("aria-activedescendant");
   };
 
-  const bringIntoSight = () => {
+  const scrollToChosen = () => {
     const top = chosen * rowHeight;
     if (top < box.scrollTop) box.scrollTop = top;
     else if (top + rowHeight > box.scrollTop + box.clientHeight) box.scrollTop = top + rowHeight - box.clientHeight;
@@ -61,7 +61,7 @@ const makeList = (data, box, onChoose) => {
 
   const choose = (place, byReader) => {
     chosen = Math.max(-1, Math.min(shown.length - 1, place));
-    if (chosen >= 0) bringIntoSight();
+    if (chosen >= 0) scrollToChosen();
     draw();
     onChoose(chosen >= 0 ? shown[chosen] : null, byReader);
   };
@@ -81,7 +81,7 @@ const makeList = (data, box, onChoose) => {
 
   return {
     move: (by) => choose(Math.max(0, chosen + by), true),
-    // Shows other questions; keeps the chosen one if it is among them, else chooses the first.
+    // Shows other questions; keeps the selected one if it is among them, else selects the first.
     fill(indices, wanted) {
       shown = indices;
       const place = shown.indexOf(wanted);

@@ -1,4 +1,4 @@
-// A passage with its marked stretches; what lies far from every mark is folded.
+// A passage with its marked parts; text far from every mark is folded.
 const KEPT_AROUND = 400;
 const LAYERS = ["gold", "predicted", "second"];
 const MEANINGS = ["expected", "answered", "answered by the second run"];

@@ -1,6 +1,6 @@
-// Which questions are wanted, and in which order. Nothing here touches the page.
+// Which questions to show, and in which order. Nothing here touches the page.
 
-// Returns a function that tells whether a question holds all words, each anywhere in its texts or its passage.
+// Returns a function that returns whether a question contains all words, each anywhere in its texts or its passage.
 const searcher = (data) => {
   const texts = data.questions.map((question) =>
     [question.id, question.title, question.asked, ...question.golds, ...question.answers.map((answer) => answer.text)]
@@ -9,7 +9,7 @@ const searcher = (data) => {
   const passages = data.contexts.map((context) => context.toLowerCase());
   return (search) => {
     const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-    // Many questions share a passage, so each passage is looked through once.
+    // Many questions share a passage, so each passage is searched once.
     const isInPassage = words.map((word) => passages.map((passage) => passage.includes(word)));
     return (index) => words.every((word, which) =>
       texts[index].includes(word) || isInPassage[which][data.questions[index].context]
@@ -17,7 +17,7 @@ const searcher = (data) => {
   };
 };
 
-// Ranks for sorting, ascending. `sure` may be unknown, which comes last.
+// Sort keys, ascending. An unknown `sure` comes last.
 const orderings = (data) => {
   const last = (question) => question.answers[question.answers.length - 1];
   const sure = (question) => last(question).sure ?? 0;
@@ -31,14 +31,14 @@ const orderings = (data) => {
   };
 };
 
-// Returns a function from the reader's wishes to the numbers of the questions to show.
+// Returns a function that maps the settings of the filters to the indices of the questions to show.
 const querier = (data) => {
   const holds = searcher(data);
   const rankings = orderings(data);
   const isInGroup = (question, group) => {
     const dot = group.indexOf(".");
-    const slicing = Number(group.slice(0, dot));
-    return data.groups[slicing][question.groups[slicing]] === group.slice(dot + 1);
+    const grouping = Number(group.slice(0, dot));
+    return data.groups[grouping][question.groups[grouping]] === group.slice(dot + 1);
   };
   return ({ kinds, search, group, order }) => {
     const matches = holds(search);

@@ -1,6 +1,6 @@
 "use strict";
 
-// The colours: as the system has them, unless the reader chose. A page opened from a file may have no storage.
+// The colours: those of the system, unless the reader chose others. A page opened from a file may have no storage.
 const theme = {
   key: "portico-report-theme",
   read() {

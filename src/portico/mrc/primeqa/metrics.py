@@ -1,0 +1,160 @@
+"""The metrics under PrimeQA's names and with its calls: any number of ``add_batch``, then ``compute``.
+
+They return PrimeQA's numbers, with these differences: TyDiF1 scores English if there is no other language, and also
+scores unknown languages, for both of which PrimeQA returns 0; and nothing is printed (``verbose`` logs).
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torchmetrics import Metric
+
+from portico.errors import InputError
+from portico.mrc.metrics.natural_questions import NqF1
+from portico.mrc.metrics.rouge import KILT_ROUGE_L, Rouge, sentence_splitter
+from portico.mrc.metrics.spans import Annotated, Record, annotators_of, checked_yes_no
+from portico.mrc.metrics.squad import Mlqa, SquadV1
+from portico.mrc.metrics.tydi import TydiF1
+
+logger = logging.getLogger(__name__)
+
+Scores = dict[str, float]
+
+
+class _Options(NamedTuple):
+    passage_non_null_threshold: int
+    span_non_null_threshold: int
+    verbose: bool
+    dataset_config_name: str | None
+
+
+class CollectingMetric(ABC):
+    """Collects predictions and references, and scores them in `compute`."""
+
+    def __init__(self) -> None:
+        self._predictions: list[Record] = []
+        self._references: list[Annotated] = []
+
+    def add(self, *, prediction: Record, reference: Annotated) -> None:
+        """Add one prediction with its reference."""
+        self.add_batch(predictions=[prediction], references=[reference])
+
+    def add_batch(self, *, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
+        """Add predictions with their references."""
+        self._predictions.extend(predictions)
+        self._references.extend(references)
+
+    def compute(
+        self,
+        *,
+        predictions: Sequence[Record] | None = None,
+        references: Sequence[Annotated] | None = None,
+        passage_non_null_threshold: int = 2,
+        span_non_null_threshold: int = 2,
+        verbose: bool = False,
+        dataset_config_name: str | None = None,
+    ) -> Scores | None:
+        """Return the scores of everything added, and clear it.
+
+        Every metric accepts the options of all, so that one call fits each; it ignores those it does not use.
+
+        Args:
+            predictions: More predictions.
+            references: Their references.
+            passage_non_null_threshold: How many annotators must have given a passage (TyDiF1).
+            span_non_null_threshold: How many annotators must have given a minimal answer (TyDiF1).
+            verbose: Log the scores of each language (TyDiF1).
+            dataset_config_name: Such as ``"mlqa.zh.en"``, where the first code is the language of the answers (MLQA).
+
+        Raises:
+            InputError: If only one of predictions and references is given, or the records cannot be scored.
+        """
+        if (predictions is None) != (references is None):
+            raise InputError("`compute` got only one of `predictions` and `references`; give both or neither.")
+        if predictions is not None and references is not None:
+            self.add_batch(predictions=predictions, references=references)
+        scores = self._scores(
+            _Options(passage_non_null_threshold, span_non_null_threshold, verbose, dataset_config_name)
+        )
+        self._predictions, self._references = [], []
+        return scores
+
+    @abstractmethod
+    def _scores(self, options: _Options) -> Scores | None:
+        """Return the scores of everything collected."""
+
+    def _scored_by(self, metric: Metric) -> Scores:
+        metric.update(self._predictions, self._references)
+        scores: Scores = metric.compute()
+        return scores
+
+
+class SQUAD(CollectingMetric):
+    """Exact match and F1 of SQuAD 1.1; see `SquadV1`."""
+
+    def _scores(self, options: _Options) -> Scores:
+        return self._scored_by(SquadV1(sync_on_compute=False))
+
+
+class MLQA(CollectingMetric):
+    """Exact match and F1 in the language of the answers; see `Mlqa`."""
+
+    def _scores(self, options: _Options) -> Scores:
+        name = options.dataset_config_name
+        if name is None:
+            raise InputError(
+                "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
+                "`compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
+            )
+        return self._scored_by(Mlqa(name[5:7], sync_on_compute=False))
+
+
+class TyDiF1(CollectingMetric):
+    """Mean F1, precision and recall over the languages of TyDi QA; see `TydiF1`.
+
+    ``compute`` returns ``None`` if some question has no annotator.
+    """
+
+    def _scores(self, options: _Options) -> Scores | None:
+        if not all(annotators_of(reference) for reference in self._references):
+            return None
+        metric = TydiF1(
+            passage_non_null_threshold=options.passage_non_null_threshold,
+            minimal_non_null_threshold=options.span_non_null_threshold,
+            sync_on_compute=False,
+        )
+        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
+        scores = metric.compute()
+        if options.verbose:
+            for name, score in scores.items():
+                logger.info("%s: %.4f", name, score)
+        return {name: score for name, score in scores.items() if name.startswith("avg_")}
+
+
+class NQF1(CollectingMetric):
+    """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
+
+    def _scores(self, options: _Options) -> Scores:
+        metric = NqF1(precision_targets=(), sync_on_compute=False)
+        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
+        scores = metric.compute()
+        return {name: score for name, score in scores.items() if "_best_" not in name}
+
+
+class ROUGE(CollectingMetric):
+    """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
+
+    def _scores(self, options: _Options) -> Scores:
+        metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
+        scores = self._scored_by(metric)
+        named = {KILT_ROUGE_L: scores[KILT_ROUGE_L], "google_rougeL": scores["rougeLsum"]}
+        return {name: round(score, 4) for name, score in {**named, "gen_len": scores["gen_len"]}.items()}
+
+
+def _yes_no_without_span(record: Record) -> Record:
+    """Return the prediction, without its span if it is yes or no: PrimeQA ignores the span of such a prediction."""
+    if checked_yes_no(record["yes_no_answer"], key=record["example_id"]) == "none":
+        return record
+    return {**record, "start_position": -1, "end_position": -1}

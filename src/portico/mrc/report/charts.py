@@ -1,0 +1,185 @@
+"""Charts as HTML figures: an SVG that stretches with the page, with labels in HTML so that they keep their size."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from portico.mrc.report.page import macros
+from portico.mrc.report.statistics import Calibration
+
+Point = tuple[float, float]
+
+# Relative width below which a range is rounding noise around one value.
+_FLAT = 1e-9
+# Space at each side of a bar, in percent of the width.
+_GAP = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a chart, coloured by its CSS class; the x of its points ascend, and dots mark them if `dotted`."""
+
+    label: str
+    css_class: str
+    points: Sequence[Point]
+    dotted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A vertical line at `x`, explained by `label`."""
+
+    label: str
+    x: float
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_name: str = "step",
+    x_from_zero: bool = True,
+    marks: Sequence[Mark] = (),
+) -> Markup:
+    """Return a chart as an HTML figure, empty if no series has a point.
+
+    Args:
+        title: Its heading.
+        series: Its lines; those without a point are left out.
+        x_name: What the x axis shows.
+        x_from_zero: Whether the x axis starts at zero instead of the first point.
+        marks: Values of x to mark.
+    """
+    series = [line for line in series if line.points]
+    if not series:
+        return Markup()
+    frame = _frame(series, x_from_zero)
+    chart: Markup = macros("charts.html.j2").line_chart(
+        title,
+        frame,
+        lines=[(line, _line_paths(line, frame)) for line in series],
+        marks=marks,
+        x_name=x_name,
+        summary=_summary(title, series, x_name, marks),
+        data=_data(series),
+    )
+    return chart
+
+
+def reliability_chart(measured: Calibration) -> Markup:
+    """Return a reliability diagram as an HTML figure: a bar for each range of confidence, and its numbers below."""
+    frame = Frame((0, 100), [0, 20, 40, 60, 80, 100])
+    bars, whiskers = [], []
+    for one in measured.bins:
+        left, right, top = frame.x(100 * one.low) + _GAP, frame.x(100 * one.high) - _GAP, frame.y(100 * one.accuracy)
+        bars.append(f"M{left:.2f} 100V{top:.2f}H{right:.2f}V100Z")
+        middle = frame.x(50 * (one.low + one.high))
+        high, low = (frame.y(100 * end) for end in (one.interval.high, one.interval.low))
+        whiskers.append(f"M{middle:.2f} {high:.2f}V{low:.2f}")
+    chart: Markup = macros("charts.html.j2").reliability_chart(measured.bins, frame, bars, whiskers)
+    return chart
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The axes of a chart, mapped onto a drawing of 100 x 100 with y pointing down.
+
+    Args:
+        x_range: First and last x, not equal.
+        y_ticks: Values with a grid line, ascending; the first and the last are the chart's edges.
+    """
+
+    x_range: tuple[float, float]
+    y_ticks: list[float]
+
+    def x(self, value: float) -> float:
+        """Return the position of a value, 0 at the left and 100 at the right."""
+        first, last = self.x_range
+        return 100 * (value - first) / (last - first)
+
+    def y(self, value: float) -> float:
+        """Return the position of a value, 0 at the top and 100 at the bottom."""
+        low, high = self.y_ticks[0], self.y_ticks[-1]
+        return 100 - 100 * (value - low) / (high - low)
+
+    @property
+    def x_labels(self) -> list[tuple[float, str]]:
+        """Position and text of the numbers below the chart."""
+        first, last = self.x_range
+        # Rounding must not drop a tick on an edge.
+        slack = 1e-9 * (last - first)
+        shown = [tick for tick in ticks(first, last) if first - slack <= tick <= last + slack]
+        return list(zip(map(self.x, shown), tick_labels(shown), strict=True))
+
+    @property
+    def y_labels(self) -> list[tuple[float, str]]:
+        """Position and text of the numbers at the left of the chart; each has a grid line."""
+        return list(zip(map(self.y, self.y_ticks), tick_labels(self.y_ticks), strict=True))
+
+
+def ticks(low: float, high: float, *, about: int = 5) -> list[float]:
+    """Return round numbers, evenly spaced, the first not above `low` and the last not below `high`.
+
+    Args:
+        low: Smallest value to cover.
+        high: Largest value to cover, at least `low`.
+        about: How many numbers to aim for, at least 2; the result may have a few more or fewer.
+    """
+    if high - low <= _FLAT * max(abs(low), abs(high)):
+        low, high = low - abs(low or 1.0) / 2, high + abs(high or 1.0) / 2
+    rough_step = (high - low) / (about - 1)
+    magnitude = 10.0 ** math.floor(math.log10(rough_step))
+    step = next(factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough_step * 0.8) * magnitude
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Return the numbers as text; very small or large ones share one power of ten."""
+    largest = max(abs(value) for value in values)
+    if 0.01 <= largest < 1e5:
+        return [f"{value:,.4g}" if abs(value) < 1e3 else f"{value:,.0f}" for value in values]
+    exponent = math.floor(math.log10(largest))
+    return [f"{value / 10.0**exponent:.3g}e{exponent}" if value else "0" for value in values]
+
+
+def _frame(series: Sequence[Series], x_from_zero: bool) -> Frame:
+    xs = [x for line in series for x, _ in line.points]
+    values = [value for line in series for _, value in line.points]
+    first, last = (0.0, max(1.0, *xs)) if x_from_zero else (min(xs), max(xs))
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    # A y axis that starts at zero, unless all values are far from it, shows changes in their true proportion.
+    bottom = 0.0 if 0 < min(values) < 0.6 * max(values) else min(values)
+    return Frame((first, last), ticks(bottom, max(values)))
+
+
+def _line_paths(line: Series, frame: Frame) -> dict[str, str]:
+    """Return the SVG paths of a series by their CSS class."""
+    places = [f"{frame.x(x):.2f} {frame.y(value):.2f}" for x, value in line.points]
+    paths = {"line": f"M{'L'.join(places)}"}
+    if line.dotted or len(places) == 1:
+        # A line of no length with round caps is a dot that stays round however the drawing is stretched.
+        paths["dots"] = "".join(f"M{place}h0" for place in places)
+    return paths
+
+
+def _summary(title: str, series: Sequence[Series], x_name: str, marks: Iterable[Mark]) -> str:
+    parts = []
+    for line in series:
+        (first_x, first), (last_x, last) = line.points[0], line.points[-1]
+        parts.append(f"{line.label} from {first:.4g} at {x_name} {first_x:g} to {last:.4g} at {x_name} {last_x:g}")
+    parts += [mark.label for mark in marks]
+    return f"{title}: {'; '.join(parts)}"
+
+
+def _data(series: Sequence[Series]) -> str:
+    """Return what the script of the charts shows at the cursor, as JSON."""
+    rows = [
+        {"label": line.label, "points": [[float(f"{x:.6g}"), float(f"{value:.4g}")] for x, value in line.points]}
+        for line in series
+    ]
+    return json.dumps(rows, separators=(",", ":"))

@@ -1,0 +1,173 @@
+"""Two runs compared: which questions were fixed, which broke, and whether the difference is more than chance."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from markupsafe import Markup
+
+from portico.errors import InputError
+from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
+from portico.mrc.report.figures import (
+    Change,
+    Difference,
+    Grouping,
+    Significance,
+    change,
+    count_kinds,
+    difference,
+    groupings,
+    significance,
+)
+from portico.mrc.report.page import (
+    Section,
+    differing_settings,
+    macros,
+    panels,
+    render,
+    render_page,
+    settings_panels,
+)
+from portico.mrc.report.results import QuestionResult, RunRecord
+from portico.mrc.report.run_page import num_questions, write_text
+
+# By convention, a difference with a p-value below is not due to chance.
+_SIGNIFICANT = 0.05
+
+_COMPARED_FIELDS = {"question": "wording", "context": "passage", "golds": "set of accepted answers"}
+
+Results = Sequence[QuestionResult]
+
+
+def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecord]:
+    """Return both runs with the questions in the order of the first, under short names that differ.
+
+    Raises:
+        InputError: If they did not answer the same questions.
+    """
+    of_second = {result.id: result for result in second.results}
+    ids = [result.id for result in first.results]
+    only_first = [key for key in ids if key not in of_second]
+    only_second = of_second.keys() - set(ids)
+    if only_first or only_second or not ids:
+        raise InputError(
+            f"{first.name} and {second.name} were evaluated on different questions: "
+            f"{len(ids) - len(only_first):,} are in both, {_count(only_first)} only in the first and "
+            f"{_count(only_second)} only in the second; evaluate both on the same data, with at least one question."
+        )
+    second = replace(second, results=[of_second[key] for key in ids])
+    _check_same_data(first, second)
+    names = _distinct_ends(first.name, second.name)
+    return replace(first, name=names[0]), replace(second, name=names[1])
+
+
+def _distinct_ends(first: str, second: str) -> tuple[str, str]:
+    """Return the last parts of two paths, as few as make them differ."""
+    ends: tuple[list[str], list[str]] = ([], [])
+    for pair in zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False):
+        for end, part in zip(ends, pair, strict=True):
+            end.insert(0, part)
+        if pair[0] != pair[1]:
+            return "/".join(ends[0]), "/".join(ends[1])
+    return f"{first} (first)", f"{second} (second)"
+
+
+def _count(ids: Iterable[str]) -> str:
+    ids = sorted(ids)
+    return f"{len(ids):,} (such as {ids[0]!r})" if ids else "none"
+
+
+def _check_same_data(first: RunRecord, second: RunRecord) -> None:
+    for before, after in zip(first.results, second.results, strict=True):
+        for name, description in _COMPARED_FIELDS.items():
+            if getattr(before, name) != getattr(after, name):
+                raise InputError(
+                    f"{first.name} and {second.name} were evaluated on different data: question {before.id!r} "
+                    f"has a different {description} in each; evaluate both on the same data."
+                )
+
+
+def write_comparison(
+    path: str | Path, first: RunRecord, second: RunRecord, *, max_megabytes: float = MAX_MEGABYTES
+) -> None:
+    """Write what changed from one run to another: one HTML file that needs no network and no other file.
+
+    Args:
+        path: The file to write, UTF-8; its folder must exist.
+        first: The baseline.
+        second: The run compared with it; its `results` are of the same questions in the same order, at least one.
+        max_megabytes: Limit for the size of the questions to read.
+    """
+    write_text(path, comparison_page(first, second, max_megabytes=max_megabytes))
+
+
+def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
+    """Return what changed from one run to another as one HTML page; the arguments are those of `write_comparison`."""
+    whole = difference("", first.results, second.results)
+    tested = significance(first.results, second.results)
+    ways = groupings(second.results)
+    parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
+    changes = count_kinds(map(change, first.results, second.results))
+    settings = differing_settings(first.settings, second.settings)
+    return render_page(
+        f"{first.name} and {second.name}",
+        _lead(whole),
+        templates.scoreboard(first.name, second.name, whole),
+        [
+            Section("What was fixed and what broke", parts.share_bar(changes), "Changes"),
+            Section(
+                "Whether it is more than chance",
+                templates.significance(_verdict(tested), whole, tested),
+                "Significance",
+            ),
+            Section("Where it moved", _tables(first.results, second.results, ways), "Groups"),
+            Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
+            Section("Settings that differ", settings_panels(settings), "Settings"),
+            Section("How to read the figures", render("methods.html.j2"), "Methods"),
+        ],
+    )
+
+
+def _lead(whole: Difference) -> str:
+    moved = whole.second_f1 - whole.first_f1
+    verb = "rose" if moved > 0 else "fell" if moved < 0 else "stayed"
+    by = f" by {abs(moved):.1f} to {whole.second_f1:.1f}" if moved else f" at {whole.second_f1:.1f}"
+    count = num_questions(whole.num_questions)
+    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} were fixed and {whole.num_broken:,} broke."
+
+
+def _verdict(tested: Significance) -> str:
+    real = [name for name, p in (("F1", tested.f1), ("exact match", tested.exact)) if p < _SIGNIFICANT]
+    if not real:
+        return "Neither difference is clearly more than chance: two equally good runs would often differ as much."
+    differs = "differ" if len(real) > 1 else "differs"
+    return f"In {' and in '.join(real)} the runs {differs} by more than chance explains well."
+
+
+def _tables(first: Results, second: Results, ways: Sequence[Grouping]) -> Markup:
+    tables = []
+    for number, grouping in enumerate(ways):
+        rows = [
+            (
+                difference(name, [first[index] for index in indices], [second[index] for index in indices]),
+                group_link(number, name),
+            )
+            for name, indices in grouping.members(second).items()
+        ]
+        tables.append(macros("parts.html.j2").difference_table(grouping, rows))
+    return panels(*tables)
+
+
+def _questions(first: RunRecord, second: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
+    pairs = zip(first.results, second.results, strict=True)
+    changed = [(before, after) for before, after in pairs if change(before, after) is not Change.UNCHANGED]
+    if not changed:
+        return Markup("<p>Both runs gave the same answer to every question.</p>")
+    return Explorer(
+        runs=[first.name, second.name],
+        answered=[[before for before, _ in changed], [after for _, after in changed]],
+        kinds=[change(before, after) for before, after in changed],
+        ranking=list(Change),
+        groupings=ways,
+        max_bytes=round(max_megabytes * BYTES),
+    ).html()

@@ -1,0 +1,214 @@
+"""The explorer of questions: its controls as HTML, and the data that its script shows, as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from portico.mrc.report.figures import Grouping, Kind, Outcome, count_kinds, outcome
+from portico.mrc.report.page import render
+from portico.mrc.report.results import QuestionResult, Span
+
+MAX_MEGABYTES = 20.0
+BYTES = 1_000_000
+
+_ORDERS = {
+    "worst": "lowest F1 first",
+    "sure": "most confident first",
+    "unsure": "least confident first",
+    "long": "longest passage first",
+    "given": "as in the data",
+}
+_ORDERS_OF_CHANGES = {"moved": "largest change first", **_ORDERS}
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explorer:
+    """Questions to read, each answered by one run or by two.
+
+    Args:
+        runs: Names of the runs.
+        answered: The results of each run, all of the same questions in the same order.
+        kinds: The kind of each question.
+        ranking: All kinds; questions of the first ones are the last to be left out.
+        groupings: Ways to group the questions.
+        max_bytes: Limit for the size of the questions; those beyond it are left out.
+    """
+
+    runs: Sequence[str]
+    answered: Sequence[Sequence[QuestionResult]]
+    kinds: Sequence[Kind]
+    ranking: Sequence[Kind]
+    groupings: Sequence[Grouping]
+    max_bytes: int
+
+    @cached_property
+    def groups(self) -> list[dict[str, list[int]]]:
+        """The groups of each grouping: the indices of their questions by name."""
+        return [grouping.members(self.answered[-1]) for grouping in self.groupings]
+
+    def html(self) -> Markup:
+        """Return the explorer, empty if there is no question."""
+        if not self.kinds:
+            return Markup()
+        data, left_out = self.fitted()
+        counts = count_kinds(self.kinds)
+        return render(
+            "explorer.html.j2",
+            filters=[(number, kind, counts[kind]) for number, kind in enumerate(self.ranking) if kind in counts],
+            groups=[
+                (grouping, [(_group_key(number, name), name) for name in members])
+                for number, (grouping, members) in enumerate(zip(self.groupings, self.groups, strict=True))
+            ],
+            orders=_ORDERS_OF_CHANGES if len(self.runs) > 1 else _ORDERS,
+            runs=self.runs,
+            left_out=left_out,
+            num_questions=len(self.kinds),
+            max_megabytes=self.max_bytes / BYTES,
+            data=Markup(data),
+        )
+
+    def fitted(self) -> tuple[str, Mapping[Kind, int]]:
+        """Return as many questions as fit as JSON, and how many of each kind were left out.
+
+        The questions of a kind keep their order; a passage counts once, with its first question.
+        """
+        rank = {kind: place for place, kind in enumerate(self.ranking)}
+        numbers = self._group_numbers()
+        contexts: dict[str, int] = {}
+        kept: dict[int, str] = {}
+        left_out: Counter[Kind] = Counter()
+        room = self.max_bytes
+        # sorted() is stable: within a kind, the first questions of the data are kept.
+        for index in sorted(range(len(self.kinds)), key=lambda index: rank[self.kinds[index]]):
+            context = self.answered[0][index].context
+            record = self._question(index, contexts.get(context, len(contexts)))
+            question = _json({**record, "groups": [of_grouping[index] for of_grouping in numbers]})
+            size = _size(question) + (0 if context in contexts else _size(_json(context)))
+            if size > room:
+                left_out[self.kinds[index]] += 1
+                continue
+            room -= size
+            contexts.setdefault(context, len(contexts))
+            kept[index] = question
+        # The questions were encoded one by one to know their sizes; they are not encoded again.
+        questions = ",".join(kept[index] for index in sorted(kept))
+        head = _json(self._head())[1:-1]
+        return f'{{{head},"contexts":{_json(list(contexts))},"questions":[{questions}]}}', left_out
+
+    def _group_numbers(self) -> list[list[int]]:
+        """Return for each grouping the number of every question's group."""
+        numbers = [[0] * len(self.kinds) for _ in self.groups]
+        for of_grouping, members in zip(numbers, self.groups, strict=True):
+            for number, indices in enumerate(members.values()):
+                for index in indices:
+                    of_grouping[index] = number
+        return numbers
+
+    def _head(self) -> Record:
+        return {
+            "runs": list(self.runs),
+            "kinds": [{"name": kind.css_class, "label": kind.label} for kind in self.ranking],
+            "outcomes": [{"name": kind.css_class, "label": kind.label} for kind in Outcome],
+            "groups": [list(members) for members in self.groups],
+        }
+
+    def _question(self, index: int, context: int) -> Record:
+        results = [run[index] for run in self.answered]
+        first = results[0]
+        predicted = [[result.predicted_span] if result.predicted_span else [] for result in results]
+        return {
+            "id": first.id,
+            "title": first.title,
+            "asked": first.question,
+            "context": context,
+            "golds": list(dict.fromkeys(text for text, _ in first.golds)),
+            "marks": marked_stretches(first.context, [first.gold_spans, *predicted]),
+            "kind": self.ranking.index(self.kinds[index]),
+            "answers": [_answer(result) for result in results],
+        }
+
+
+def group_link(grouping: int, name: str) -> str:
+    """Return the address on the page of the questions of a group."""
+    return f"#g={quote(_group_key(grouping, name), safe='')}"
+
+
+def _group_key(grouping: int, name: str) -> str:
+    return f"{grouping}.{name}"
+
+
+def _answer(result: QuestionResult) -> Record:
+    return {
+        "text": result.predicted_text,
+        "placed": result.predicted_span is not None,
+        "outcome": outcome(result).rank,
+        "f1": _rounded(result.f1),
+        "sure": _rounded(result.probability),
+        "odds": _rounded(result.null_odds),
+        "candidates": [
+            [candidate.text, _rounded(candidate.probability), _rounded(candidate.score)] for candidate in result.nbest
+        ],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _json(value: Any) -> str:
+    # In a script element only "<" can end the data: "</script>" and "<!--".
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", errors="replace"))
+
+
+def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
+    """Return the marked parts of a passage, in order and without overlap.
+
+    Args:
+        context: The passage.
+        layers: Character ranges, ends exclusive, of each kind of mark; ranges may overlap, also within a layer, and
+            parts outside of the passage are ignored.
+
+    Returns:
+        `(start, end, kinds)`: offsets in UTF-16 units, as a browser counts them, and bit `i` of `kinds` for layer
+        `i`.
+    """
+    spans = [
+        (max(start, 0), min(end, len(context)), 1 << layer)
+        for layer, ranges in enumerate(layers)
+        for start, end in ranges
+    ]
+    edges = sorted({edge for start, end, _ in spans if start < end for edge in (start, end)})
+    stretches = []
+    for start, end in pairwise(edges):
+        kinds = 0
+        for span_start, span_end, kind in spans:
+            if span_start <= start < span_end:
+                kinds |= kind
+        if kinds:
+            stretches.append((start, end, kinds))
+    units = _utf16_offsets(context, edges)
+    return [(units[start], units[end], kinds) for start, end, kinds in stretches]
+
+
+def _utf16_offsets(text: str, offsets: Sequence[int]) -> dict[int, int]:
+    """Return the UTF-16 offset of each character offset; these are ascending."""
+    units, previous, unit = {}, 0, 0
+    for offset in offsets:
+        # Only characters beyond the basic plane take two units.
+        unit += offset - previous + sum(character > "\uffff" for character in text[previous:offset])
+        previous = offset
+        units[offset] = unit
+    return units

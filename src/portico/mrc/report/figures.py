@@ -1,0 +1,301 @@
+"""The questions in numbers: what kind of result each is, and the scores of groups of them, of one run or of two.
+
+Shape suffixes: Q questions.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from portico.mrc.report.results import QuestionResult
+from portico.mrc.report.statistics import Interval, mcnemar, mean_intervals, randomisation
+
+NO_ANSWER = "no answer"
+
+# Lower limit and name of each bin.
+_WORD_BINS = ((1, "1 word"), (2, "2 words"), (3, "3 words"), (4, "4-5 words"), (6, "6-10 words"), (11, "11+ words"))
+_CHARACTER_BINS = (
+    (0, "under 250"),
+    (250, "250-499"),
+    (500, "500-999"),
+    (1_000, "1,000-1,999"),
+    (2_000, "2,000-4,999"),
+    (5_000, "5,000-9,999"),
+    (10_000, "10,000+"),
+)
+# Chinese characters and kana are written without spaces; each counts as a word, as in evaluation scripts.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
+
+# Thai, Chinese, Japanese and Korean do not separate all words by spaces, so each of their characters is a token.
+# Elsewhere vowel signs and accents are part of a word although `\w` does not match them.
+_UNSPACED = r"\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af"
+_TOKEN = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[\w\u0300-\u036f\u064b-\u065f\u0900-\u0dff])+")
+
+Tokens = tuple[str, ...]
+
+
+class Kind(Enum):
+    """The one class that each question falls into, with its label on the page and what that means."""
+
+    def __init__(self, label: str, meaning: str) -> None:
+        self.label = label
+        self.meaning = meaning
+
+    @property
+    def rank(self) -> int:
+        """Its position among the members of its class."""
+        return list(type(self)).index(self)
+
+    @property
+    def css_class(self) -> str:
+        """The class by which the style sheets colour it."""
+        return self.name.lower().replace("_", "-")
+
+
+class Outcome(Kind):
+    """Right, or wrong in which way."""
+
+    EXACT = ("correct", "equal to an accepted answer")
+    DECLINED = ("correct no-answer", "there is no answer, and none was given")
+    BOUNDARY = ("boundary", "the right place, but too long or too short")
+    WRONG_SPAN = ("wrong span", "text from another place")
+    FALSE_NO_ANSWER = ("false no-answer", "there is an answer, but none was given")
+    MISSED_NO_ANSWER = ("missed no-answer", "there is no answer, but one was given")
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the question counts as exactly right."""
+        return self in (Outcome.EXACT, Outcome.DECLINED)
+
+
+class Change(Kind):
+    """What changed from one run to another."""
+
+    FIXED = ("fixed", "exactly right only in the second run")
+    BROKEN = ("broken", "exactly right only in the first run")
+    BETTER = ("better", "not exact in either, but F1 rose")
+    WORSE = ("worse", "not exact in either, but F1 fell")
+    OTHER_ANSWER = ("other answer", "another text with the same scores")
+    UNCHANGED = ("unchanged", "the same answer")
+
+
+KindT = TypeVar("KindT", bound=Kind)
+
+
+def outcome(result: QuestionResult) -> Outcome:
+    """Return the outcome of a question."""
+    if not result.golds:
+        return Outcome.MISSED_NO_ANSWER if result.predicted_text else Outcome.DECLINED
+    if result.exact:
+        return Outcome.EXACT
+    if not result.predicted_text:
+        return Outcome.FALSE_NO_ANSWER
+    return Outcome.BOUNDARY if _touches_gold(result) else Outcome.WRONG_SPAN
+
+
+def _touches_gold(result: QuestionResult) -> bool:
+    # Without both positions, a common word is the best evidence.
+    if result.predicted_span is None or not result.gold_spans:
+        return result.f1 > 0
+    start, end = result.predicted_span
+    return any(start < gold_end and gold_start < end for gold_start, gold_end in result.gold_spans)
+
+
+def change(first: QuestionResult, second: QuestionResult) -> Change:
+    """Return the change of a question that two runs answered."""
+    if bool(first.exact) != bool(second.exact):
+        return Change.FIXED if second.exact else Change.BROKEN
+    if first.f1 != second.f1:
+        return Change.BETTER if second.f1 > first.f1 else Change.WORSE
+    return Change.UNCHANGED if first.predicted_text == second.predicted_text else Change.OTHER_ANSWER
+
+
+def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
+    """Return how often each kind occurs, in the order of its class, without those that never do."""
+    counts = Counter(kinds)
+    return {kind: counts[kind] for kind in sorted(counts, key=lambda kind: kind.rank)}
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """One way to group questions in a table.
+
+    Args:
+        title: Heading of the table.
+        column: Heading of the groups' names.
+        name_of: Returns the name of a question's group.
+        order: All names in their order; if empty, the largest group comes first.
+    """
+
+    title: str
+    column: str
+    name_of: Callable[[QuestionResult], str]
+    order: tuple[str, ...] = ()
+
+    def members(self, results: Sequence[QuestionResult]) -> dict[str, list[int]]:
+        """Return the indices in `results` of each group's questions, groups in their order, none empty."""
+        found: dict[str, list[int]] = {}
+        for index, result in enumerate(results):
+            found.setdefault(self.name_of(result), []).append(index)
+        rank = {name: place for place, name in enumerate(self.order)}
+        return dict(sorted(found.items(), key=lambda item: (rank.get(item[0], 0), -len(item[1]), item[0])))
+
+
+def groupings(results: Sequence[QuestionResult]) -> list[Grouping]:
+    """Return the ways to group these questions; by type and by language only if some question has one."""
+    ways = [_BY_QUESTION_WORD, _BY_ANSWER_LENGTH, _BY_CONTEXT_LENGTH, _BY_ANSWERABILITY]
+    if any(result.question_type for result in results):
+        ways.insert(1, _BY_QUESTION_TYPE)
+    if any(result.language for result in results):
+        ways.append(_BY_LANGUAGE)
+    return ways
+
+
+def num_words(text: str) -> int:
+    """Return the number of words of a text; each Chinese or Japanese character counts as one."""
+    return sum(1 for _ in _WORD.finditer(text))
+
+
+def _bin(value: int, bins: Sequence[tuple[int, str]]) -> str:
+    return next((name for limit, name in reversed(bins) if value >= limit), bins[0][1])
+
+
+def _answer_length(result: QuestionResult) -> str:
+    return _bin(num_words(result.golds[0][0]), _WORD_BINS) if result.golds else NO_ANSWER
+
+
+def question_word(question: str) -> str:
+    """Return the English question word that the first question word stands for, or "other" if there is none.
+
+    The words of some twenty languages are known. English words are looked for first, because a few of the others are
+    also English words or names.
+    """
+    tokens = _tokens(question)
+    return next((group for known in _known_phrases() if (group := _first_group(tokens, known))), "other")
+
+
+def _first_group(tokens: Tokens, group_of_phrase: dict[Tokens, str]) -> str | None:
+    """Return the group of the first known phrase, the longest at its position: "how many" wins over "how"."""
+    longest = max(map(len, group_of_phrase))
+    for start in range(len(tokens)):
+        for end in range(start + longest, start, -1):
+            group = group_of_phrase.get(tokens[start:end])
+            if group:
+                return group
+    return None
+
+
+@cache
+def _known_phrases() -> list[dict[Tokens, str]]:
+    languages = json.loads(files(__package__).joinpath("question_words.json").read_text(encoding="utf-8"))
+    return [
+        {_tokens(phrase): group for group, phrases in groups.items() for phrase in phrases}
+        for groups in languages.values()
+    ]
+
+
+def _tokens(text: str) -> Tokens:
+    return tuple(_TOKEN.findall(text.lower()))
+
+
+_BY_QUESTION_WORD = Grouping("By question word", "asks", lambda result: question_word(result.question))
+_BY_QUESTION_TYPE = Grouping("By question type", "type", lambda result: result.question_type or "not said")
+_BY_ANSWERABILITY = Grouping(
+    "By answerability",
+    "holds",
+    lambda result: "an answer" if result.golds else NO_ANSWER,
+    ("an answer", NO_ANSWER),
+)
+_BY_ANSWER_LENGTH = Grouping(
+    "By length of the answer", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))
+)
+_BY_CONTEXT_LENGTH = Grouping(
+    "By length of the passage",
+    "characters",
+    lambda result: _bin(len(result.context), _CHARACTER_BINS),
+    tuple(name for _, name in _CHARACTER_BINS),
+)
+_BY_LANGUAGE = Grouping("By language", "language", lambda result: result.language or "not said")
+
+
+class Group(NamedTuple):
+    """Mean scores, 0..100, of at least one question, with their bootstrap intervals."""
+
+    name: str
+    num_questions: int
+    exact: float
+    f1: float
+    exact_interval: Interval
+    f1_interval: Interval
+
+
+def score(name: str, results: Sequence[QuestionResult]) -> Group:
+    """Return the mean scores of at least one result, with their intervals."""
+    scores_Q2 = _scores(results)
+    exact, f1 = scores_Q2.mean(axis=0).tolist()
+    return Group(name, len(results), exact, f1, *mean_intervals(scores_Q2))
+
+
+class Difference(NamedTuple):
+    """Mean scores, 0..100, of the same questions in two runs.
+
+    The intervals are paired bootstrap intervals of the second score minus the first. Fixed are the questions that only
+    the second run gets exactly right, broken those that only the first one does.
+    """
+
+    name: str
+    num_questions: int
+    first_exact: float
+    second_exact: float
+    first_f1: float
+    second_f1: float
+    exact_interval: Interval
+    f1_interval: Interval
+    num_fixed: int
+    num_broken: int
+
+
+def difference(name: str, first: Sequence[QuestionResult], second: Sequence[QuestionResult]) -> Difference:
+    """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
+    first_Q2, second_Q2 = _scores(first), _scores(second)
+    (first_exact, first_f1), (second_exact, second_f1) = first_Q2.mean(axis=0), second_Q2.mean(axis=0)
+    exact_interval, f1_interval = mean_intervals(second_Q2 - first_Q2)
+    exact_gains_Q = second_Q2[:, 0] - first_Q2[:, 0]
+    return Difference(
+        name=name,
+        num_questions=len(first),
+        first_exact=float(first_exact),
+        second_exact=float(second_exact),
+        first_f1=float(first_f1),
+        second_f1=float(second_f1),
+        exact_interval=exact_interval,
+        f1_interval=f1_interval,
+        num_fixed=int((exact_gains_Q > 0).sum()),
+        num_broken=int((exact_gains_Q < 0).sum()),
+    )
+
+
+class Significance(NamedTuple):
+    """p-values of the differences of two runs: McNemar's exact test, and approximate randomisation for F1."""
+
+    exact: float
+    f1: float
+
+
+def significance(first: Sequence[QuestionResult], second: Sequence[QuestionResult]) -> Significance:
+    """Test the difference of two runs on at least one question, given as in :func:`difference`."""
+    gains_Q = np.array([after.f1 - before.f1 for before, after in zip(first, second, strict=True)])
+    changes = Counter(map(change, first, second))
+    return Significance(mcnemar(changes[Change.FIXED], changes[Change.BROKEN]), randomisation(gains_Q))
+
+
+def _scores(results: Sequence[QuestionResult]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return np.array([(100 * result.exact, 100 * result.f1) for result in results])

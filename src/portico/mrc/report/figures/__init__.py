@@ -1,1 +1,0 @@
-"""The numbers of the report, in numpy and without any markup."""

@@ -1,1 +1,0 @@
-"""The report as text: tables, charts and pages."""

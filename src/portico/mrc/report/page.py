@@ -1,0 +1,209 @@
+"""What all pages have in common: the Jinja environment, the frame of a page, tables of settings, foreign markup."""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+GENERATOR = Markup('<meta name="generator" content="portico-report">')
+"""Marks a page as ours, near its beginning."""
+
+# Joined in the order in which they build on each other.
+_STYLES = ("page.css", "figures.css", "charts.css", "explorer.css", "narrow.css", "print.css")
+_SCRIPTS = ("charts.js", "query.js", "list.js", "passage.js", "detail.js", "explorer.js")
+
+# HTML allows no control characters but tab, newline and carriage return.
+_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")
+
+# What a section of a run may consist of: text, tables and drawings; nothing that executes, loads or links.
+_SECTION_TAGS = re.compile(
+    "b|code|dd|div|dl|dt|em|figcaption|figure|h3|h4|i|li|ol|p|pre|small|span|strong|sub|sup|table|tbody|td|tfoot|th"
+    "|thead|tr|ul|circle|defs|desc|ellipse|g|line|path|polygon|polyline|rect|svg|text|title|tspan"
+)
+_SECTION_ATTRIBUTES = re.compile(
+    "aria-hidden|aria-label|colspan|cx|cy|d|dir|dx|dy|fill|fill-opacity|font-family|font-size|font-weight|height"
+    "|lengthadjust|opacity|points|preserveaspectratio|r|role|rowspan|rx|ry|scope|stroke|stroke-dasharray|stroke-width"
+    "|style|text-anchor|textlength|title|transform|viewbox|width|x|x1|x2|y|y1|y2"
+)
+# The values that could name a file: without parentheses there is no url(), and without a backslash no escape for one.
+_PAINT_ATTRIBUTES = ("style", "fill", "stroke")
+_PLAIN_PAINT = re.compile(r"[^\\()]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of a page, left out if it has no content; the navigation shows its name, by default the heading."""
+
+    heading: str
+    content: Markup
+    name: str = ""
+
+    @property
+    def identifier(self) -> str:
+        """Its id on the page."""
+        return "-".join((self.name or self.heading).lower().split())
+
+
+def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]) -> str:
+    """Return a page that is complete in itself: it needs no network and no other file.
+
+    Args:
+        title: Its heading.
+        lead: A sentence below it.
+        head: HTML below that.
+        sections: The rest.
+    """
+    page = render(
+        "page.html.j2",
+        title=title,
+        lead=lead,
+        head=head,
+        sections=[section for section in sections if section.content],
+        generator=GENERATOR,
+        styles=Markup(styles()),
+        # Runs before anything is shown, so that the colours do not change visibly.
+        theme_script=Markup(_asset("theme.js")),
+        scripts=Markup("\n".join(map(_asset, _SCRIPTS))),
+    )
+    # Callers get a plain string, whose methods do not escape their arguments.
+    return str(page)
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Return the HTML of a template; values that are not `Markup` are escaped."""
+    return Markup(_environment().get_template(template).render(values))
+
+
+def macros(template: str) -> Any:
+    """Return the macros of a template as attributes: functions that return `Markup`."""
+    return _environment().get_template(template).module
+
+
+def panels(*contents: Markup, small: bool = False) -> Markup:
+    """Return charts or tables in a grid, two in a row or three if small; empty if all of them are."""
+    joined = Markup().join(contents)
+    css_class = "panels small" if small else "panels"
+    return Markup('<div class="{}">{}</div>').format(css_class, joined) if joined else joined
+
+
+def styles() -> str:
+    """Return the style sheet of the pages."""
+    return "".join(map(_asset, _STYLES))
+
+
+def settings_panels(settings: Mapping[str, Any]) -> Markup:
+    """Return a table for each group of settings; top-level values that are not mappings share the first one."""
+    groups: dict[str, Mapping[str, Any]] = {}
+    top_level = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    if top_level:
+        groups["run"] = top_level
+    groups.update({name: value for name, value in settings.items() if isinstance(value, Mapping) and value})
+    shown = {name: {key: _shown(value) for key, value in _flattened(group).items()} for name, group in groups.items()}
+    return panels(macros("parts.html.j2").settings_tables(shown), small=True)
+
+
+def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the settings that differ between two runs as "first → second", grouped as they are."""
+    groups: dict[str, dict[str, str]] = {}
+    flat_first, flat_second = _flattened(first), _flattened(second)
+    for name in dict.fromkeys([*flat_first, *flat_second]):
+        values = [_shown(flat[name]) if name in flat else "not set" for flat in (flat_first, flat_second)]
+        if values[0] != values[1]:
+            group, _, key = name.rpartition(".")
+            groups.setdefault(group or "run", {})[key] = " \u2192 ".join(values)
+    return groups
+
+
+def harmless_markup(text: str) -> Markup:
+    """Return HTML of unknown origin with everything that could execute, load or link something shown as text.
+
+    `RunRecord.sections` comes back from the ``report.json`` of a folder, which anybody may have written.
+    """
+    parser = _HarmlessMarkup()
+    parser.feed(text)
+    parser.close()
+    return Markup("".join(parser.parts) + "".join(f"</{tag}>" for tag in reversed(parser.open_tags)))
+
+
+class _HarmlessMarkup(HTMLParser):
+    """Rewrites allowed tags from their parsed form and escapes everything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.open_tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = [(name, value or "") for name, value in attrs]
+        if _SECTION_TAGS.fullmatch(tag) and all(_is_allowed(name, value) for name, value in values):
+            # Names are in lower case here; browsers restore "viewBox" and the like, as HTML prescribes.
+            written = "".join(f' {name}="{html.escape(value)}"' for name, value in values)
+            self.parts.append(f"<{tag}{written}>")
+            self.open_tags.append(tag)
+        else:
+            self.handle_data(self.get_starttag_text() or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open_tags and self.open_tags[-1] == tag:
+            self.open_tags.pop()
+            self.parts.append(f"</{tag}>")
+        else:
+            self.handle_data(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        self.parts.append(html.escape(data.translate(_CONTROLS), quote=False))
+
+
+def _is_allowed(name: str, value: str) -> bool:
+    is_plain = name not in _PAINT_ATTRIBUTES or _PLAIN_PAINT.fullmatch(value)
+    return bool(_SECTION_ATTRIBUTES.fullmatch(name) and is_plain)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("portico.mrc.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Runs before escaping, on everything but `Markup`.
+        finalize=_without_controls,
+    )
+    environment.filters["number"] = lambda value, spec: format(value, spec)
+    # Long names such as "per_device_train_batch_size" may break after an underscore.
+    environment.filters["breakable"] = lambda name: Markup("_<wbr>").join(
+        map(escape, _without_controls(name).split("_"))
+    )
+    return environment
+
+
+def _without_controls(value: Any) -> Any:
+    return value.translate(_CONTROLS) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _asset(name: str) -> str:
+    return files("portico.mrc.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flattened(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

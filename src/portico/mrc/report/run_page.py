@@ -1,0 +1,293 @@
+"""The report of one run, as a page and as files in the run's folder."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from portico.mrc.report.charts import Mark, Point, Series, line_chart, reliability_chart
+from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
+from portico.mrc.report.figures import Grouping, Outcome, count_kinds, groupings, outcome, score
+from portico.mrc.report.page import Section, harmless_markup, macros, panels, render, render_page, settings_panels
+from portico.mrc.report.results import QuestionResult, RunRecord
+from portico.mrc.report.statistics import Interval, ThresholdCurve, calibration, threshold_curve
+
+REPORT_PAGE = "report.html"
+REPORT_RECORD = "report.json"
+
+# More points would not change how a curve looks.
+_MAX_POINTS = 300
+# A score this close to the mean of the questions' scores, in percent, is that mean, so its interval is known.
+_SAME = 0.05
+# The wrong ones first: they are the last to be left out.
+_RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
+
+
+def record_run(folder: str | Path, record: RunRecord) -> Path:
+    """Write a run's report into its folder, and what no other file of the run holds of it into ``report.json``.
+
+    Returns:
+        The page.
+    """
+    page = Path(folder, REPORT_PAGE)
+    write_report(page, record)
+    saved = {
+        "title": record.title,
+        "settings": record.settings,
+        "sections": record.sections,
+        "spans": {result.id: result.predicted_span for result in record.results},
+    }
+    write_text(Path(folder, REPORT_RECORD), json.dumps(saved, ensure_ascii=False, default=str))
+    return page
+
+
+def write_report(path: str | Path, record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> None:
+    """Write the report of a run: one HTML file that needs no network and no other file.
+
+    Args:
+        path: The file to write, UTF-8; its folder must exist.
+        record: The run.
+        max_megabytes: Limit for the size of the questions to read; those left out are counted on the page.
+    """
+    write_text(path, run_page(record, max_megabytes=max_megabytes))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 file; a lone surrogate, which cannot be encoded, becomes a question mark."""
+    Path(path).write_text(text, encoding="utf-8", errors="replace")
+
+
+def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
+    """Return the report of a run as one HTML page.
+
+    Args:
+        record: The run.
+        max_megabytes: Limit for the size of the questions to read; the figures always count all questions.
+    """
+    results = record.results
+    ways = groupings(results)
+    parts = macros("parts.html.j2")
+    return render_page(
+        record.title,
+        lead(results),
+        parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
+        [
+            Section("Where it is strong and weak", _breakdown(results, ways), "Breakdown"),
+            Section("Whether its confidence can be trusted", _confidence(record), "Confidence"),
+            Section("How it learned", _learning(record.log_history), "Learning"),
+            *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
+            Section("Questions to read", _questions(record, ways, max_megabytes), "Questions"),
+            Section("Settings", settings_panels(record.settings)),
+            Section("How to read the figures", render("methods.html.j2") if results else Markup(), "Methods"),
+        ],
+    )
+
+
+def lead(results: Sequence[QuestionResult]) -> str:
+    """Return a sentence that sums up the evaluation."""
+    if not results:
+        return "No question was evaluated."
+    num_right = sum(outcome(result).is_right for result in results)
+    num_unanswerable = sum(not result.golds for result in results)
+    of_which = f", {num_unanswerable:,} of them without an answer" if num_unanswerable else ""
+    return f"{num_questions(len(results))}{of_which}: {num_right:,} right, {len(results) - num_right:,} to look at."
+
+
+def num_questions(count: int) -> str:
+    """Return a number of questions as text."""
+    return "1 question" if count == 1 else f"{count:,} questions"
+
+
+class Tile(NamedTuple):
+    """One figure of the headline; `percent` is the length of its bar, 0..100, or None if it is not a percentage."""
+
+    label: str
+    value: str
+    percent: float | None = None
+    interval: Interval | None = None
+
+
+def tiles(
+    results: Sequence[QuestionResult], metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]
+) -> list[Tile]:
+    """Return the available figures: the scores in `metrics` (with any prefix), otherwise those of `results`.
+
+    A score that is not the mean of the questions' scores, for example by the rules of another data set, has no
+    interval.
+    """
+    answerable = [result for result in results if result.golds]
+    unanswerable = [result for result in results if not result.golds]
+    # SQuAD 1.1's name, then SQuAD 2.0's.
+    exact = _metric(metrics, "exact_match", "exact")
+    f1 = _metric(metrics, "f1")
+    if results:
+        total = score("", results)
+        scores = [
+            _score_tile("F1", f1, total.f1, total.f1_interval),
+            _score_tile("Exact match", exact, total.exact, total.exact_interval),
+        ]
+    else:
+        measured = (("F1", f1), ("Exact match", exact))
+        scores = [Tile(label, f"{value:.1f}", value) for label, value in measured if value is not None]
+    if answerable and unanswerable:
+        has_answer, no_answer = score("", answerable), score("", unanswerable)
+        f1, exact = _metric(metrics, "HasAns_f1"), _metric(metrics, "NoAns_exact")
+        scores += [
+            _score_tile("F1, has answer", f1, has_answer.f1, has_answer.f1_interval),
+            _score_tile("Accuracy, no answer", exact, no_answer.exact, no_answer.exact_interval),
+        ]
+    return scores + _facts(len(results), metrics, log_history)
+
+
+def duration(seconds: float) -> str:
+    """Return a time span as text: "2 h 5 min", "3 min 20 s" or "4.2 s"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _score_tile(label: str, measured: float | None, mean: float, interval: Interval) -> Tile:
+    percent = mean if measured is None else measured
+    return Tile(label, f"{percent:.1f}", percent, interval if abs(percent - mean) < _SAME else None)
+
+
+def _facts(count: int, metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]) -> list[Tile]:
+    loss = _metric(metrics, "loss")
+    loss = last_value(log_history, "eval_loss") if loss is None else loss
+    training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
+    evaluation = _metric(metrics, "runtime")
+    facts = {
+        "Questions": f"{count:,}",
+        "Loss": None if loss is None else f"{loss:.3f}",
+        "Training": None if training is None else duration(training),
+        "Evaluation": None if evaluation is None else duration(evaluation),
+    }
+    return [Tile(label, value) for label, value in facts.items() if value is not None]
+
+
+def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
+    """Return the first of the metrics that is there, under any prefix but that of training."""
+    for name in names:
+        keys = [key for key in metrics if key == name or (key.endswith(f"_{name}") and not key.startswith("train_"))]
+        if keys:
+            # The shortest key is the plain score: "eval_f1", not "eval_HasAns_f1".
+            return float(metrics[min(keys, key=len)])
+    return None
+
+
+def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> Markup:
+    if not results:
+        return Markup()
+    parts = macros("parts.html.j2")
+    tables = []
+    for number, grouping in enumerate(ways):
+        rows = [
+            (score(name, [results[index] for index in indices]), group_link(number, name))
+            for name, indices in grouping.members(results).items()
+        ]
+        tables.append(parts.score_table(grouping, rows))
+    counts: Markup = parts.share_bar(count_kinds(map(outcome, results)))
+    return counts + panels(*tables)
+
+
+def _confidence(record: RunRecord) -> Markup:
+    measured, thresholds = calibration(record.results), threshold_curve(record.results)
+    sentences, charts = [], []
+    if measured:
+        charts.append(reliability_chart(measured))
+        sentences.append(Markup("Expected calibration error: <b>{:.1%}</b>.").format(measured.error))
+    if thresholds:
+        best = thresholds.best
+        charts.append(_threshold_chart(thresholds, _used_threshold(record.settings)))
+        sentences.append(
+            Markup(
+                "The best threshold for these questions is <b>{:.3g}</b>, with an F1 of <b>{:.1f}</b>; on other "
+                "questions it may do worse, as it was chosen on these."
+            ).format(thresholds.thresholds_T[best], thresholds.f1_T[best])
+        )
+    if not charts:
+        return Markup()
+    return Markup('<p class="finding">{}</p>{}').format(Markup(" ").join(sentences), panels(*charts))
+
+
+def _used_threshold(settings: Mapping[str, Any]) -> float | None:
+    used = (settings.get("postprocess") or {}).get("null_score_diff_threshold")
+    return float(used) if isinstance(used, int | float) else None
+
+
+def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
+    # The best point stays whatever the spacing.
+    num_points = len(thresholds.thresholds_T)
+    shown = np.unique(np.append(np.linspace(0, num_points - 1, _MAX_POINTS).astype(np.int64), thresholds.best))
+    xs, f1, exact = (
+        values_T[shown].tolist() for values_T in (thresholds.thresholds_T, thresholds.f1_T, thresholds.exact_T)
+    )
+    best = float(thresholds.thresholds_T[thresholds.best])
+    marks = [Mark(f"best F1, at {best:.3g}", best)]
+    if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
+        marks.append(Mark(f"used, {used:.3g}", used))
+    return line_chart(
+        "Another threshold for no answer",
+        [
+            Series("F1", "first", list(zip(xs, f1, strict=True))),
+            Series("exact match", "second", list(zip(xs, exact, strict=True))),
+        ],
+        x_name="threshold",
+        x_from_zero=False,
+        marks=marks,
+    )
+
+
+def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
+    losses = [
+        Series("training", "first", curve(log_history, "loss")),
+        Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
+    ]
+    exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
+    scores = [
+        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+        Series("exact match", "second", exact, dotted=True),
+    ]
+    rate = [Series("learning rate", "first", curve(log_history, "learning_rate"))]
+    return panels(
+        line_chart("Loss", losses),
+        line_chart("Scores in evaluation", scores),
+        line_chart("Learning rate", rate),
+        small=True,
+    )
+
+
+def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
+    """Return `(step, value)` of every entry that has a finite number under the key, steps ascending.
+
+    Of several entries of one step the last counts: a final evaluation repeats the step of the last one in training.
+    """
+    values = {
+        float(entry["step"]): float(entry[key])
+        for entry in log_history
+        if "step" in entry and isinstance(entry.get(key), int | float) and math.isfinite(entry[key])
+    }
+    return tuple(sorted(values.items()))
+
+
+def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Return the number last logged under the key, or None."""
+    return next((float(entry[key]) for entry in reversed(log_history) if key in entry), None)
+
+
+def _questions(record: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
+    return Explorer(
+        runs=[record.title],
+        answered=[record.results],
+        kinds=[outcome(result) for result in record.results],
+        ranking=_RANKING,
+        groupings=ways,
+        max_bytes=round(max_megabytes * BYTES),
+    ).html()

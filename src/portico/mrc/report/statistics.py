@@ -1,0 +1,190 @@
+"""Confidence intervals, significance tests, calibration, and the effect of the threshold for "no answer".
+
+Shape suffixes: Q questions, S scores of a question, K distinct rows of scores, R resamples or rounds, T thresholds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.mrc.report.results import QuestionResult
+
+NUM_RESAMPLES = 2000
+NUM_ROUNDS = 10_000
+NUM_BINS = 10
+CONFIDENCE = 0.95
+SEED = 0
+
+
+class Interval(NamedTuple):
+    """Both ends of a confidence interval, in the unit of the scores."""
+
+    low: float
+    high: float
+
+    @property
+    def direction(self) -> str:
+        """``"up"`` or ``"down"`` if the interval of a difference excludes zero, else ``"unsure"``."""
+        if self.low > 0:
+            return "up"
+        return "down" if self.high < 0 else "unsure"
+
+
+def mean_intervals(scores_QS: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> list[Interval]:
+    """Return the percentile bootstrap interval of each column's mean.
+
+    The questions are resampled with replacement `NUM_RESAMPLES` times, and the middle `CONFIDENCE` of the means is
+    kept. Questions count as independent: if many share a passage, the intervals are somewhat too narrow. If all
+    questions of a group have the same score, its interval has no width.
+
+    Args:
+        scores_QS: Scores, ``[Q, S]``, of at least one question.
+        seed: Seed of the resampling; the same seed gives the same intervals.
+
+    Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979; percentile method.
+    """
+    # Only how often each distinct row is drawn matters, and that is multinomial. So no index is ever drawn, and the
+    # work grows with the number of distinct scores instead of questions.
+    rows_KS, counts_K = np.unique(scores_QS, axis=0, return_counts=True)
+    num_questions = len(scores_QS)
+    draws_RK = np.random.default_rng(seed).multinomial(num_questions, counts_K / num_questions, size=NUM_RESAMPLES)
+    means_RS = draws_RK @ rows_KS / num_questions
+    outside = (1 - CONFIDENCE) / 2
+    lows_S, highs_S = np.quantile(means_RS, [outside, 1 - outside], axis=0)
+    return [Interval(float(low), float(high)) for low, high in zip(lows_S, highs_S, strict=True)]
+
+
+def mcnemar(num_fixed: int, num_broken: int) -> float:
+    """Return the exact two-sided p-value of McNemar's test.
+
+    If the runs were equally good, each question that only one of them gets right would be a fair coin flip.
+
+    Args:
+        num_fixed: Questions that only the second run gets right.
+        num_broken: Questions that only the first run gets right.
+
+    Source: McNemar, Psychometrika 12, 1947, with the binomial distribution in place of its approximation.
+    """
+    num_coins, fewer = num_fixed + num_broken, min(num_fixed, num_broken)
+    ways, term = 1, 1
+    for heads in range(1, fewer + 1):
+        term = term * (num_coins - heads + 1) // heads
+        ways += term
+    # Integers up to here: the quotient is rounded once, whatever the number of questions.
+    return min(1.0, 2 * ways / 2**num_coins)
+
+
+def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> float:
+    """Return the two-sided p-value of an approximate randomisation test of a mean difference.
+
+    In each of `NUM_ROUNDS` rounds the two scores of every question are swapped with probability 1/2; the p-value is
+    how often the means then differ at least as much as observed.
+
+    Args:
+        differences_Q: Second score minus first, ``[Q]``.
+        seed: Seed of the swaps; the same seed gives the same p-value.
+
+    Source: Noreen, "Computer-Intensive Methods for Testing Hypotheses", 1989.
+    """
+    # How many of the equal differences keep their sign is binomial, so questions are not swapped one by one.
+    sizes_K, counts_K = np.unique(np.abs(differences_Q), return_counts=True)
+    kept_RK = np.random.default_rng(seed).binomial(counts_K, 0.5, size=(NUM_ROUNDS, len(counts_K)))
+    sums_R = np.abs((2 * kept_RK - counts_K) @ sizes_K)
+    # The tolerance is for sums of the same numbers in another order.
+    num_as_large = int((sums_R >= abs(float(np.sum(differences_Q))) - 1e-9).sum())
+    return (num_as_large + 1) / (NUM_ROUNDS + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceBin:
+    """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.
+
+    Accuracy is the fraction answered exactly, with its bootstrap interval. All but the count are in 0..1.
+    """
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+    interval: Interval
+
+
+class Calibration(NamedTuple):
+    """Confidence compared with accuracy, in bins that are not empty, the least confident first.
+
+    The expected calibration error, in 0..1, is the mean difference of the two, weighted by the number of questions.
+    """
+
+    bins: list[ConfidenceBin]
+    error: float
+
+
+def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
+    """Return the calibration in bins of equal width, or None if no answer has a confidence.
+
+    Source: Guo et al., "On Calibration of Modern Neural Networks", arXiv:1706.04599, section 2.
+    """
+    rows = [(result.probability, result.exact) for result in results if result.probability is not None]
+    if not rows:
+        return None
+    confidence_Q, exact_Q = np.array(rows, dtype=np.float64).T
+    bin_Q = np.minimum((confidence_Q * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    bins = []
+    for index in np.unique(bin_Q).tolist():
+        is_in_Q = bin_Q == index
+        (interval,) = mean_intervals(exact_Q[is_in_Q, None])
+        bins.append(
+            ConfidenceBin(
+                low=index / NUM_BINS,
+                high=(index + 1) / NUM_BINS,
+                count=int(is_in_Q.sum()),
+                confidence=float(confidence_Q[is_in_Q].mean()),
+                accuracy=float(exact_Q[is_in_Q].mean()),
+                interval=interval,
+            )
+        )
+    error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)
+    return Calibration(bins, error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThresholdCurve:
+    """Scores of the whole set, 0..100, over the threshold: a question is declined if its null odds exceed it.
+
+    The thresholds ascend; the first declines every question, the last none.
+    """
+
+    thresholds_T: npt.NDArray[np.float64]
+    exact_T: npt.NDArray[np.float64]
+    f1_T: npt.NDArray[np.float64]
+
+    @property
+    def best(self) -> int:
+        """The index of the best F1, the lowest threshold among equals."""
+        return int(np.argmax(self.f1_T))
+
+
+def threshold_curve(results: Sequence[QuestionResult]) -> ThresholdCurve | None:
+    """Return the curve, or None if a question lacks null odds or candidates."""
+    rows = [
+        (result.null_odds, not result.golds, *result.if_answered)
+        for result in results
+        if result.null_odds is not None and result.if_answered is not None
+    ]
+    if not rows or len(rows) < len(results):
+        return None
+    table = np.array(rows, dtype=np.float64)
+    odds_Q, declined_Q, answered_Q2 = table[:, 0], table[:, 1], table[:, 2:]
+    order_Q = np.argsort(odds_Q, kind="stable")
+    gains_Q2 = (answered_Q2 - declined_Q[:, None])[order_Q]
+    totals = declined_Q.sum() + np.concatenate([np.zeros((1, 2)), gains_Q2.cumsum(axis=0)])
+    # No threshold separates equal odds: of each distinct value, the row of its last question counts.
+    sorted_Q = odds_Q[order_Q]
+    last_T = np.flatnonzero(np.append(sorted_Q[1:] != sorted_Q[:-1], True))
+    thresholds_T = np.concatenate([[sorted_Q[0] - 1], sorted_Q[last_T]])
+    scores_T2 = 100 * totals[np.concatenate([[0], last_T + 1])] / len(rows)
+    return ThresholdCurve(thresholds_T, scores_T2[:, 0], scores_T2[:, 1])

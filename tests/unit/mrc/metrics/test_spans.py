@@ -1,0 +1,245 @@
+"""Positions of answers: the metrics of TyDi QA and Natural Questions, by hand and against the official rules."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portico.errors import InputError
+from portico.mrc import NqF1, TydiF1
+from unit.mrc.metrics.official_spans import nq, tydi
+
+
+def scores_of(metric, predictions, references):
+    metric.update(predictions, references)
+    return metric.compute()
+
+
+def prediction(key, start=-1, end=-1, *, passage=-1, yes_no=0, score=1.0):
+    record = {"example_id": key, "start_position": start, "end_position": end, "passage_index": passage}
+    return {**record, "yes_no_answer": yes_no, "confidence_score": score}
+
+
+def reference(key, spans, *, passages=None, yes_no=None, language="finnish"):
+    """Of each annotator a span; as the lists of PrimeQA."""
+    return {
+        "example_id": [key] * len(spans),
+        "language": [language] * len(spans),
+        "start_position": [start for start, _ in spans],
+        "end_position": [end for _, end in spans],
+        "passage_index": passages or [-1] * len(spans),
+        "yes_no_answer": yes_no or [0] * len(spans),
+    }
+
+
+def test_tydi_by_hand():
+    """The overlap of (17, 42) and (24, 44) is 18 of 20 predicted and 18 of 25 gold bytes."""
+    references = [reference("a", [(17, 42), (17, 42)], passages=[1, 3])]
+    scores = scores_of(TydiF1(), [prediction("a", 24, 44, passage=3, score=-5.0)], references)
+    assert scores["finnish_minimal_f1"] == pytest.approx(0.8)
+    assert scores["avg_minimal_f1"] == scores["finnish_minimal_f1"]
+    assert scores["avg_passage_f1"] == 1.0
+    assert scores["finnish_passage_threshold"] == -5.0
+
+
+@pytest.mark.parametrize(("include_english", "expected"), [(None, 0.0), (False, 0.0), (True, 0.5)])
+def test_english_can_be_included(include_english, expected):
+    gold = [(0, 5), (0, 5)]
+    references = [reference("a", gold, language="english"), reference("b", gold)]
+    predictions = [prediction("a", 0, 5), prediction("b", 7, 9)]
+    scores = scores_of(TydiF1(include_english=include_english), predictions, references)
+    assert scores["avg_minimal_f1"] == expected
+    assert scores["english_minimal_f1"] == 1.0
+
+
+@pytest.mark.parametrize(("include_english", "expected"), [(None, 1.0), (False, 0.0)])
+@pytest.mark.parametrize("language", ["english", "en"])
+def test_english_alone_counts_by_default(include_english, expected, language):
+    references = [reference("a", [(0, 5), (0, 5)], language=language)]
+    scores = scores_of(TydiF1(include_english=include_english), [prediction("a", 0, 5)], references)
+    assert scores["avg_minimal_f1"] == expected
+
+
+def test_the_best_threshold_drops_wrong_answers():
+    gold = [(0, 5), (0, 5)]
+    references = [reference("a", gold), reference("b", [(-1, -1)] * 2), reference("c", gold)]
+    predictions = [
+        prediction("a", 0, 5, score=3.0),
+        prediction("b", 0, 5, score=1.0),
+        prediction("c", 0, 5, score=2.0),
+    ]
+    scores = scores_of(TydiF1(), predictions, references)
+    assert (scores["finnish_minimal_f1"], scores["finnish_minimal_threshold"]) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("metric", [TydiF1, NqF1])
+def test_all_forms_of_a_reference_give_the_same_scores(metric):
+    lists = reference("a", [(0, 5), (2, 5), (-1, -1)], passages=[1, -1, 1], yes_no=["NONE", "NONE", "YES"])
+    rows = [{name: values[i] for name, values in lists.items()} for i in range(3)]
+    arrays = {name: np.array(values) for name, values in lists.items()}
+    single = {**lists, "example_id": "a", "language": "finnish"}
+    predictions = [prediction("a", 0, 5, passage=1)]
+    scores = [scores_of(metric(), predictions, [form]) for form in (lists, rows, arrays, single)]
+    assert scores[0] == scores[1] == scores[2] == scores[3]
+    assert max(scores[0].values()) > 0
+    one = scores_of(metric(), predictions, [[rows[0], rows[0]]])
+    assert one == scores_of(metric(), predictions, [reference("a", [(0, 5)] * 2, passages=[1, 1])])
+
+
+def test_a_single_annotator_may_come_without_lists():
+    alone = {name: values[0] for name, values in reference("a", [(0, 5)]).items()}
+    assert scores_of(TydiF1(minimal_non_null_threshold=1), [prediction("a", 0, 5)], [alone])["avg_minimal_f1"] == 1.0
+
+
+def test_a_passage_may_have_a_separate_score():
+    gold = reference("a", [(0, 5)] * 2, passages=[1, 1])
+    predicted = {**prediction("a", 0, 5, passage=1, score=2.0), "passage_score": 7.0}
+    scores = scores_of(TydiF1(), [predicted], [gold])
+    assert (scores["finnish_passage_threshold"], scores["finnish_minimal_threshold"]) == (7.0, 2.0)
+    assert scores_of(NqF1(), [predicted], [gold])["long_answer_best_threshold"] == 7.0
+
+
+def test_of_two_records_with_one_id_the_last_counts():
+    references = [reference("a", [(0, 9)] * 2), reference("a", [(0, 5)] * 2)]
+    predictions = [prediction("a", 3, 4), prediction("a", 0, 5)]
+    assert scores_of(TydiF1(), predictions, references)["avg_minimal_f1"] == 1.0
+    assert scores_of(NqF1(), predictions, references)["short_answer_n"] == 1
+
+
+def test_short_answers_are_right_as_a_set():
+    def official(*spans):
+        spans = [{"start_byte": -1, "end_byte": -1, "start_token": s, "end_token": e} for s, e in spans]
+        null = {"start_byte": -1, "end_byte": -1, "start_token": -1, "end_token": -1}
+        return {"long_answer": null, "short_answers": spans, "yes_no_answer": "NONE"}
+
+    def f1(*spans):
+        predicted = {**official(*spans), "example_id": 1, "long_answer_score": 0.0, "short_answers_score": 0.0}
+        gold = {"example_id": 1, "annotations": [official((1, 3), (5, 6)), official((8, 9))]}
+        return scores_of(NqF1(), [predicted], [gold])["short_answer_f1"]
+
+    assert f1((5, 6), (1, 3), (-1, -1)) == 1.0
+    assert f1((8, 9)) == 1.0
+    assert f1((1, 3)) == f1((1, 3), (5, 6), (8, 9)) == f1() == 0.0
+
+
+@pytest.mark.parametrize("metric", [TydiF1, NqF1])
+@pytest.mark.parametrize(
+    ("predictions", "references", "message"),
+    [
+        ([], [reference("a", [(0, 5)])], r"1 questions have only .* 'a' has a reference and no prediction"),
+        ([prediction("b")], [], r"'b' has a prediction and no reference"),
+        ([prediction("a", 5, -1)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to -1; give a start and an"),
+        ([prediction("a", 5, 3)], [reference("a", [(0, 5)])], r"'a' has an answer from 5 to 3; give a start and an"),
+        ([prediction("a")], [reference("a", [(-1, 3)])], r"'a' has an answer from -1 to 3; give a start and an"),
+        (
+            [prediction("a", 0, 5, yes_no=3)],
+            [reference("a", [(0, 5)])],
+            r"'a' was answered with 'yes' and with a span",
+        ),
+        (
+            [prediction("a", yes_no="maybe")],
+            [reference("a", [(0, 5)])],
+            r"answer 'maybe'; expected one of yes, no, none",
+        ),
+        ([prediction("a", score=float("nan"))], [reference("a", [(0, 5)])], r"'a' has a score that is not a number"),
+        ([prediction("a")], [reference("a", [])], r"without annotators has no `example_id`; .* give .*'annotations'"),
+    ],
+)
+def test_records_that_cannot_be_scored_are_rejected(metric, predictions, references, message):
+    with pytest.raises(InputError, match=message):
+        metric().update(predictions, references)
+
+
+SCORES = st.sampled_from([-3.0, 0.0, 0.0, 1.5, 1e300, float("inf"), float("-inf")])
+YES_NO = st.sampled_from(["NONE", "none", "YES", "no"])
+ANY_LANGUAGE = ("arabic", "english", "thai", "klingon", "中文", "")
+
+
+def span(draw, least=0):
+    """A span of at least so many bytes, often the null span; all are near each other, so that they overlap."""
+    if draw(st.booleans()):
+        return (-1, -1)
+    start = draw(st.integers(0, 6))
+    return (start, start + draw(st.integers(least, 5)))
+
+
+@st.composite
+def tydi_records(draw, languages=ANY_LANGUAGE):
+    predictions, references = [], []
+    for key in draw(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True)):
+        annotations = []
+        for _ in range(draw(st.integers(0, 4))):
+            start, end = span(draw, least=1)
+            annotations.append(
+                {
+                    "passage_answer": {"candidate_index": draw(st.integers(-1, 1))},
+                    "minimal_answer": {"plaintext_start_byte": start, "plaintext_end_byte": end},
+                    "yes_no_answer": draw(YES_NO),
+                }
+            )
+        references.append(
+            {"example_id": key, "language": draw(st.sampled_from(languages)), "annotations": annotations}
+        )
+        said = draw(YES_NO)
+        start, end = span(draw) if said.lower() == "none" else (-1, -1)
+        predictions.append(
+            {
+                "example_id": key,
+                "passage_answer_index": draw(st.integers(-1, 1)),
+                "passage_answer_score": draw(SCORES),
+                "minimal_answer": {"start_byte_offset": start, "end_byte_offset": end},
+                "minimal_answer_score": draw(SCORES),
+                "yes_no_answer": said,
+            }
+        )
+    return draw(st.permutations(predictions)), references
+
+
+def nq_span(draw):
+    bytes_, tokens = span(draw, least=1), span(draw, least=1)
+    names = ("start_byte", "end_byte", "start_token", "end_token")
+    return dict(zip(names, (*bytes_, *tokens), strict=True))
+
+
+@st.composite
+def nq_records(draw):
+    predictions, references = [], []
+    for key in draw(st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True)):
+
+        def answer(shorts, said):
+            return {
+                "long_answer": nq_span(draw),
+                "short_answers": [nq_span(draw) for _ in range(shorts)],
+                "yes_no_answer": said,
+            }
+
+        annotations = [answer(draw(st.integers(0, 2)), draw(YES_NO)) for _ in range(draw(st.integers(0, 4)))]
+        references.append({"example_id": key, "annotations": annotations})
+        said = draw(YES_NO)
+        prediction = answer(draw(st.integers(0, 2)) if said.lower() == "none" else 0, said)
+        if annotations and said.lower() == "none" and draw(st.booleans()):
+            # Else hardly any set of spans would be right.
+            prediction = {**draw(st.sampled_from(annotations)), "yes_no_answer": "NONE"}
+        scores = {"long_answer_score": draw(SCORES), "short_answers_score": draw(SCORES)}
+        predictions.append({**prediction, "example_id": key, **scores})
+    return draw(st.permutations(predictions)), references
+
+
+@given(tydi_records())
+@settings(max_examples=300, deadline=None)
+def test_tydi_is_the_official_script(data):
+    assert scores_of(TydiF1(include_english=False), *data) == pytest.approx(tydi(*data), abs=1e-12)
+
+
+@given(tydi_records())
+@settings(max_examples=50, deadline=None)
+def test_tydi_with_english_counts_all_languages(data):
+    assert scores_of(TydiF1(include_english=True), *data) == pytest.approx(
+        tydi(*data, include_english=True), abs=1e-12
+    )
+
+
+@given(nq_records())
+@settings(max_examples=300, deadline=None)
+def test_nq_is_the_official_script(data):
+    assert scores_of(NqF1(), *data) == pytest.approx(nq(*data), abs=1e-12)

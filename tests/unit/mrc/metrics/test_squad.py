@@ -1,0 +1,281 @@
+"""Texts of answers: the metrics of SQuAD, MRQA and MLQA."""
+
+import logging
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchmetrics.text import SQuAD
+
+from portico.errors import InputError
+from portico.mrc import Mlqa, Mrqa, SquadV1, SquadV2
+from portico.mrc.metrics import exact_match, normalize_answer, squad_metrics, token_f1
+from unit.mrc.metrics.official_texts import mlqa_normal, squad_1, squad_2
+
+
+def prediction(example_id, text, probability=None):
+    record = {"id": example_id, "prediction_text": text}
+    return record if probability is None else {**record, "no_answer_probability": probability}
+
+
+def reference(example_id, *texts):
+    return {"id": example_id, "answers": {"text": list(texts), "answer_start": [0] * len(texts)}}
+
+
+PREDICTIONS = [
+    prediction("a", "The Mill!"),
+    prediction("b", "old stone mill"),
+    prediction("c", ""),
+    prediction("d", "x"),
+]
+REFERENCES = [reference("a", "mill"), reference("b", "the mill", "river"), reference("c"), reference("d")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  The  Old   Mill. ", "old mill"),
+        ("A.B.C.", "abc"),
+        ("another an", "another"),
+        ("Łódź's", "łódźs"),
+        ("a", ""),
+    ],
+)
+def test_normalisation(text, expected):
+    assert normalize_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "golds", "exact", "f1"),
+    [
+        ("the Mill", ["mill"], 1, 1),
+        ("old stone mill", ["river", "the mill"], 0, 0.5),
+        ("mill mill", ["mill"], 0, 2 / 3),
+        ("river", ["mill"], 0, 0),
+        ("", [], 1, 1),
+        ("mill", [], 0, 0),
+        ("", ["mill"], 0, 0),
+        ("the", [], 1, 1),  # nothing is left of it
+        ("mill", ["the", "mill"], 1, 1),
+        ("", ["the", "mill"], 0, 0),  # a gold answer of which nothing is left does not count
+    ],
+)
+def test_scores_of_one_answer(text, golds, exact, f1):
+    assert exact_match(text, golds) == exact
+    assert token_f1(text, golds) == pytest.approx(f1, abs=1e-15)
+
+
+def test_squad_2_metrics_by_hand():
+    assert squad_metrics(PREDICTIONS, REFERENCES, True) == {
+        "exact": 50.0,
+        "f1": 62.5,
+        "total": 4,
+        "HasAns_exact": 50.0,
+        "HasAns_f1": 75.0,
+        "HasAns_total": 2,
+        "NoAns_exact": 50.0,
+        "NoAns_f1": 50.0,
+        "NoAns_total": 2,
+    }
+
+
+def test_a_kind_of_question_that_does_not_occur_is_left_out():
+    scores = squad_metrics(PREDICTIONS[2:], REFERENCES[2:], True)
+    assert {name.split("_")[0] for name in scores} == {"exact", "f1", "total", "NoAns"}
+
+
+def test_batches_and_processes_add_up():
+    whole, parts = SquadV2(), [SquadV2(), SquadV2()]
+    predictions = [{**record, "no_answer_probability": i / 4} for i, record in enumerate(PREDICTIONS)]
+    whole.update(predictions, REFERENCES)
+    for p, part in enumerate(parts):
+        for i in (2 * p, 2 * p + 1):
+            part.update(predictions, REFERENCES[i : i + 1])
+    together = pickle.loads(pickle.dumps(parts[0]))
+    together.merge_state(parts[1])
+    assert together.compute() == whole.compute()
+
+
+def test_the_best_threshold_is_found():
+    predictions = [
+        prediction("a", "mill", 0.1),  # right
+        prediction("b", "old mill", 0.2),  # F1 2/3
+        prediction("c", "x", 0.3),  # wrong: there is no answer
+        prediction("d", "", 0.9),
+    ]
+    scores = squad_metrics(predictions, REFERENCES, True)
+    assert (scores["exact"], scores["best_exact"], scores["best_exact_thresh"]) == (50.0, 75.0, 0.1)
+    assert scores["best_f1"] == pytest.approx(100 * (2 + 1 + 2 / 3) / 4)
+    assert scores["best_f1_thresh"] == 0.2
+
+
+def test_answering_nothing_can_be_best():
+    scores = squad_metrics([prediction("c", "x", 0.5)], [reference("c")], True)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (100.0, 0.0)
+
+
+def test_squad_1_metrics_are_those_of_torchmetrics():
+    metric = SQuAD()
+    metric.update(PREDICTIONS[:2], REFERENCES[:2])
+    scores = squad_metrics(PREDICTIONS[:2], REFERENCES[:2], False)
+    assert scores == {"exact_match": 50.0, "f1": 75.0}
+    assert scores == {name: float(score) for name, score in metric.compute().items()}
+
+
+@pytest.mark.parametrize("version_2_with_negative", [False, True])
+def test_a_question_without_prediction_is_rejected(version_2_with_negative):
+    with pytest.raises(InputError, match=r"1 of 2 references have no prediction, for example 'b'"):
+        squad_metrics(PREDICTIONS[:1], REFERENCES[:2], version_2_with_negative)
+
+
+# Articles, punctuation of several scripts, Chinese, Arabic with diacritics and article, combining marks, a lone
+# surrogate, emoji with a joiner, blanks that are not ASCII, letters whose lower case is longer.
+MARKED = "a the an The mill old mill's der eine los la của là . -- !? « » 。 、 ؟ । $ + ^ ` _ 3.5"
+OTHER_SCRIPTS = "中 文字 中文 x中y 々 ال البيت بَيْت é 🚀 İ ß"
+PIECES = [
+    *["", " ", "\n", "\u00a0", "\u2003", "\u200b", "\ud800", "\uff0c", "\uff11", "c\u0323ua", "e\u0301", "👩\u200d🚀"],
+    *MARKED.split(),
+    *OTHER_SCRIPTS.split(),
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=5).flatmap(
+    lambda pieces: st.sampled_from(["", " "]).map(lambda blank: blank.join(pieces))
+)
+LANGUAGES = ("en", "es", "hi", "vi", "de", "ar", "zh")
+
+
+@st.composite
+def records(draw, min_golds):
+    """Predictions in another order than the references, some of no question, with ids that come twice."""
+    keys = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6))
+    golds = st.lists(TEXTS, min_size=min_golds, max_size=3)
+    references = [{"id": key, "answers": {"text": draw(golds), "answer_start": []}} for key in keys]
+    predicted = draw(st.permutations([*keys, *draw(st.lists(st.sampled_from("yz"), max_size=2))]))
+    probabilities = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5])
+    # Often the gold text itself, or else hardly any answer would be right.
+    texts = st.one_of(TEXTS, st.sampled_from([text for one in references for text in one["answers"]["text"]] or [""]))
+    predictions = [
+        {"id": key, "prediction_text": draw(texts), "no_answer_probability": draw(probabilities)} for key in predicted
+    ]
+    return predictions, references
+
+
+def scores_of(metric, predictions, references):
+    metric.update(predictions, references)
+    return metric.compute()
+
+
+@given(records(min_golds=1))
+@settings(max_examples=150, deadline=None)
+def test_squad_1_is_the_official_script(data):
+    assert scores_of(SquadV1(), *data) == squad_1(*data)
+
+
+@given(records(min_golds=0))
+@settings(max_examples=250, deadline=None)
+def test_squad_2_is_the_official_script(data):
+    assert scores_of(SquadV2(average_precision=True), *data) == pytest.approx(squad_2(*data), abs=1e-11)
+
+
+@given(records(min_golds=0), st.sampled_from([-1.0, 0.0, 0.25, 0.5]))
+@settings(max_examples=60, deadline=None)
+def test_squad_2_above_a_threshold_is_no_answer(data, threshold):
+    expected = {name: score for name, score in squad_2(*data, threshold).items() if not name.startswith("pr_")}
+    assert scores_of(SquadV2(no_answer_threshold=threshold), *data) == expected
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@given(records(min_golds=1))
+@settings(max_examples=40, deadline=None)
+def test_mlqa_is_the_official_script(language, data):
+    assert scores_of(Mlqa(language), *data) == squad_1(*data, mlqa_normal(language))
+
+
+@given(records(min_golds=1), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_mrqa_is_the_official_script(data, skip):
+    predictions, references = data
+    references = [{"id": "unanswered", "answers": {"text": ["mill"]}}, *references]
+    expected = squad_1(predictions, references, skip=skip)
+    assert scores_of(Mrqa(skip_unanswered=skip), predictions, references) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "gold"),
+    [
+        ("es", "La Casa", "casa"),
+        ("de", "der Turm.", "„Turm“"),
+        ("vi", "của nhà", "nhà"),
+        ("ar", "البيت", "بيت"),
+        ("zh", "中 文。", "中文"),
+        ("hi", "घर।", "घर"),
+        ("ru", "«дом»", "Дом"),
+    ],
+)
+def test_languages_have_their_own_articles_and_marks(language, text, gold):
+    prediction, reference = {"id": "a", "prediction_text": text}, {"id": "a", "answers": {"text": [gold]}}
+    assert scores_of(Mlqa(language), [prediction], [reference]) == {"exact_match": 100.0, "f1": 100.0}
+
+
+def test_torchmetrics_differs_for_answers_that_normalise_to_nothing():
+    prediction, reference = {"id": "a", "prediction_text": "the"}, {"id": "a", "answers": {"text": ["a"]}}
+    assert scores_of(SquadV1(), [prediction], [reference]) == {"exact_match": 100.0, "f1": 0.0}
+    assert float(scores_of(SQuAD(), [prediction], [reference])["f1"]) == 100.0
+
+
+def test_answers_may_be_a_list_of_strings():
+    scores = scores_of(Mrqa(), [{"id": "a", "prediction_text": "mill"}], [{"id": "a", "answers": ["river", "Mill"]}])
+    assert scores == {"exact_match": 100.0, "f1": 100.0}
+
+
+def test_a_question_without_prediction_scores_0_and_is_logged(caplog):
+    references = [{"id": key, "answers": {"text": ["x"]}} for key in "ab"]
+    with caplog.at_level(logging.WARNING):
+        scores = scores_of(SquadV1(), [{"id": "a", "prediction_text": "x"}], references)
+    assert scores == {"exact_match": 50.0, "f1": 50.0}
+    assert "1 of 2 questions have no prediction and score 0, for example 'b'" in caplog.text
+
+
+def test_a_question_without_gold_answer_is_rejected():
+    with pytest.raises(InputError, match=r"'a' has no gold answer, .* metric of SQuAD 2.0"):
+        SquadV1().update([{"id": "a", "prediction_text": ""}], [{"id": "a", "answers": {"text": []}}])
+
+
+@pytest.mark.parametrize("language", ["xx", None, "EN"])
+def test_an_unknown_language_is_rejected(language):
+    with pytest.raises(InputError, match=rf"`language={language!r}` is not a language of MLQA .* en, es, hi, vi,"):
+        Mlqa(language)
+
+
+@pytest.mark.parametrize("metric", [SquadV1, SquadV2])
+def test_an_empty_evaluation_is_rejected(metric):
+    with pytest.raises(InputError, match="No question was scored"):
+        scores_of(metric(), [], [])
+
+
+def test_probabilities_of_only_some_predictions_are_rejected():
+    references = [{"id": key, "answers": {"text": []}} for key in "ab"]
+    some = [{"id": "a", "prediction_text": "", "no_answer_probability": 1.0}, {"id": "b", "prediction_text": ""}]
+    with pytest.raises(InputError, match="1 of 2 predictions have a `no_answer_probability`"):
+        SquadV2().update(some, references)
+    metric = SquadV2()
+    for prediction, reference in zip(some, references, strict=True):
+        metric.update([prediction], [reference])
+    with pytest.raises(InputError, match="1 of 2 predictions have a `no_answer_probability`"):
+        metric.compute()
+
+
+def test_precision_recall_curve_begins_with_no_answer_and_ends_with_all():
+    metric = SquadV2()
+    assert metric.precision_recall() == {}
+    predictions = [
+        {"id": key, "prediction_text": key, "no_answer_probability": p}
+        for key, p in (("a", 0.1), ("b", 0.1), ("c", 0.9))
+    ]
+    golds = {"a": ["a"], "b": [], "c": ["c"]}
+    metric.update(predictions, [{"id": key, "answers": {"text": texts}} for key, texts in golds.items()])
+    curve = metric.precision_recall()["exact"]
+    assert curve.precision_T.tolist() == [1.0, 0.5, 2 / 3]
+    assert curve.recall_T.tolist() == [0.0, 0.5, 1.0]
+    assert curve.threshold_T.tolist()[1:] == [0.1, 0.9]
+    assert curve.average_precision == 0.5 * 0.5 + 0.5 * (2 / 3)

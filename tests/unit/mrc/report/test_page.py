@@ -1,0 +1,94 @@
+import re
+
+import pytest
+
+from portico.mrc.report.page import differing_settings, harmless_markup, settings_panels, styles
+
+
+def test_settings_become_one_table_a_group():
+    html = settings_panels(
+        {"seed": 42, "args": {"lr": 1e-3, "optim": {"name": "adamw"}, "x": None, "y": [1, 2]}, "e": {}}
+    )
+    assert html.count("<table") == 2
+    for name, value in {"seed": 42, "lr": 0.001, "optim.name": "adamw", "x": "none", "y": "1, 2"}.items():
+        assert f'<th scope="row">{name}</th><td>{value}</td>' in html
+    assert settings_panels({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("foreign", "shown"),
+    [
+        ("<p>Two stages &amp; more</p>", "<p>Two stages &amp; more</p>"),
+        ('<svg viewBox="0 0 1 1"><path d="M0 0"/></svg>', '<svg viewbox="0 0 1 1"><path d="M0 0"></path></svg>'),
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("<ScRiPt >alert(1)</sCrIpT>", "&lt;ScRiPt &gt;alert(1)&lt;/script&gt;"),
+        ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)&gt;"),
+        ('<p onclick="alert(1)">a</p>', '&lt;p onclick="alert(1)"&gt;a&lt;/p&gt;'),
+        (
+            '<svg><a href="javascript:alert(1)">a</a></svg>',
+            '<svg>&lt;a href="javascript:alert(1)"&gt;a&lt;/a&gt;</svg>',
+        ),
+        ('<p style="background:url(//x)">', '&lt;p style="background:url(//x)"&gt;'),
+        ('<p title="&quot;><img src=x>">a</p>', '<p title="&quot;&gt;&lt;img src=x&gt;">a</p>'),
+        ("</div></section><p>a", "&lt;/div&gt;&lt;/section&gt;<p>a</p>"),
+        ("a < b <!-- <img src=x> -->", "a &lt; b "),
+    ],
+)
+def test_markup_that_could_execute_or_load_is_shown_as_text(foreign, shown):
+    assert harmless_markup(foreign) == shown
+    assert harmless_markup(shown) == shown
+
+
+def test_settings_that_differ():
+    first = {"seed": 1, "args": {"lr": 1e-3, "same": 2, "optim": {"name": "adamw"}}}
+    second = {"seed": 2, "args": {"lr": 1e-4, "same": 2, "optim": {"name": "sgd", "momentum": 0.9}}}
+    arrow = " \u2192 "
+    assert differing_settings(first, second) == {
+        "run": {"seed": f"1{arrow}2"},
+        "args": {"lr": f"0.001{arrow}0.0001"},
+        "args.optim": {"name": f"adamw{arrow}sgd", "momentum": f"not set{arrow}0.9"},
+    }
+
+
+COLOURS = {
+    name: values for name, *values in re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)", styles())
+}
+BACKGROUNDS = ["paper", "panel", "raised"]
+TEXTS = ["ink", "soft", "link", "up", "down"]
+SHAPES = ["first", "second", "predicted", "other-run", "edge", "exact", "declined", "boundary", "wrong-span"]
+SHAPES += ["false-no-answer", "missed-no-answer"]
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first, second):
+    lighter, darker = sorted((luminance(first), luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_contrast_of_black_and_white():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("text", "background"), [*((text, under) for text in TEXTS for under in BACKGROUNDS), ("gold-ink", "gold")]
+)
+def test_text_can_be_read(text, background, scheme):
+    assert contrast(COLOURS[text][scheme], COLOURS[background][scheme]) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("background", ["paper", "panel"])
+def test_shapes_can_be_told_from_what_is_below_them(shape, background, scheme):
+    assert contrast(COLOURS[shape][scheme], COLOURS[background][scheme]) >= 3
+
+
+def test_every_colour_that_is_used_is_given():
+    used = set(re.findall(r"var\(--([\w-]+)\)", styles()))
+    assert used - COLOURS.keys() == {"serif", "sans", "tone"}
