@@ -8,11 +8,11 @@ from transformers import BatchEncoding
 from portico.data.loaders import (
     DataLoaderConfig,
     DataLoaderShard,
+    SeedableRandomSampler,
     move_to_device,
     prepare_data_loader,
     skip_first_batches,
 )
-from portico.data.samplers import SeedableRandomSampler
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from portico.data.samplers import SeedableRandomSampler, SkipBatchSampler
+from portico.data.loaders import SeedableRandomSampler, SkipBatchSampler
 
 
 def test_the_order_is_that_of_seed_plus_epoch():
