@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
     from portico.mrc.collators.head_inputs import BeamSearchCollator as BeamSearchCollator
     from portico.mrc.collators.head_inputs import TargetTypeCollator as TargetTypeCollator
+    from portico.mrc.datasets import read_examples as read_examples
+    from portico.mrc.datasets import read_squad as read_squad
     from portico.mrc.distillation.losses import Distillation as Distillation
     from portico.mrc.distillation.mixin import DistillationMixin as DistillationMixin
-    from portico.mrc.features.feature_set import FeatureSet as FeatureSet
     from portico.mrc.features.featurizer import Featurizer as Featurizer
+    from portico.mrc.features.windows import FeatureSet as FeatureSet
     from portico.mrc.metrics import Mlqa as Mlqa
     from portico.mrc.metrics import Mrqa as Mrqa
     from portico.mrc.metrics import NqF1 as NqF1
@@ -52,8 +54,6 @@ if TYPE_CHECKING:
     from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
     from portico.mrc.reader import Answer as Answer
     from portico.mrc.reader import Reader as Reader
-    from portico.mrc.readers import read_examples as read_examples
-    from portico.mrc.readers import read_squad as read_squad
     from portico.mrc.seq2seq.features import GenerativeFeaturizer as GenerativeFeaturizer
     from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing as GeneratedAnswerProcessing
     from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
@@ -77,7 +77,7 @@ _HOMES = {
     "ExtractiveQAWithConfidenceHead": "portico.mrc.models.heads.confidence",
     "ExtractiveQAWithConfidenceModelOutput": "portico.mrc.models.heads.outputs",
     "FID_HEAD": "portico.mrc.models.fusion_in_decoder",
-    "FeatureSet": "portico.mrc.features.feature_set",
+    "FeatureSet": "portico.mrc.features.windows",
     "Featurizer": "portico.mrc.features.featurizer",
     "FiDDataCollator": "portico.mrc.collators.fusion_in_decoder",
     "FiDModelForDownstreamTasks": "portico.mrc.models.fusion_in_decoder",
@@ -104,8 +104,8 @@ _HOMES = {
     "TydiF1": "portico.mrc.metrics",
     "postprocess_qa_predictions": "portico.mrc.answers",
     "postprocess_qa_predictions_with_beam_search": "portico.mrc.answers",
-    "read_examples": "portico.mrc.readers",
-    "read_squad": "portico.mrc.readers",
+    "read_examples": "portico.mrc.datasets",
+    "read_squad": "portico.mrc.datasets",
     "squad_metrics": "portico.mrc.metrics",
 }
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
+from portico.mrc.datasets import read_examples
+from portico.mrc.datasets.examples import with_one_context
 from portico.mrc.experiment.data import load_examples
-from portico.mrc.joined_contexts import with_one_context
 from portico.mrc.question_results import Answered, question_result
-from portico.mrc.readers import read_examples
 from portico.mrc.report.record import RunRecord
 from portico.mrc.report.results import Span
 from portico.mrc.report.run_files import NBEST, NULL_ODDS, PREDICTIONS, answer_prefix, read_mapping
