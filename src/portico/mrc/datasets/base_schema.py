@@ -29,11 +29,7 @@ def is_base(entry: Mapping[str, Any]) -> bool:
 
 
 def example(raw: Any) -> Example:
-    """Parse a record; a single context becomes a string, several stay a list.
-
-    Raises:
-        InvalidRecord: If a field is missing or wrong.
-    """
+    """Parse a record; a single context becomes a string, several stay a list."""
     question, contexts = (required(raw, key, _KIND) for key in ("question", "context"))
     contexts = [contexts] if isinstance(contexts, str) else contexts
     if not isinstance(contexts, list) or not contexts:

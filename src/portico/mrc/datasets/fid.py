@@ -9,11 +9,7 @@ _KIND = "a record for fusion-in-decoder has id, input, output, passages"
 
 
 def example(raw: Any) -> Example:
-    """Parse a record; ``answer_start`` is -1, because the answers are not spans.
-
-    Raises:
-        InvalidRecord: If a field is missing or wrong.
-    """
+    """Parse a record; ``answer_start`` is -1, because the answers are not spans."""
     identifier, question, passages = (required(raw, key, _KIND) for key in ("id", "input", "passages"))
     if not isinstance(passages, list) or not passages:
         raise InvalidRecord(f"`passages` must be a list of one or more passages; got {describe(passages)}.")
@@ -31,11 +27,7 @@ def example(raw: Any) -> Example:
 
 
 def passage_text(passage: Any) -> str:
-    """Return the text of a passage, a string or an object, after its title if it has one.
-
-    Raises:
-        InvalidRecord: If it has no text.
-    """
+    """Return the text of a passage, a string or an object, after its title if it has one."""
     if isinstance(passage, str):
         return checked_text("passages", passage)
     text = checked_text("passages", required(passage, "text", "a passage has text and optionally title"))

@@ -44,11 +44,7 @@ def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
 
 
 def example(raw: Any) -> Example:
-    """Parse a question with the spans of all detected answers.
-
-    Raises:
-        InvalidRecord: If a field is missing or wrong, or a span exceeds the context.
-    """
+    """Parse a question with the spans of all detected answers."""
     identifier, context, question, detected = (
         required(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
     )

@@ -45,11 +45,7 @@ class Document:
     token_spans: Sequence[Span]
 
     def chars(self, start_token: int, end_token: int) -> Span:
-        """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; -1 means no span.
-
-        Raises:
-            InvalidRecord: If there are no such tokens.
-        """
+        """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; -1 means no span."""
         if start_token == -1 or end_token == -1:
             return NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
@@ -61,11 +57,7 @@ class Document:
 
 
 def example(raw: Any) -> Example:
-    """Parse a record, converting token positions to characters of the context.
-
-    Raises:
-        InvalidRecord: If a field is missing or wrong.
-    """
+    """Parse a record, converting token positions to characters of the context."""
     document = read_document(raw)
     passages = passage_spans(raw, document)
     annotations = read_annotations(raw, document, len(passages))
@@ -90,11 +82,7 @@ def question_text(raw: Mapping[str, Any]) -> Any:
 
 
 def read_document(raw: Any) -> Document:
-    """Return the document of a record, in any form of the data.
-
-    Raises:
-        InvalidRecord: If there is none.
-    """
+    """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
         tokens = checked_text("document_text", raw["document_text"]).split(" ")
     else:
@@ -115,11 +103,7 @@ def passage_spans(raw: Any, document: Document) -> list[Span]:
 
 
 def read_annotations(raw: Any, document: Document, num_passages: int) -> list[Annotation]:
-    """Return the annotation of every annotator, with the first of several short answers.
-
-    Raises:
-        InvalidRecord: If an answer lies outside the document.
-    """
+    """Return the annotation of every annotator, with the first of several short answers."""
     return [
         Annotation(
             _first_short_answer(one, document),

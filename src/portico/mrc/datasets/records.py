@@ -1,4 +1,7 @@
-"""What the parsers of all formats share: checks of a record, annotations, and the report of invalid records."""
+"""What the parsers of all formats share: checks of a record, annotations, and the report of invalid records.
+
+The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` if the value is not what they return.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,9 +111,6 @@ def required(raw: Any, key: str, kind: str) -> Any:
         raw: Expected to be an object with this field.
         key: Name of the field.
         kind: What `raw` should be, for the message: ``"a SQuAD question has id, context, question, answers"``.
-
-    Raises:
-        InvalidRecord: If the field is missing.
     """
     if not isinstance(raw, Mapping):
         raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")
@@ -120,11 +120,7 @@ def required(raw: Any, key: str, kind: str) -> Any:
 
 
 def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
-    """Return a list of objects; accepts an object of lists too, which is how ``datasets`` stores one.
-
-    Raises:
-        InvalidRecord: If `value` is neither.
-    """
+    """Return a list of objects, also from an object of lists, which is how ``datasets`` stores it."""
     if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
         if len({len(column) for column in value.values()}) > 1:
             raise InvalidRecord(f"the lists in `{key}` must have the same length; got {describe(value)}.")
@@ -135,11 +131,7 @@ def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
 
 
 def checked_text(key: str, value: Any) -> str:
-    """Return `value`, which must be a string that is not blank.
-
-    Raises:
-        InvalidRecord: If it is anything else, or not valid Unicode.
-    """
+    """Return `value`, a string of valid Unicode that is not blank."""
     if not isinstance(value, str):
         raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
     if not value.strip():
@@ -154,22 +146,14 @@ def checked_text(key: str, value: Any) -> str:
 
 
 def checked_id(key: str, value: Any) -> str:
-    """Return an identifier, a string or an integer, as a string.
-
-    Raises:
-        InvalidRecord: If it is neither.
-    """
+    """Return an identifier, a string or an integer, as a string."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
     return str(value)
 
 
 def checked_span(span: Span, length: int, key: str) -> Span:
-    """Return a span of a string of `length` characters, or (-1, -1) if either end is -1.
-
-    Raises:
-        InvalidRecord: If it is empty or exceeds the string.
-    """
+    """Return a span, not empty, of a string of `length` characters, or (-1, -1) if either end is -1."""
     if -1 in span:
         return NO_SPAN
     if not 0 <= span[0] < span[1] <= length:
@@ -178,22 +162,14 @@ def checked_span(span: Span, length: int, key: str) -> Span:
 
 
 def checked_passage(index: Any, num_passages: int, key: str) -> int:
-    """Return the index of a passage, -1 for none.
-
-    Raises:
-        InvalidRecord: If there is no such passage.
-    """
+    """Return the index of a passage, -1 for none."""
     if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < num_passages:
         raise InvalidRecord(f"`{key}` must be an int from -1 to {num_passages - 1}; got {describe(index)}.")
     return index
 
 
 def checked_yes_no(value: Any, key: str = "yes_no_answer") -> str:
-    """Return ``"YES"``, ``"NO"`` or ``"NONE"``; accepts Natural Questions' 1 (yes), 0 (no) and -1 (none) too.
-
-    Raises:
-        InvalidRecord: If it is anything else.
-    """
+    """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
     words: Mapping[Any, str] = {-1: "NONE", 0: "NO", 1: "YES"}
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():

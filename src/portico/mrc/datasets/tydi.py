@@ -54,11 +54,7 @@ class ByteOffsets:
 
 
 def example(raw: Any) -> Example:
-    """Parse a record, converting bytes to characters.
-
-    Raises:
-        InvalidRecord: If a field is missing or wrong.
-    """
+    """Parse a record, converting bytes to characters."""
     question, document, annotations, passages = (required(raw, key, _KIND) for key in _FIELDS)
     document = checked_text("document_plaintext", document)
     offsets = ByteOffsets(document)

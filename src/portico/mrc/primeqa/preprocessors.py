@@ -34,7 +34,6 @@ from portico.mrc.datasets.records import (
 from portico.mrc.datasets.sources import import_datasets, numbered
 from portico.mrc.features.labels import (
     Gold,
-    SubsampleType,
     Subsampling,
     TargetType,
     WindowLabels,
@@ -42,21 +41,9 @@ from portico.mrc.features.labels import (
     label_windows,
     subsample_types,
 )
+from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
 from portico.mrc.features.windows import Windows, WindowSize
-
-__all__ = [
-    "AbstractPreProcessor",
-    "BasePreProcessor",
-    "ELI5FiDPreprocessor",
-    "MRQAPreprocessor",
-    "NaturalQuestionsPreProcessor",
-    "SQUADPreprocessor",
-    "SubsampleType",
-    "TyDiBoolQAPreprocessor",
-    "TyDiQAGooglePreprocessor",
-    "TyDiQAPreprocessor",
-]
 
 logger = logging.getLogger(__name__)
 
