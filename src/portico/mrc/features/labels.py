@@ -13,7 +13,7 @@ import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
-from portico.mrc.features.windows import Windows
+from portico.mrc.features.windows import Windows, first_marked, last_marked
 
 if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
     from transformers import PreTrainedTokenizerBase
@@ -238,12 +238,13 @@ def label_windows(
         context_index_F: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
             question has one context, so that its passages are spans of characters.
         tokenizer: The tokenizer that made the windows.
-        compat_label_bug: As in :func:`answer_positions`.
+        compat_label_bug: Search for the first token beyond the context too, as the QA example of transformers does: an
+            answer that starts in the last context token is then labelled as starting at the end of the row.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_E2, -1)
-    cls_positions_F = cls_positions(windows, tokenizer)
-    positions_F2, has_span_F = answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
+    cls_positions_F = _cls_positions(windows, tokenizer)
+    positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
     without_span_F = np.where(gold.chars_E2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_E)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
     return WindowLabels(positions_F2, np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64))
@@ -260,7 +261,7 @@ def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -
     return gold.has_answer_E & touches_F & (first_F <= last_F)
 
 
-def cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:
+def _cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:
     """Return the position in each window that stands for "no answer", ``int64 [F]``.
 
     It is the first CLS token, in a window without one the first BOS token, otherwise 0.
@@ -274,8 +275,8 @@ def cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int
     return positions_F
 
 
-def answer_positions(
-    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool = False
+def _answer_positions(
+    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool
 ) -> tuple[Int64s, Bools]:
     """Return first and last token of the answer in each window, ``int64 [F, 2]``, and which hold it, ``bool [F]``.
 
@@ -286,9 +287,8 @@ def answer_positions(
         windows: The windows; the context's tokens are contiguous in each.
         chars_F2: Characters ``[start, end)`` of the answer in the context of each window, ``int64 [F, 2]``; -1 without
             one.
-        cls_positions_F: From `cls_positions`.
-        compat_label_bug: Search for the first token beyond the context too, as the QA example of transformers does: an
-            answer that starts in the last context token is then labelled as starting at the end of the row.
+        cls_positions_F: From `_cls_positions`.
+        compat_label_bug: As in :func:`label_windows`.
     """
     first_F, last_F = windows.context_bounds()
     start_T, end_T = windows.char_offsets_T2.T
@@ -296,50 +296,11 @@ def answer_positions(
     # A window without context has no first token to look at; any index will do, because inside_F is False there.
     inside_F &= start_T[np.minimum(first_F, len(start_T) - 1)] <= chars_F2[:, 0]
     inside_F &= end_T[last_F] >= chars_F2[:, 1]
-    positions_F2 = np.repeat(cls_positions_F[:, None], 2, axis=1)
-    if inside_F.any():
-        positions_F2[inside_F] = _positions_inside(
-            windows, inside_F, chars_F2, (first_F, last_F), compat_label_bug=compat_label_bug
-        )
-    return positions_F2, inside_F
-
-
-def _positions_inside(
-    windows: Windows, inside_F: Bools, chars_F2: Int64s, bounds: tuple[Int64s, Int64s], *, compat_label_bug: bool
-) -> Int64s:
-    """Return the positions in the windows marked as holding the whole answer, ``int64 [I, 2]``.
-
-    Shape suffixes: I marked windows, K tokens of all of them.
-    """
-    length_I = windows.lengths_F[inside_F]
-    row_K = np.repeat(np.arange(len(length_I)), length_I)
-    token_K = np.flatnonzero(np.repeat(inside_F, windows.lengths_F))
-    first_F, last_F = bounds
-    before_K, after_K = token_K < first_F[inside_F][row_K], token_K > last_F[inside_F][row_K]
-    start_K, end_K = windows.char_offsets_T2[token_K].astype(np.int64).T
-    chars_I2 = chars_F2[inside_F]
-    beyond = max(end_K.max(), chars_I2.max()) + 1  # larger than any character
-    value_K = np.where(before_K, 0, np.where(after_K & (not compat_label_bug), beyond, start_K))
-    start_I = _first_above(value_K, row_K, chars_I2[:, 0], beyond + 1) - 1
-    value_K = np.where(before_K, 0, np.where(after_K, beyond, end_K))
-    end_I = _after_last_below(value_K, row_K, chars_I2[:, 1], beyond + 1)
-    return np.stack([start_I, end_I], axis=1) - (np.cumsum(length_I) - length_I)[:, None]
-
-
-def _first_above(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
-    """Return the first flat index of each row whose value exceeds the row's bound, or the row's end.
-
-    A running maximum reaches a bound where the values first do, and it ascends, so it can be searched. Adding
-    ``row * width`` keeps the rows apart.
-    """
-    ascending_K = np.maximum.accumulate(row_K * width + value_K)
-    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="right")
-
-
-def _after_last_below(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
-    """Return the flat index after the last value of each row below the row's bound, or the row's start.
-
-    The mirror of `_first_above`: a running minimum from the right.
-    """
-    ascending_K = np.minimum.accumulate((row_K * width + value_K)[::-1])[::-1]
-    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="left")
+    # As in transformers' run_qa.py: forward to the first token that starts after the answer does, and back to the last
+    # one that ends before the answer does.
+    answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
+    stop_F = windows.row_starts[1:] if compat_label_bug else last_F + 1
+    after_F = first_marked(start_T > answer_T2[:, 0], first_F, stop_F)
+    before_F = last_marked(end_T < answer_T2[:, 1], first_F, last_F + 1)
+    positions_F2 = np.stack([after_F - 1, before_F + 1], axis=1) - windows.row_starts[:-1, None]
+    return np.where(inside_F[:, None], positions_F2, cls_positions_F[:, None]), inside_F

@@ -76,9 +76,7 @@ class Windows:
 
     def first_in_row(self, marked_T: Bools) -> Int64s:
         """Return the flat index of the first marked token of each row, or of the row's end, ``int64 [F]``."""
-        marked = np.append(np.flatnonzero(marked_T), self.row_starts[-1])
-        found_F: Int64s = marked[np.searchsorted(marked, self.row_starts[:-1])]
-        return np.minimum(found_F, self.row_starts[1:])
+        return first_marked(marked_T, self.row_starts[:-1], self.row_starts[1:])
 
     def context_bounds(self) -> tuple[Int64s, Int64s]:
         """Return the flat index of the first and of the last context token of each window, ``int64 [F]`` each.
@@ -95,6 +93,20 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
     ends = np.cumsum(lengths)
     flat: Int64s = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
     return flat
+
+
+def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the index of the first True in every range ``[start, stop)``, or its ``stop``."""
+    marked = np.append(np.flatnonzero(marked_T), len(marked_T))
+    first: Int64s = marked[np.searchsorted(marked, starts)]
+    return np.minimum(first, stops)
+
+
+def last_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the index of the last True in every range ``[start, stop)``, or ``start - 1``."""
+    marked = np.append(-1, np.flatnonzero(marked_T))
+    last: Int64s = marked[np.searchsorted(marked, stops) - 1]
+    return np.maximum(last, starts - 1)
 
 
 class FeatureSet:

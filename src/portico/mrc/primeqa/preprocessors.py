@@ -43,7 +43,7 @@ from portico.mrc.features.labels import (
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
-from portico.mrc.features.windows import Windows, WindowSize
+from portico.mrc.features.windows import Windows, WindowSize, last_marked
 
 logger = logging.getLogger(__name__)
 
@@ -520,12 +520,13 @@ def _passage_positions(windows: Windows, chars_F2: Int64s) -> Int64s:
     # Tokens that are only partly in the passage count for neither end.
     starts_inside_T = windows.in_context_T & (start_T >= chars_T2[:, 0]) & (start_T < chars_T2[:, 1])
     ends_inside_T = windows.in_context_T & (end_T <= chars_T2[:, 1]) & (end_T > chars_T2[:, 0])
+    row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
     first_F, last_F = windows.context_bounds()
     start_F = windows.first_in_row(starts_inside_T)
-    end_F = np.maximum.reduceat(np.where(ends_inside_T, np.arange(len(end_T)), -1), windows.row_starts[:-1])
-    start_F = np.where(start_F < windows.row_starts[1:], start_F, first_F)
-    end_F = np.where(end_F >= 0, end_F, last_F)
-    return np.stack([start_F, end_F], axis=1) - windows.row_starts[:-1, None]
+    end_F = last_marked(ends_inside_T, row_starts, row_ends)
+    start_F = np.where(start_F < row_ends, start_F, first_F)
+    end_F = np.where(end_F >= row_starts, end_F, last_F)
+    return np.stack([start_F, end_F], axis=1) - row_starts[:, None]
 
 
 class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
