@@ -39,7 +39,7 @@ class TargetType(IntEnum):
         """
         types = {"yes": cls.YES, "no": cls.NO, "none": cls.NO_ANSWER}
         if str(label).lower() not in types:
-            raise InputError(f"Unknown yes/no annotation {label!r}; expected YES, NO or NONE.")
+            raise InputError(f"The yes/no annotation {label!r} is unknown; use YES, NO or NONE.")
         return types[str(label).lower()]
 
 

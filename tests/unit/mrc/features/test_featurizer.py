@@ -61,7 +61,7 @@ def tokenizer(request):
 
 
 @pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_evaluation_rows_are_those_of_the_pair_encoding(tokenizer, max_seq_length, doc_stride, pad):
+def test_eval_features_match_the_pair_encoding(tokenizer, max_seq_length, doc_stride, pad):
     features = Featurizer(
         tokenizer, max_seq_length=max_seq_length, doc_stride=doc_stride, pad_to_max_length=pad
     ).eval_features(EXAMPLES)
@@ -80,7 +80,7 @@ def test_evaluation_rows_are_those_of_the_pair_encoding(tokenizer, max_seq_lengt
 
 
 @pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_training_rows_with_the_label_bug_are_those_of_the_example(tokenizer, max_seq_length, doc_stride, pad):
+def test_train_features_with_the_label_bug_match_run_qa(tokenizer, max_seq_length, doc_stride, pad):
     features = Featurizer(
         tokenizer,
         max_seq_length=max_seq_length,
@@ -94,7 +94,7 @@ def test_training_rows_with_the_label_bug_are_those_of_the_example(tokenizer, ma
 
 
 @pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
-def test_labels_name_the_answer_even_in_the_last_context_token(tokenizer, max_seq_length, doc_stride, pad):
+def test_labels_are_right_for_an_answer_in_the_last_context_token(tokenizer, max_seq_length, doc_stride, pad):
     settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "pad_to_max_length": pad}
     features = Featurizer(tokenizer, **settings).train_features(EXAMPLES)
     num_last = 0
@@ -131,7 +131,7 @@ def test_each_text_is_encoded_once_unless_pairs_are_encoded_differently(monkeypa
     assert num_encoded[-1] == len(EXAMPLES)
 
 
-def test_texts_without_tokens_keep_their_row():
+def test_empty_texts_give_one_window():
     examples = [{"id": "a", "context": "", "question": "", "answers": {"text": [], "answer_start": []}}, EXAMPLES[3]]
     features = Featurizer(TOKENIZERS["bert"], max_seq_length=300, doc_stride=8).train_features(examples)
     assert features[0]["input_ids"] == [2, 3, 3]
@@ -139,7 +139,7 @@ def test_texts_without_tokens_keep_their_row():
     assert len(Featurizer(TOKENIZERS["bert"]).eval_features(examples[:1])) == 1
 
 
-def test_a_question_is_cut_at_the_end_of_a_token():
+def test_max_question_length_cuts_at_the_end_of_a_token():
     featurizer = Featurizer(TOKENIZERS["bert"], max_seq_length=60, doc_stride=8, max_question_length=2)
     example = {**EXAMPLES[0], "question": "o o o o", "context": "a"}
     short = {**example, "question": "o o"}
@@ -147,14 +147,14 @@ def test_a_question_is_cut_at_the_end_of_a_token():
     assert len(featurizer.train_features([example])[0]["input_ids"]) == 6
 
 
-def test_a_dataset_gives_the_same_features_as_a_list():
+def test_dataset_gives_the_same_features_as_a_list():
     featurizer = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12)
     dataset = datasets.Dataset.from_list(EXAMPLES)
     for make in (featurizer.train_features, featurizer.eval_features):
         assert list(make(dataset)) == list(make(EXAMPLES))
 
 
-def test_rows_survive_pickling_and_know_their_bounds():
+def test_feature_set_pickles_and_checks_its_index():
     features = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).eval_features(EXAMPLES)
     again = pickle.loads(pickle.dumps(features))
     assert list(again) == list(features)
@@ -163,7 +163,7 @@ def test_rows_survive_pickling_and_know_their_bounds():
         features[len(features)]
 
 
-def test_removed_columns_are_gone_from_the_rows_only():
+def test_remove_columns_keeps_the_attributes():
     features = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).eval_features(EXAMPLES)
     pruned = features.remove_columns(["example_id", "offset_mapping"])
     assert pruned.column_names == list(pruned[0]) == ["input_ids", "token_type_ids", "attention_mask"]
@@ -171,7 +171,7 @@ def test_removed_columns_are_gone_from_the_rows_only():
     assert "offset_mapping" in features[0]
 
 
-def test_the_collator_of_transformers_pads_the_rows():
+def test_data_collator_with_padding_pads_the_rows():
     tokenizer = TOKENIZERS["bert"]
     features = Featurizer(tokenizer, max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
     loader = DataLoader(features, batch_size=8, collate_fn=DataCollatorWithPadding(tokenizer))
@@ -184,24 +184,24 @@ def test_the_collator_of_transformers_pads_the_rows():
     assert num_rows == len(features)
 
 
-def test_no_examples_are_refused():
+def test_empty_examples_are_refused():
     with pytest.raises(InputError, match="no examples to make features of"):
         Featurizer(TOKENIZERS["bert"]).eval_features([])
 
 
-def test_a_slow_tokenizer_is_refused():
+def test_slow_tokenizer_is_refused():
     with pytest.raises(InputError, match="SimpleNamespace is not a fast tokenizer"):
         Featurizer(SimpleNamespace(is_fast=False))
 
 
 @pytest.mark.parametrize("doc_stride", [-1, 40, 41])
-def test_a_stride_outside_the_window_is_refused(doc_stride):
+def test_stride_outside_the_window_is_refused(doc_stride):
     with pytest.raises(InputError, match=f"doc_stride={doc_stride} must be at least 0 and below max_seq_length=40"):
         Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=doc_stride)
 
 
 @pytest.mark.parametrize(("num_words", "room"), [(20, 17), (50, 0)])
-def test_a_question_that_leaves_no_room_is_refused(num_words, room):
+def test_question_that_leaves_no_room_is_refused(num_words, room):
     examples = [EXAMPLES[0], {**EXAMPLES[0], "question": " ".join("o" * num_words)}]
     message = rf"doc_stride=17 .*max_seq_length=40 .*\({num_words} tokens: 'o o.*leaves {room} tokens"
     with pytest.raises(InputError, match=message):

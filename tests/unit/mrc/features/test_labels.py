@@ -33,7 +33,7 @@ def types(example, **options):
     return [TargetType(row["target_type"]).name for row in rows(example, **options)]
 
 
-def test_the_window_with_the_span_and_windows_of_its_passage():
+def test_windows_have_span_passage_or_no_answer():
     example = annotated((*BRIDGE, 1, "NONE"), passage_candidates=PASSAGES)
     found = types(example)
     assert found.count("SPAN_ANSWER") == 1
@@ -61,7 +61,7 @@ def test_most_informative_annotator_counts(annotations, name):
     assert types(annotated(*annotations, passage_candidates=PASSAGES), max_seq_length=100) == [name]
 
 
-def test_a_plain_answer_is_its_own_passage():
+def test_without_target_the_passage_is_the_answer():
     example = annotated((*BRIDGE, 1, "NONE"))
     del example["target"]
     found = types(example)
@@ -71,7 +71,7 @@ def test_a_plain_answer_is_its_own_passage():
     assert near == set(range(min(near), max(near) + 1)) < set(range(len(found)))
 
 
-def test_windows_of_every_context_know_it():
+def test_windows_have_the_index_of_their_context():
     contexts = ["the mill was far away", TEXT, "an old bridge"]
     example = annotated((*BRIDGE, 1, "NONE"), context=contexts)
     featurizer = Featurizer(TOKENIZER, max_seq_length=100, doc_stride=2, target_types=True)
@@ -83,7 +83,7 @@ def test_windows_of_every_context_know_it():
     assert [row["target_type"] for row in few.train_features([example])] == [0, 1]
 
 
-def test_questions_are_cut_to_characters():
+def test_max_q_char_len_cuts_characters():
     example = annotated((-1, -1, -1, "NONE"))
     long, short = ({**example, "question": question} for question in ("  where is it", "where"))
     assert rows(long, max_q_char_len=5) == rows(short)
@@ -106,7 +106,7 @@ def test_subsampling_keeps_answers_and_is_seeded():
     assert kept(0.5, 0.5, 0) == some != kept(0.5, 0.5, 1)
 
 
-def test_each_kind_has_its_probability():
+def test_subsampling_has_a_probability_per_type():
     types_F = np.array([SubsampleType.POSITIVE, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER])
     assert Subsampling(0, 1, 0).keep(types_F).tolist() == [True, False, True]
     assert Subsampling(1, 0, 0).keep(types_F).tolist() == [True, True, False]
@@ -120,6 +120,12 @@ def test_invalid_probability_is_refused(settings, name):
         Subsampling(*settings, 0)
 
 
-def test_subsampling_that_leaves_nothing_is_told():
+def test_subsampling_that_drops_everything_is_refused():
     with pytest.raises(InputError, match="Subsampling leaves no window to train on"):
         rows(annotated((-1, -1, -1, "NONE")), subsampling=Subsampling(0, 0, 0))
+
+
+def test_answer_without_offset_is_refused():
+    example = {"id": "a", "question": "who", "context": TEXT, "answers": {"text": ["Ana"], "answer_start": [-1]}}
+    with pytest.raises(InputError, match=r"The answer 'Ana' of example 'a' has no known position .*mrc_fid"):
+        rows(example)

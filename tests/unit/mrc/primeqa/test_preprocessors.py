@@ -1,15 +1,20 @@
-"""PrimeQA's preprocessors against its rules, followed one window at a time."""
+"""PrimeQA's preprocessors: the base schema against PrimeQA's rules one window at a time, then each data set."""
 
 import random
+from types import SimpleNamespace
 
 import datasets
+import numpy as np
 import pytest
 from transformers import BatchEncoding
 
+from mrc_records import DOCUMENT, TOWN, natural_questions, to_bytes, tydi_of_google, tydi_of_hub
 from mrc_texts import TOKENIZERS, WORDS
 from portico.errors import InputError
+from portico.mrc import primeqa
 from portico.mrc.primeqa import BasePreProcessor, SubsampleType, TargetType
 
+TOKENIZER = TOKENIZERS["bert"]
 LENGTH, STRIDE = 48, 12
 SINGLE = {"single_context_multiple_passages": True}
 
@@ -111,7 +116,7 @@ def preprocessor(tokenizer, **options):
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_features_follow_the_rules(tokenizer, single):
+def test_features_follow_the_rules_of_primeqa(tokenizer, single):
     rows = make_rows(single=single)
     one = preprocessor(tokenizer, single_context_multiple_passages=single)
     examples, features = one.process_train(datasets.Dataset.from_list(rows))
@@ -132,20 +137,18 @@ def test_features_follow_the_rules(tokenizer, single):
     ]
 
 
-def test_workers_make_the_same_features(tokenizer):
+def test_num_workers_does_not_change_features(tokenizer):
     dataset = datasets.Dataset.from_list(make_rows(single=True))
     alone, shared = (preprocessor(tokenizer, num_workers=n, **SINGLE).process_train(dataset)[1] for n in (None, 2))
     assert shared.to_list() == alone.to_list()
 
 
-def test_subsampling_keeps_answers_and_part_of_the_rest():
+def test_subsampling_keeps_answers_and_some_of_the_rest():
     dataset = datasets.Dataset.from_list(make_rows(single=True))
-    everything = preprocessor(TOKENIZERS["bert"], **SINGLE).process_train(dataset)[1]
+    everything = preprocessor(TOKENIZER, **SINGLE).process_train(dataset)[1]
 
     def kept(has, no, seed=0):
-        one = BasePreProcessor(
-            TOKENIZERS["bert"], STRIDE, LENGTH, has, no, max_q_char_len=16, **SINGLE, subsampling_seed=seed
-        )
+        one = BasePreProcessor(TOKENIZER, STRIDE, LENGTH, has, no, max_q_char_len=16, **SINGLE, subsampling_seed=seed)
         return one.process_train(dataset)[1]
 
     assert kept(0, 0).to_list() == [row for row in everything.to_list() if row["target_type"]]
@@ -154,21 +157,21 @@ def test_subsampling_keeps_answers_and_part_of_the_rest():
     assert kept(0.5, 0.5).to_list() == kept(0.5, 0.5).to_list() != kept(0.5, 0.5, seed=1).to_list()
 
 
-def test_a_subclass_may_label_for_subsampling():
+def test_subclass_may_override_label_features_for_subsampling():
     class NothingBut(BasePreProcessor):
         def label_features_for_subsampling(self, tokenized_examples, examples):
             assert set(examples) >= {"question", "target"}
             return {**tokenized_examples, "subsample_type": [0] * len(tokenized_examples["target_type"])}
 
     dataset = datasets.Dataset.from_list(make_rows(single=False))
-    one = NothingBut(TOKENIZERS["bert"], STRIDE, LENGTH, 0.0, 0.5)
-    everything = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 1.0, 1.0).process_train(dataset)[1]
+    one = NothingBut(TOKENIZER, STRIDE, LENGTH, 0.0, 0.5)
+    everything = BasePreProcessor(TOKENIZER, STRIDE, LENGTH, 1.0, 1.0).process_train(dataset)[1]
     assert len(one.process_train(dataset)[1]) == len(everything)
 
 
-def test_the_context_ends_with_the_last_passage_that_is_read():
+def test_max_contexts_cuts_the_context_after_a_passage():
     rows = make_rows(single=True)
-    one = preprocessor(TOKENIZERS["bert"], max_contexts=2, **SINGLE)
+    one = preprocessor(TOKENIZER, max_contexts=2, **SINGLE)
     _, features = one.process_eval(datasets.Dataset.from_list(rows))
     ends = [row["passage_candidates"]["end_positions"][1] for row in rows]
     furthest = [0] * len(rows)
@@ -177,15 +180,15 @@ def test_the_context_ends_with_the_last_passage_that_is_read():
         furthest[feature["example_idx"]] = max(furthest[feature["example_idx"]], last)
     assert all(last <= end for last, end in zip(furthest, ends, strict=True))
     assert any(last == end for last, end in zip(furthest, ends, strict=True))
-    _, features = preprocessor(TOKENIZERS["bert"], max_contexts=2).process_eval(
+    _, features = preprocessor(TOKENIZER, max_contexts=2).process_eval(
         datasets.Dataset.from_list(make_rows(single=False))
     )
     assert set(features["context_idx"]) == {0, 1}
 
 
-def test_identifier_and_language_are_made_up():
+def test_missing_id_and_language_are_generated():
     dataset = datasets.Dataset.from_list(make_rows(single=True)).remove_columns(["example_id", "language"])
-    examples, features = preprocessor(TOKENIZERS["bert"], **SINGLE).process_train(dataset)
+    examples, features = preprocessor(TOKENIZER, **SINGLE).process_train(dataset)
     assert set(examples["language"]) == {"UNKNOWN"}
     assert len(set(examples["example_id"])) == len(examples)
     assert list(dict.fromkeys(features["example_id"])) == list(examples["example_id"])
@@ -193,7 +196,7 @@ def test_identifier_and_language_are_made_up():
 
 def test_columns_are_checked():
     dataset = datasets.Dataset.from_list(make_rows(single=True))
-    one = preprocessor(TOKENIZERS["bert"], **SINGLE)
+    one = preprocessor(TOKENIZER, **SINGLE)
     with pytest.raises(InputError, match="have no column 'target', only 'question'"):
         one.process_train(dataset.remove_columns("target"))
     assert len(one.process_eval(dataset.remove_columns("target"))[1])
@@ -206,16 +209,16 @@ def test_columns_are_checked():
     with pytest.raises(InputError, match=r"has 3 contexts, but `single_context_multiple_passages=True` takes one"):
         one.process_train(datasets.Dataset.from_list(make_rows(single=False)))
     with pytest.raises(ValueError, match="`negative_sampling_prob_when_no_answer=2` is not a probability"):
-        BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 0.5, 2)
+        BasePreProcessor(TOKENIZER, STRIDE, LENGTH, 0.5, 2)
     unanswered = dataset.map(lambda row: {"target": {**row["target"], "passage_indices": [-1, -1]}})
     with pytest.raises(ValueError, match="Subsampling leaves none of"):
-        BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 0, 0, **SINGLE).process_train(unanswered)
+        BasePreProcessor(TOKENIZER, STRIDE, LENGTH, 0, 0, **SINGLE).process_train(unanswered)
 
 
 @pytest.mark.parametrize(("value", "word"), [(1.0, "all windows"), (0.0, "no window")])
-def test_extreme_probabilities_are_announced_to_those_who_train(value, word, caplog):
+def test_extreme_probabilities_warn_in_training(value, word, caplog):
     dataset = datasets.Dataset.from_list(make_rows(single=False))
-    one = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, value, value)
+    one = BasePreProcessor(TOKENIZER, STRIDE, LENGTH, value, value)
     one.process_eval(dataset)
     assert not caplog.text
     one.process_train(dataset)
@@ -223,9 +226,9 @@ def test_extreme_probabilities_are_announced_to_those_who_train(value, word, cap
 
 
 @pytest.mark.parametrize("is_train", [True, False])
-def test_a_batch_can_be_made_into_features_alone(is_train):
+def test_process_batch_returns_the_features_of_a_batch(is_train):
     dataset = datasets.Dataset.from_list(make_rows(single=False))
-    one = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 1.0, 1.0)
+    one = BasePreProcessor(TOKENIZER, STRIDE, LENGTH, 1.0, 1.0)
     batch = one._process_batch(dataset[:5], list(range(10, 15)), is_train)
     assert isinstance(batch, BatchEncoding)
     whole = (one.process_train if is_train else one.process_eval)(dataset)[1]
@@ -235,30 +238,30 @@ def test_a_batch_can_be_made_into_features_alone(is_train):
         assert batch[name] == expected, name
 
 
-def test_a_subclass_may_make_the_features_of_a_batch():
+def test_subclass_may_override_process_batch():
     class Shouting(BasePreProcessor):
         def _process_batch(self, examples, indices, is_train):
             return {**super()._process_batch(examples, indices, is_train), "example_id": ["A"] * len(indices)}
 
     row = {**make_rows(single=False)[0], "context": ["a mill"]}
-    features = Shouting(TOKENIZERS["bert"], STRIDE, LENGTH).process_eval(datasets.Dataset.from_list([row]))[1]
+    features = Shouting(TOKENIZER, STRIDE, LENGTH).process_eval(datasets.Dataset.from_list([row]))[1]
     assert list(features["example_id"]) == ["A"]
 
 
-def test_features_are_labelled_for_subsampling_by_the_example_of_each():
+def test_label_features_for_subsampling_uses_example_idx():
     examples = {"target": [{"passage_indices": [-1, 3]}, {"passage_indices": [0]}]}
     features = {"example_idx": [0, 1, 1], "target_type": [TargetType.NO_ANSWER] * 2 + [TargetType.PASSAGE_ANSWER]}
-    labelled = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH).label_features_for_subsampling(features, examples)
+    labelled = BasePreProcessor(TOKENIZER, STRIDE, LENGTH).label_features_for_subsampling(features, examples)
     expected = [SubsampleType.NEGATIVE_NO_ANSWER, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.POSITIVE]
     assert labelled["subsample_type"] == expected
-    keeping = BasePreProcessor(TOKENIZERS["bert"], STRIDE, LENGTH, 1.0, 1.0)
+    keeping = BasePreProcessor(TOKENIZER, STRIDE, LENGTH, 1.0, 1.0)
     assert keeping.label_features_for_subsampling(features, examples) is features
 
 
-def test_a_passage_that_only_touches_a_window_counts_as_in_it():
+def test_passage_that_touches_a_window_counts_as_inside():
     row = make_rows(single=True, seed=5)[0]
     row["context"] = [" ".join(WORDS * 4)]
-    one = preprocessor(TOKENIZERS["bert"], **SINGLE)
+    one = preprocessor(TOKENIZER, **SINGLE)
     _, features = one.process_eval(datasets.Dataset.from_list([row]))
     second = [pair for pair in features[1]["offset_mapping"] if pair]
     begin, end = second[0][0], second[-1][1]
@@ -273,3 +276,191 @@ def test_a_passage_that_only_touches_a_window_counts_as_in_it():
     for (start, stop), kind in near.items():
         row["passage_candidates"] = {"start_positions": [start], "end_positions": [stop]}
         assert one.process_train(datasets.Dataset.from_list([row]))[1][1]["target_type"] == kind
+
+
+CONTEXT = "the river runs under an old bridge"
+BRIDGE = CONTEXT.index("bridge")
+KEEP_ALL = {"negative_sampling_prob_when_has_answer": 1.0, "negative_sampling_prob_when_no_answer": 1.0}
+
+
+def processed(name, records, **options):
+    one = getattr(primeqa, name)(TOKENIZER, 4, max_seq_len=100, **{**KEEP_ALL, **options})
+    dataset = datasets.Dataset.from_list(records)
+    (examples, train), (_, evaluation) = one.process_train(dataset), one.process_eval(dataset)
+    assert len(train) == len(evaluation)
+    return examples, train
+
+
+def text_of_label(feature, context):
+    start, end = (feature["offset_mapping"][feature[name]] for name in ("start_positions", "end_positions"))
+    return context[start[0] : end[1]]
+
+
+SQUAD = [
+    {"id": "a", "context": CONTEXT, "question": "what", "answers": {"text": ["bridge"], "answer_start": [BRIDGE]}},
+    {"id": "b", "context": CONTEXT, "question": "who", "answers": {"text": [], "answer_start": []}},
+]
+
+
+def test_squad_flat_and_nested():
+    qas = [
+        {
+            "id": one["id"],
+            "question": one["question"],
+            "answers": [{"text": text, "answer_start": BRIDGE} for text in one["answers"]["text"]],
+        }
+        for one in SQUAD
+    ]
+    nested = [{"version": "2", "data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": qas}]}]}]
+    (examples, train), (same, _) = (processed("SQUADPreprocessor", records) for records in (SQUAD, nested))
+    assert examples.to_list() == same.to_list()
+    first, second = examples.to_list()
+    assert first == {
+        "context": [CONTEXT],
+        "question": "what",
+        "target": {
+            "start_positions": [BRIDGE],
+            "end_positions": [BRIDGE + 6],
+            "passage_indices": [0],
+            "yes_no_answer": ["NONE"],
+        },
+        "passage_candidates": {"start_positions": [0], "end_positions": [len(CONTEXT)]},
+        "example_id": "a",
+        "answer_text": ["bridge"],
+        "language": "UNKNOWN",
+    }
+    assert second["target"]["passage_indices"] == [-1]
+    assert list(train["target_type"]) == [1, 0]
+    assert text_of_label(train[0], CONTEXT) == "bridge"
+
+
+def test_mrqa_takes_the_first_occurrence_of_each_answer():
+    detected = {
+        "text": ["bridge"],
+        "char_spans": [{"start": [BRIDGE, 0], "end": [BRIDGE + 5, 2]}],
+        "token_spans": [{"start": [6, 0], "end": [6, 0]}],
+    }
+    record = {"qid": "q", "subset": "SQuAD", "context": CONTEXT, "question": "what", "detected_answers": detected}
+    for options in ({}, {"single_context_multiple_passages": True}):
+        examples, train = processed("MRQAPreprocessor", [record], **options)
+        assert examples[0]["example_id"] == "q"
+        assert examples[0]["target"]["end_positions"] == [BRIDGE + 5]
+        assert not {"subset", "detected_answers"} & set(examples.column_names)
+        # The end is that of the last character, so that a last piece of one character is missed.
+        assert text_of_label(train[0], CONTEXT).startswith("bridg")
+
+
+@pytest.mark.parametrize("form", ["google", "hub"])
+def test_tydi_bytes_become_characters(form):
+    raw = tydi_of_google()
+    raw["annotations"] = raw["annotations"][1:]
+    name, record = {
+        "google": ("TyDiQAGooglePreprocessor", raw),
+        "hub": ("TyDiQAPreprocessor", tydi_of_hub(raw)),
+    }[form]
+    examples, train = processed(name, [record])
+    (example,) = examples.to_list()
+    assert (example["target"]["start_positions"], example["target"]["end_positions"]) == ([TOWN[0], -1], [TOWN[1], -1])
+    assert example["passage_candidates"] == {"start_positions": [0, 21], "end_positions": [20, 37]}
+    assert example["document_plaintext"] == DOCUMENT
+    assert example["language"] == "japanese"
+    assert form == "hub" or example["example_id"] == "-7"
+    assert text_of_label(train[0], DOCUMENT) == "大阪"
+
+
+def test_boolqa_marks_yes_and_no_by_their_passage():
+    raw = tydi_of_google()
+    raw["annotations"] = raw["annotations"][2:]
+    _, plain = processed("TyDiQAPreprocessor", [tydi_of_hub(raw)])
+    _, marked = processed("TyDiBoolQAPreprocessor", [tydi_of_hub(raw)])
+    assert plain[0]["target_type"] == marked[0]["target_type"] == 3
+    assert (plain[0]["start_positions"], plain[0]["end_positions"]) == (0, 0)
+    assert text_of_label(marked[0], DOCUMENT) == DOCUMENT[21:37].strip()
+    outside = {**raw, "passage_answer_candidates": raw["passage_answer_candidates"][::-1]}
+    outside["passage_answer_candidates"][1] = dict(
+        zip(("plaintext_start_byte", "plaintext_end_byte"), to_bytes((20, 21)), strict=True)
+    )
+    _, marked = processed("TyDiBoolQAPreprocessor", [tydi_of_hub(outside)])
+    assert text_of_label(marked[0], DOCUMENT) == DOCUMENT
+
+
+def test_natural_questions_uses_characters_to_train_and_bytes_to_evaluate():
+    record = natural_questions()
+    examples, train = processed("NaturalQuestionsPreProcessor", [record])
+    (example,) = examples.to_list()
+    assert example["context"] == ["<P> Oslo lies in Norway </P>"]
+    assert example["question"] == "where is oslo"
+    assert example["target"]["start_positions"] == [17, -1]
+    assert example["target"]["passage_indices"] == [0, -1]
+    assert text_of_label(train[0], example["context"][0]) == "Norway"
+    one = primeqa.NaturalQuestionsPreProcessor(TOKENIZER, 4, max_seq_len=100)
+    (example,) = one.process_eval(datasets.Dataset.from_list([record]))[0].to_list()
+    assert example["target"]["start_positions"] == [40, -1]
+    assert example["passage_candidates"] == {"start_positions": [0], "end_positions": [54]}
+    assert example["document"]["tokens"]
+
+
+def test_natural_questions_does_not_train_on_a_long_answer_alone():
+    record = natural_questions()
+    record["annotations"] = [{**record["annotations"][0], "short_answers": []}]
+    kept = {**record, "annotations": [*record["annotations"], *natural_questions()["annotations"][:1]]}
+    examples, train = processed("NaturalQuestionsPreProcessor", [kept])
+    assert examples[0]["target"]["passage_indices"] == [-1, 0]
+    assert train[0]["target_type"] == 0
+
+
+FID = {
+    "id": "f",
+    "input": "what",
+    "output": [{"answer": "old bridge", "meta": {"score": 3}}, {"answer": "a river", "meta": {"score": 2}}],
+    "passages": [
+        {"title": "Rivers", "text": CONTEXT},
+        {"title": "", "text": "the mill"},
+        {"title": "", "text": "far"},
+    ],
+}
+
+
+def fid(records, **options):
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2, max_answer_len=12, **options)
+    dataset = datasets.Dataset.from_list(records or [FID]).select(range(len(records)))
+    return one.process_train(dataset)[1], one.process_eval(dataset)[1]
+
+
+def test_fusion_in_decoder_rows():
+    unvoted = {**FID, "id": "g", "output": FID["output"][1:]}
+    twice = {**FID, "id": "h", "output": [FID["output"][0], {"answer": "far away", "meta": {"score": 9}}]}
+    train, evaluation = fid([FID, unvoted, twice])
+    assert list(train["example_id"]) == ["f", "g", "h", "h"]
+    assert list(evaluation["example_id"]) == ["f", "g", "h"]
+    shown = [[token for token in labels if token != -100] for labels in evaluation["labels"]]
+    assert shown == [TOKENIZER(record["output"][0]["answer"])["input_ids"] for record in (FID, unvoted, twice)]
+    assert np.array(train["input_ids"]).shape == (4, 2, 30)
+    expected = TOKENIZER(f"question: what passage: Rivers {CONTEXT}", max_length=30, truncation=True)["input_ids"]
+    ids, mask = (np.array(train[0][name][0]) for name in ("input_ids", "attention_mask"))
+    assert ids[mask == 1].tolist() == expected
+    labels = [[token for token in labels if token != -100] for labels in train["labels"]]
+    texts = ["old bridge", "", "old bridge", "far away"]
+    assert labels == [TOKENIZER(text)["input_ids"] for text in texts]
+    assert {len(labels) for labels in train["labels"]} == {12}
+
+
+def test_fusion_in_decoder_features_fit_the_post_processor():
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2, max_answer_len=12)
+    examples, features = one.process_eval(datasets.Dataset.from_list([FID]))
+    ids = [TOKENIZER("old bridge")["input_ids"]]
+    post_processor = primeqa.ELI5FiDPostProcessor(k=1, max_answer_length=30, tokenizer=TOKENIZER)
+    answered = post_processor.process_references_and_predictions(examples, features, SimpleNamespace(predictions=ids))
+    text = TOKENIZER.decode(ids[0], skip_special_tokens=True)
+    assert answered.processed_predictions == answered.predictions == [{"id": "f", "prediction_text": text}]
+    assert answered.label_ids[0]["id"] == "f"
+
+
+def test_fusion_in_decoder_columns_are_checked():
+    record = {key: value for key, value in FID.items() if key != "output"}
+    one = primeqa.ELI5FiDPreprocessor(TOKENIZER, 0, max_seq_len=30, max_contexts=2)
+    assert "labels" not in one.process_eval(datasets.Dataset.from_list([record]))[1].column_names
+    with pytest.raises(InputError, match="have no column 'output'"):
+        fid([record])
+    with pytest.raises(InputError, match="no examples to process"):
+        fid([])
