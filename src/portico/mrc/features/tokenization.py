@@ -5,7 +5,7 @@ P tokens of the pool that windows are assembled from, T tokens of all windows, 6
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -32,7 +32,7 @@ def trim_questions(questions: Sequence[str], max_characters: int | None) -> list
 
 def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[str]:
     """Return the questions cut to about ``longest`` tokens, at the end of a token."""
-    encoded = encode_texts(tokenizer, questions)
+    encoded = EncodedTexts(tokenizer, questions)
     too_long_E = encoded.lengths_E > longest
     if not too_long_E.any():
         return list(questions)
@@ -104,7 +104,7 @@ class WindowCutter:
     def _cut_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
-        encoded_questions = encode_texts(self._tokenizer, questions)
+        encoded_questions = EncodedTexts(self._tokenizer, questions)
         self._check_room(questions, encoded_questions.lengths_E)
         windows = self._assemble_windows(questions, encoded_questions, contexts)
         return self._encode_pairs(questions, contexts) if windows is None else windows
@@ -124,28 +124,19 @@ class WindowCutter:
         self, questions: Sequence[str], encoded_questions: "EncodedTexts", contexts: Sequence[str]
     ) -> Windows | None:
         """Return the windows by encoding each text once, or ``None`` if this tokenizer encodes pairs differently."""
-        encoded_contexts = encode_texts(self._tokenizer, contexts)
+        encoded_contexts = EncodedTexts(self._tokenizer, contexts)
         sample = _sample(encoded_questions.lengths_E, encoded_contexts.lengths_E)
-        template = self._pair_template(questions[sample[0]], contexts[sample[0]])
-        if template is None:
-            return None
-        pool = _TokenPool(self._tokenizer, template, encoded_questions, encoded_contexts, self._size)
+        pair = questions[sample[0]], contexts[sample[0]]
+        encoded_pair = self._tokenizer(
+            *(pair if self._question_first else pair[::-1]), return_token_type_ids=True, verbose=False
+        )
+        if not {0, 1} <= set(encoded_pair.sequence_ids()):
+            return None  # a text without tokens
+        pool = _TokenPool(self._tokenizer, encoded_pair, encoded_questions, encoded_contexts, self._size)
         expected = self._encode_pairs([questions[e] for e in sample], [contexts[e] for e in sample])
         if not pool.assemble(sample).equals(expected):
             return None
         return pool.assemble(np.arange(len(questions)))
-
-    def _pair_template(self, question: str, context: str) -> "_PairTemplate | None":
-        """Read the special tokens off one encoded pair; ``None`` if either text has no tokens."""
-        pair = (question, context) if self._question_first else (context, question)
-        encoding = self._tokenizer(*pair, return_token_type_ids=True, verbose=False)
-        ids, types, sequences = encoding["input_ids"], encoding["token_type_ids"], encoding.sequence_ids()
-        if not {0, 1} <= set(sequences):
-            return None
-        a, b = sequences.index(0), sequences.index(1)
-        gaps = slice(a), slice(a + sequences.count(0), b), slice(b + sequences.count(1), None)
-        text_types = (types[a], types[b]) if self._question_first else (types[b], types[a])
-        return _PairTemplate([ids[gap] for gap in gaps], [types[gap] for gap in gaps], text_types)
 
     def _encode_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
         """Return the windows by the tokenizer's own pair encoding, which defines what they are."""
@@ -191,65 +182,35 @@ def _sample(question_lengths_E: Int64s, context_lengths_E: Int64s) -> Int64s:
     return np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
 
 
-@dataclass(frozen=True, eq=False)
 class EncodedTexts:
-    """Distinct texts without special tokens, one after the other.
+    """Distinct texts without special tokens, one after the other, each tokenised once.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        texts: The text of each pair.
 
     Attributes:
-        text_index_E: The text of each pair, ``int64 [E]``.
-        row_starts: Where each text starts and the last one ends, ``int64 [texts + 1]``.
+        starts_E: First token of the text of each pair, ``int64 [E]``.
+        lengths_E: Tokens in the text of each pair, ``int64 [E]``.
         ids_P: Vocabulary ids, ``int32 [P]``.
         offsets_P2: Characters ``[start, end)`` of each token, ``int32 [P, 2]``.
     """
 
-    text_index_E: Int64s
-    row_starts: Int64s
-    ids_P: Int32s
-    offsets_P2: Int32s
-
-    @property
-    def starts_E(self) -> Int64s:
-        """First token of the text of each pair, ``int64 [E]``."""
-        return self.row_starts[self.text_index_E]
-
-    @property
-    def lengths_E(self) -> Int64s:
-        """Tokens in the text of each pair, ``int64 [E]``."""
-        return np.diff(self.row_starts)[self.text_index_E]
-
-
-def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> EncodedTexts:
-    """Tokenise every distinct text once."""
-    index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    # The tokenizer's own call would spend as long again on lists of all this. It sets truncation anew on every call.
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    encodings = backend.encode_batch(list(index), add_special_tokens=False)
-    rows = [encoding.ids for encoding in encodings]
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
-    return EncodedTexts(
-        np.fromiter((index[text] for text in texts), np.int64, len(texts)),
-        np.concatenate(([0], np.cumsum(lengths))),
-        np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum()),
-        np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2),
-    )
-
-
-@dataclass(frozen=True)
-class _PairTemplate:
-    """What a tokenizer puts around the two texts of a pair.
-
-    Attributes:
-        special_ids: Ids of the special tokens before, between and after the texts.
-        special_types: Their segment ids.
-        text_types: Segment ids of question and context.
-    """
-
-    special_ids: list[list[int]]
-    special_types: list[list[int]]
-    text_types: tuple[int, int]
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+        index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        text_index_E = np.fromiter((index[text] for text in texts), np.int64, len(texts))
+        # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        encodings = backend.encode_batch(list(index), add_special_tokens=False)
+        rows = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        self.starts_E: Int64s = (np.cumsum(lengths) - lengths)[text_index_E]
+        self.lengths_E: Int64s = lengths[text_index_E]
+        self.ids_P: Int32s = np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum())
+        self.offsets_P2: Int32s = np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2)
 
 
 class _TokenPool:
@@ -257,7 +218,7 @@ class _TokenPool:
 
     Args:
         tokenizer: Encoded the texts.
-        template: What it puts around them.
+        pair: A pair of the texts as it encodes them, from which the special tokens are read.
         questions: The encoded questions.
         contexts: The encoded contexts.
         size: Window length and overlap; the overlap is smaller than the room next to every question.
@@ -266,22 +227,27 @@ class _TokenPool:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerFast,
-        template: _PairTemplate,
+        pair: BatchEncoding,
         questions: EncodedTexts,
         contexts: EncodedTexts,
         size: WindowSize,
     ) -> None:
         self._questions, self._contexts, self._size = questions, contexts, size
-        self._part_order = _QUESTION_FIRST if tokenizer.padding_side == "right" else _CONTEXT_FIRST
-        textless_ids = [*template.special_ids, [tokenizer.pad_token_id] * (size.max_seq_length if size.pad else 0)]
+        sequences = pair.sequence_ids()
+        first, second = sequences.index(0), sequences.index(1)
+        gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
+        special_ids, special_types = ([pair[key][gap] for gap in gaps] for key in ("input_ids", "token_type_ids"))
+        self._part_order, text_types = _QUESTION_FIRST, [pair["token_type_ids"][t] for t in (first, second)]
+        if tokenizer.padding_side != "right":
+            self._part_order, text_types = _CONTEXT_FIRST, text_types[::-1]
+        textless_ids = [*special_ids, [tokenizer.pad_token_id] * (size.max_seq_length if size.pad else 0)]
         ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
         self._part_sizes_6 = np.array([len(part) for part in ids])
-        special_types = [type_id for part in template.special_types for type_id in part]
-        other_types = np.repeat([tokenizer.pad_token_type_id, *template.text_types], self._part_sizes_6[_PAD:])
+        other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])
         num_textless = self._part_sizes_6[:_QUESTION].sum()
         part_P = np.repeat(np.arange(6), self._part_sizes_6)
         self._ids_P = np.concatenate(ids)
-        self._types_P = np.concatenate([special_types, other_types]).astype(np.uint8)
+        self._types_P = np.concatenate([*special_types, other_types]).astype(np.uint8)
         self._offsets_P2 = np.concatenate(
             [np.zeros((num_textless, 2), np.int32), questions.offsets_P2, contexts.offsets_P2]
         )
