@@ -3,7 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from pyarrow import Array
 
 Example: TypeAlias = dict[str, Any]
 """One question: ``id``, ``title``, ``context`` (a string or a list of strings), ``question``, ``answers``; for some
@@ -15,7 +19,7 @@ Examples: TypeAlias = Sequence[Mapping[str, Any]]
 _SEPARATOR = "\n\n"
 
 
-def arrow_column(dataset: Any, name: str) -> Any:
+def arrow_column(dataset: "Dataset", name: str) -> "Array":
     """Return one column of a ``datasets.Dataset`` as an Arrow array, one entry per row."""
     view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
     view.set_format("arrow", columns=[name])

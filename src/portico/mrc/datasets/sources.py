@@ -15,10 +15,14 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.datasets.records import Defects, Placed, describe, shorten
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _STORED_DATASET = "dataset_info.json"  # written by `Dataset.save_to_disk`
@@ -27,7 +31,7 @@ _LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def import_datasets(why: str) -> Any:
+def import_datasets(why: str) -> ModuleType:
     """Return the package ``datasets``.
 
     Args:
@@ -82,11 +86,12 @@ def language_of_name(name: str) -> str | None:
     return match and match[1]
 
 
-def stored_dataset(path: Path) -> Any:
+def stored_dataset(path: Path) -> "Dataset | None":
     """Return the ``datasets.Dataset`` saved in a folder, ``None`` if `path` is not such a folder."""
     if not (path / _STORED_DATASET).is_file():
         return None
-    return import_datasets(f"{path} was saved with `datasets`").load_from_disk(str(path))
+    dataset: Dataset = import_datasets(f"{path} was saved with `datasets`").load_from_disk(str(path))
+    return dataset
 
 
 @contextmanager

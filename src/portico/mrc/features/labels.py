@@ -177,7 +177,9 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     return GoldAnswer()
 
 
-def gold_of_target(target: Mapping[str, Sequence[Any]], annotator: int, passages: Any) -> GoldAnswer:
+def gold_of_target(
+    target: Mapping[str, Sequence[Any]], annotator: int, passages: Mapping[str, Sequence[int]] | None
+) -> GoldAnswer:
     """Return the answer of one annotator in the base schema.
 
     Args:

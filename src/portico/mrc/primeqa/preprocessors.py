@@ -11,7 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerFast
@@ -44,6 +44,9 @@ from portico.mrc.features.labels import (
 from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
 from portico.mrc.features.windows import Windows, WindowSize, last_marked
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -104,15 +107,15 @@ class AbstractPreProcessor(ABC):
         self._map_options: dict[str, Any] = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
 
     @abstractmethod
-    def process_train(self, examples: Any) -> tuple[Any, Any]:
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and their labelled features to train on."""
 
     @abstractmethod
-    def process_eval(self, examples: Any) -> tuple[Any, Any]:
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and the features of all their windows."""
 
     @abstractmethod
-    def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
         """Return the examples in the base schema."""
 
     @abstractmethod
@@ -122,11 +125,11 @@ class AbstractPreProcessor(ABC):
         """Return a batch of features with their ``subsample_type``."""
 
     @abstractmethod
-    def subsample_features(self, dataset: Any) -> Any:
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
         """Return the features to train on."""
 
     @abstractmethod
-    def validate_schema(self, dataset: Any, is_train: bool, pre_adaptation: bool = True) -> None:
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
         """Raise an `InputError` if the data set lacks a required column."""
 
 
@@ -150,7 +153,7 @@ class BasePreProcessor(AbstractPreProcessor):
             self._subsampling_seed,
         )
 
-    def process_train(self, examples: Any) -> tuple[Any, Any]:
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the adapted examples and their labelled features, subsampled.
 
         Raises:
@@ -162,7 +165,7 @@ class BasePreProcessor(AbstractPreProcessor):
             logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
         return self._process(examples, is_train=True)
 
-    def process_eval(self, examples: Any) -> tuple[Any, Any]:
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the adapted examples and the features of all their windows.
 
         Raises:
@@ -170,7 +173,7 @@ class BasePreProcessor(AbstractPreProcessor):
         """
         return self._process(examples, is_train=False)
 
-    def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
         """Return the examples with an identifier and a language; missing ones are generated, always the same.
 
         Raises:
@@ -185,7 +188,7 @@ class BasePreProcessor(AbstractPreProcessor):
         self.validate_schema(dataset, is_train, pre_adaptation=False)
         return dataset
 
-    def validate_schema(self, dataset: Any, is_train: bool, pre_adaptation: bool = True) -> None:
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
         """Check that examples have the columns of the base schema, with the right types.
 
         Args:
@@ -230,7 +233,7 @@ class BasePreProcessor(AbstractPreProcessor):
         types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
         return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
-    def subsample_features(self, dataset: Any) -> Any:
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
         """Return the features to train on, without ``subsample_type``.
 
         Raises:
@@ -246,7 +249,7 @@ class BasePreProcessor(AbstractPreProcessor):
             )
         return dataset.select(kept).remove_columns("subsample_type")
 
-    def _process(self, examples: Any, *, is_train: bool) -> tuple[Any, Any]:
+    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
         if not len(examples):
             raise InputError("There are no examples to process; give at least one question with its context.")
         examples = self.adapt_dataset(examples, is_train)
@@ -373,7 +376,7 @@ class _DatasetPreProcessor(BasePreProcessor):
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         """Return the columns of the base schema for one record."""
 
-    def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
         """Return the examples in the base schema; other columns are kept.
 
         Raises:
@@ -418,7 +421,7 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
 
     _source_columns = ("id", "answers", "is_impossible", "plausible_answers", "title")
 
-    def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
         """Return the examples in the base schema.
 
         Raises:
@@ -443,7 +446,7 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
         }
 
 
-def _flat_squad(dataset: Any) -> Iterator[Mapping[str, Any]]:
+def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
     defects = Defects("The data set", skip_invalid=False)
     for place, row in numbered(dataset):
         for article in row["data"] if isinstance(row["data"], list) else [row["data"]]:
@@ -575,15 +578,15 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
     ``title``) and, for training, ``output``, a list of ``{"answer", "meta": {"score"}}``.
     """
 
-    def process_train(self, examples: Any) -> tuple[Any, Any]:
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples and one feature per answer with at least 3 votes, or one with an empty answer."""
         return self._process(examples, is_train=True)
 
-    def process_eval(self, examples: Any) -> tuple[Any, Any]:
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples and one feature per question, labelled with its first answer if there are any."""
         return self._process(examples, is_train=False)
 
-    def adapt_dataset(self, dataset: Any, is_train: bool) -> Any:
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
         """Validate the columns and return the examples unchanged."""
         self.validate_schema(dataset, is_train)
         return dataset
@@ -594,11 +597,11 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
         """Return the features unchanged, because all of them are kept."""
         return tokenized_examples
 
-    def subsample_features(self, dataset: Any) -> Any:
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
         """Return the features unchanged, because all of them are kept."""
         return dataset
 
-    def validate_schema(self, dataset: Any, is_train: bool, pre_adaptation: bool = True) -> None:
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
         """Check that examples have the required columns.
 
         Raises:
@@ -612,7 +615,7 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
                 f"fusion-in-decoder takes {', '.join(required)}."
             )
 
-    def _process(self, examples: Any, *, is_train: bool) -> tuple[Any, Any]:
+    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
         if not len(examples):
             raise InputError("There are no examples to process; give at least one question with its passages.")
         examples = self.adapt_dataset(examples, is_train)
