@@ -115,6 +115,7 @@ def read_annotations(raw: Any, document: Document, num_passages: int) -> list[An
 
 
 def _first_short_answer(annotation: Mapping[str, Any], document: Document) -> Span:
+    # PrimeQA's base schema has one span per annotator.
     short = as_objects(annotation["short_answers"], "short_answers")
     return document.chars(short[0]["start_token"], short[0]["end_token"]) if short else NO_SPAN
 

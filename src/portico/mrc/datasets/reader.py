@@ -22,6 +22,7 @@ from portico.mrc.datasets.sources import (
     stored_dataset,
 )
 
+# The order matters: a question of MRQA or of the base schema has the fields of a SQuAD question too.
 FORMATS: Mapping[str, Format] = {
     "tydiqa": tydi.FORMAT,
     "natural_questions": natural_questions.FORMAT,
@@ -32,7 +33,7 @@ FORMATS: Mapping[str, Format] = {
     "xquad": squad.FORMAT,
     "mlqa": squad.FORMAT,
 }
-"""Formats by name, in the order in which they are tried."""
+"""Formats by name, in the order in which they are tried by `read_examples`."""
 
 _ID_KEYS = ("id", "example_id", "qid")
 
@@ -128,6 +129,7 @@ def read_hub(
     try:
         dataset: Any = package.load_dataset(name, config, split=split)
     except (OSError, ValueError, RuntimeError) as error:
+        # `datasets` raises DatasetNotFoundError (OSError), ValueError for a split, RuntimeError for loading scripts.
         raise InputError(
             f"`data.dataset_name={name}` (configuration {config}, split {split}) cannot be loaded: "
             f"{' '.join(str(error).split())} Check the names and the connection, or set `data.train_file` and "

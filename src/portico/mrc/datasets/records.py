@@ -137,7 +137,7 @@ def checked_text(key: str, value: Any) -> str:
     if not value.strip():
         raise InvalidRecord(f"`{key}` is empty.")
     try:
-        value.encode()
+        value.encode()  # JSON can express half a surrogate pair, which tokenizers and output files reject
     except UnicodeEncodeError as error:
         raise InvalidRecord(
             f"`{key}` is not valid Unicode: half of a surrogate pair at character {error.start}."
@@ -170,7 +170,7 @@ def checked_passage(index: Any, num_passages: int, key: str) -> int:
 
 def checked_yes_no(value: Any, key: str = "yes_no_answer") -> str:
     """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
-    words: Mapping[Any, str] = {-1: "NONE", 0: "NO", 1: "YES"}
+    words: Mapping[Any, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
     word = words.get(value, value) if not isinstance(value, bool) else value
     if isinstance(word, str) and word.upper() in words.values():
         return word.upper()
@@ -209,5 +209,6 @@ def as_candidates(spans: Sequence[Span]) -> dict[str, list[int]]:
 
 def as_answers(context: str, annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
     """Return ``answers`` of SQuAD: the distinct spans, in the order of the annotators."""
+    # Annotators often agree; SQuAD's metrics take the maximum over answers, so duplicates add nothing.
     spans = dict.fromkeys(annotation.span for annotation in annotations if annotation.span[0] >= 0)
     return {"text": [context[start:end] for start, end in spans], "answer_start": [start for start, _ in spans]}

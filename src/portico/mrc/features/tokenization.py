@@ -266,7 +266,7 @@ class _TokenPool:
         lengths_F6 = np.tile(self._part_sizes_6, (len(pair_F), 1))
         lengths_F6[:, _QUESTION] = question_length_E[pair_F]
         lengths_F6[:, _CONTEXT] = length_F
-        lengths_F6[:, _PAD] = 0
+        lengths_F6[:, _PAD] = 0  # the other parts first: the rest of the window is padding
         if self._size.pad:
             lengths_F6[:, _PAD] = self._size.max_seq_length - lengths_F6.sum(axis=1)
 
@@ -284,6 +284,7 @@ class _TokenPool:
 
 def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int64s, Int64s]:
     """Return pair, first context token and number of context tokens of every window, ``int64 [F]`` each."""
+    # Each window after the first advances by `step`; the last one is the first to reach the end of the context.
     step_E = room_E - doc_stride
     num_windows_E = 1 + np.maximum(0, -(-(length_E - room_E) // step_E))
     pair_F = np.repeat(np.arange(len(length_E)), num_windows_E)

@@ -147,6 +147,7 @@ class FeatureSet:
         self.example_index = windows.example_index_F
         self.context_index = context_index
         self.char_offsets: Int32s | None = None
+        # In the order in which tokenizers return them, so that rows equal theirs.
         self._tokens: dict[str, np.ndarray[Any, Any]] = {"input_ids": windows.input_ids_T}
         if token_type_ids:
             self._tokens["token_type_ids"] = windows.token_type_ids_T

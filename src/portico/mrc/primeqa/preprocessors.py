@@ -387,6 +387,7 @@ class _DatasetPreProcessor(BasePreProcessor):
         optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
         adapt = partial(self._base_columns, is_train=is_train)
         made = base_schema(is_train=True, single_context=True)
+        # The optional columns are those that the first record gets: `Dataset.map` needs the types beforehand.
         if len(dataset):
             first = adapt(dataset[0])
             made |= {name: kind for name, kind in optional.items() if name in first}
