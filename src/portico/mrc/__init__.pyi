@@ -9,10 +9,12 @@ from portico.mrc.answers import (
 from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
 from portico.mrc.collators.head_inputs import BeamSearchCollator as BeamSearchCollator
 from portico.mrc.collators.head_inputs import TargetTypeCollator as TargetTypeCollator
+from portico.mrc.datasets import read_examples as read_examples
+from portico.mrc.datasets import read_squad as read_squad
 from portico.mrc.distillation.losses import Distillation as Distillation
 from portico.mrc.distillation.mixin import DistillationMixin as DistillationMixin
-from portico.mrc.features.feature_set import FeatureSet as FeatureSet
 from portico.mrc.features.featurizer import Featurizer as Featurizer
+from portico.mrc.features.windows import FeatureSet as FeatureSet
 from portico.mrc.metrics import Mlqa as Mlqa
 from portico.mrc.metrics import Mrqa as Mrqa
 from portico.mrc.metrics import NqF1 as NqF1
@@ -43,8 +45,6 @@ from portico.mrc.post_processing.span_post_processing import SpanPostProcessing 
 from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
 from portico.mrc.reader import Answer as Answer
 from portico.mrc.reader import Reader as Reader
-from portico.mrc.readers import read_examples as read_examples
-from portico.mrc.readers import read_squad as read_squad
 from portico.mrc.seq2seq.features import GenerativeFeaturizer as GenerativeFeaturizer
 from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing as GeneratedAnswerProcessing
 from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from portico.mrc.answers import Answers
-from portico.mrc.columns import contexts_of
-from portico.mrc.joined_contexts import context_starts, with_one_context
+from portico.mrc.datasets.examples import context_starts, contexts_of, with_one_context
 from portico.mrc.metrics.scores import exact_match, token_f1
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 Collator: TypeAlias = Callable[..., Any]
 

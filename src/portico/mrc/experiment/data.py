@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.columns import contexts_of
 from portico.mrc.corpus import generate
-from portico.mrc.readers import has_unanswerable, read_examples, read_hub
-from portico.mrc.readers.formats import format_named
-from portico.mrc.readers.sources import paths_of
+from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
+from portico.mrc.datasets.examples import contexts_of
+from portico.mrc.datasets.reader import format_named
+from portico.mrc.datasets.sources import paths_of
 
 DATA_KEYS = (
     "train_file",
@@ -33,7 +33,7 @@ class Examples:
     """The examples of a run.
 
     Args:
-        train: Records to train on, as :func:`~portico.mrc.readers.read_examples` makes them.
+        train: Records to train on, as :func:`~portico.mrc.datasets.read_examples` makes them.
         validation: Records to evaluate on.
     """
 

@@ -8,7 +8,7 @@ from transformers import DataCollatorWithPadding
 
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.features.subsampling import Subsampling
+from portico.mrc.features.labels import Subsampling
 from portico.mrc.models.pretrained import Reader
 from portico.mrc.packing import enable_packing
 from portico.value_rules import Rule
@@ -45,7 +45,7 @@ def make_featurizer(reader: Reader, preprocess: Mapping[str, Any]) -> Featurizer
     Args:
         reader: Model and tokenizer; a model whose head classifies the kind of answer gets that label too.
         preprocess: Options of :class:`~portico.mrc.features.featurizer.Featurizer` and of
-            :class:`~portico.mrc.features.subsampling.Subsampling`; what is missing keeps its default.
+            :class:`~portico.mrc.features.labels.Subsampling`; what is missing keeps its default.
 
     Raises:
         InputError: If an option cannot be used.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from portico.mrc.answers import Answers
 from portico.mrc.answers.shortlist import SpanAnswer
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.arguments import TrainingArguments
-from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.features.windows import FeatureSet
 from portico.mrc.head_needs import head_collator
 from portico.mrc.models.loading import head_of
 from portico.mrc.reader.placement import placement

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
+from portico.mrc.datasets.reader import FORMATS
+from portico.mrc.datasets.records import InvalidRecord
 from portico.mrc.reader.windows import Contexts
-from portico.mrc.readers.defects import InvalidRecord
-from portico.mrc.readers.formats import FORMATS
 
 _IDS = ("id", "example_id", "qid")
 _FORMS = (

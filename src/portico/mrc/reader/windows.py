@@ -11,8 +11,8 @@ import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.answers.offsets import TokenOffsets
-from portico.mrc.features.feature_set import FeatureSet
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.windows import FeatureSet
 
 Contexts: TypeAlias = str | Sequence[str]
 """One text, or several that are searched together."""

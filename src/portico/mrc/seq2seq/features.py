@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from transformers import PreTrainedConfig
 
 from portico.errors import InputError
 from portico.hf_compat import ModelOutput, RobertaClassificationHead
+from portico.mrc.features.labels import TargetType
 from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput
 from portico.mrc.models.heads.task_head import TaskHead, in_kind, one_each
-from portico.mrc.target_type import TargetType
 
 _DROPOUTS = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_prob")
 
@@ -18,7 +18,7 @@ _DROPOUTS = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_pr
 class ExtractiveQAHead(TaskHead):
     """Scores each token as first and last of the answer, and the types an answer can have.
 
-    The types are those of :class:`~portico.mrc.target_type.TargetType`. The loss is the mean of the cross-entropies
+    The types are those of :class:`~portico.mrc.features.labels.TargetType`. The loss is the mean of the cross-entropies
     of start, end and type; positions beyond the row count for nothing.
 
     Args:
