@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from portico.ipu.strategy import IPUStrategy as IPUStrategy
     from portico.ipu.trainer import IPUTrainer as IPUTrainer
     from portico.module import TrainerModule as TrainerModule
-    from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
+    from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
     from portico.mrc.trainer import MRCTrainer as MRCTrainer
     from portico.old_spellings.parser import HfArgumentParser as HfArgumentParser
     from portico.ort.accelerator import ORTAccelerator as ORTAccelerator
@@ -56,7 +56,7 @@ _HOMES = {
     "InputError": "portico.errors",
     "MRCTrainer": "portico.mrc.trainer",
     "MovingAverage": "portico.gradient_descent.moving_average",
-    "Seq2SeqMRCTrainer": "portico.mrc.seq2seq.trainer",
+    "Seq2SeqMRCTrainer": "portico.mrc.generative",
     "Seq2SeqTrainer": "portico.seq2seq.trainer",
     "Seq2SeqTrainingArguments": "portico.seq2seq.arguments",
     "ORTAccelerator": "portico.ort.accelerator",

@@ -11,7 +11,7 @@ from transformers.trainer_utils import EvalPrediction, PredictionOutput
 from portico import InputError, MRCTrainer, TrainingArguments
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, SquadV2, postprocess_qa_predictions
 from portico.mrc.corpus import generate
-from portico.mrc.models.pretrained import new_reader
+from portico.mrc.models.small_bert import new_reader
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from portico.errors import InputError, InputKeyError, InputTypeError
-from portico.mrc.models.by_config import ModelByConfig
+from portico.mrc.models.task_model import ModelByConfig
 
 # The head is the language model head of the encoder-decoder itself.
 FID_HEAD: Mapping[str, None] = {"fid_head": None}

@@ -1,10 +1,16 @@
 """Readers by the name of their head: loaded, or new."""
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForQuestionAnswering,
+    AutoTokenizer,
     FlaubertForQuestionAnswering,
     PreTrainedConfig,
     XLMForQuestionAnswering,
@@ -12,6 +18,7 @@ from transformers import (
 )
 
 from portico.errors import InputError
+from portico.mrc.answers.scorers import SupportedSpanScorers
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
 
@@ -113,3 +120,129 @@ def _with_head_in_use(model: ModelForDownstreamTasks) -> ModelForDownstreamTasks
     if getattr(model.config, "task_head", None) is None:
         model.set_task_head(next(iter(model.task_heads)))
     return model
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelAndTokenizer:
+    """A question answering model with its tokenizer.
+
+    Args:
+        model: Gives start and end logits.
+        tokenizer: Fast tokenizer.
+    """
+
+    model: Any
+    tokenizer: Any
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        positions = getattr(self.model.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        # RoBERTa-like models keep their first positions for padding.
+        reserved = self.model.config.pad_token_id + 1 if self.model.config.model_type in _OFFSET_POSITIONS else 0
+        return int(min(positions - reserved, self.tokenizer.model_max_length))
+
+
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+
+
+def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer:
+    """Load a pretrained encoder with a question answering head, which is new where the model has none.
+
+    Args:
+        name_or_path: Folder or name on the hub.
+        head: See :func:`~portico.mrc.models.loading.load_model`.
+
+    Raises:
+        InputError: If there is no such model, it has no question answering head, or no tokenizer that fits it.
+    """
+    check_head(head)
+    _check_folder(name_or_path)
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        model = load_model(name_or_path, config, head)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` gives no model that answers questions, with its tokenizer "
+            f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
+            "such as bert-base-uncased, or to null for a small BERT trained from scratch."
+        ) from error
+    _check_tokenizer(name_or_path, tokenizer, model)
+    return ModelAndTokenizer(model, tokenizer)
+
+
+def load_trained_reader(name_or_path: str) -> ModelAndTokenizer:
+    """Load a reader that can answer: a model whose question answering head was saved with it.
+
+    Args:
+        name_or_path: Folder or name on the hub.
+
+    Raises:
+        InputError: As :func:`load_reader` does, or if the head would be new and its answers chance.
+    """
+    reader = load_reader(name_or_path)
+    saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
+    if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
+        raise InputError(
+            f"`{name_or_path}` holds {', '.join(saved)}, which has no question answering head yet: its answers would "
+            "be chance; train it first, as `model.name_or_path` of a run or by MRCTrainer."
+        )
+    return reader
+
+
+def _check_folder(name_or_path: str) -> None:
+    # The hub's names have one slash at most and begin with a letter, so that this can only be a path.
+    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
+    if is_path and not Path(name_or_path).is_dir():
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` gives no model: there is no such folder; set it to a folder written "
+            "by `save_pretrained`, such as that of a run, or to a name on the hub."
+        )
+
+
+def _check_tokenizer(name_or_path: str, tokenizer: Any, model: Any) -> None:
+    num_pieces, num_rows = len(tokenizer), model.get_input_embeddings().num_embeddings
+    # Without its files, transformers makes a tokenizer that knows no text.
+    if num_pieces <= len(tokenizer.all_special_ids):
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` holds a model but no tokenizer, without which no word is known; "
+            "write it there with `tokenizer.save_pretrained`."
+        )
+    if num_pieces > num_rows:
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` holds a tokenizer of {num_pieces} pieces, but its model has "
+            f"embeddings for {num_rows}; put the tokenizer there that the model was trained with."
+        )
+
+
+def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of the post-processing of a head's outputs.
+
+    Args:
+        head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
+        options: Options of :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`.
+
+    Raises:
+        InputError: If the head does not give what the mode reads.
+    """
+    mode = options.get("mode", "portico")
+    gives_beams, reads_beams = head == "beam_search", mode == "beam_search"
+    if head in (PLAIN_HEAD, *HEADS) and mode != "portico" and gives_beams != reads_beams:
+        raise InputError(
+            f"`postprocess.mode={mode}` reads {'beams' if reads_beams else 'logits'}, which the model's head, {head}, "
+            f"does not give; set the mode to {'beam_search' if gives_beams else 'portico'}, or take another "
+            "`model.head`."
+        )
+    scorer = options.get("scorer_type", SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF)
+    if mode == "primeqa" and head == PLAIN_HEAD and scorer != SupportedSpanScorers.SCORE_DIFF_BASED:
+        raise InputError(
+            f"`postprocess.mode=primeqa` ranks spans by {scorer}, which weighs the kind of answer, but the model's "
+            f"head, {head}, does not classify it; set `model.head=extractive`, or `postprocess.scorer_type="
+            f"{SupportedSpanScorers.SCORE_DIFF_BASED}`."
+        )
+    # Beams are no logits: where no other rules were chosen, they are read by those of their own.
+    return {**options, "mode": "beam_search"} if gives_beams else options

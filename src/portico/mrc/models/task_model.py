@@ -1,17 +1,81 @@
-"""An encoder with exchangeable heads."""
+"""Models whose class depends on the pretrained model that they are built on."""
 
+import inspect
+from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from portico.errors import InputError, InputKeyError, InputTypeError
-from portico.mrc.models.by_config import ModelByConfig
-from portico.mrc.models.encoders import encoder_class, new_encoder
-from portico.mrc.models.heads import HEAD_CLASSES
-from portico.mrc.models.heads.task_head import TaskHead
+from portico.mrc.models.heads import HEAD_CLASSES, TaskHead
+
+
+class ModelByConfig(PreTrainedModel):
+    """Makes and loads models; a subclass says which class a configuration takes."""
+
+    @classmethod
+    @abstractmethod
+    def model_class_from_config(cls, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """Return the class of the models on the pretrained model of ``config``."""
+
+    @classmethod
+    def from_config(
+        cls, config: PreTrainedConfig, *args: Any, task_heads: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Return a model on the pretrained model of ``config``.
+
+        Args:
+            config: Its configuration.
+            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
+            task_heads: As of the class; by default those that ``config`` names, or the one head there is.
+            **options: Further options of ``from_pretrained``.
+        """
+        model_class: Any = cls.model_class_from_config(config)
+        if not args:
+            return model_class(config, task_heads)
+        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Load a model that was saved from this class, or the pretrained model that one is built on.
+
+        Args:
+            name_or_path: Folder or name.
+            *args: See ``PreTrainedModel.from_pretrained``.
+            config: Its configuration; by default the one beside the weights.
+            **options: See there; and ``task_heads``, as of :meth:`from_config`.
+        """
+        if cls.base_model_prefix:
+            return super().from_pretrained(name_or_path, *args, config=config, **options)
+        config = AutoConfig.from_pretrained(name_or_path) if config is None else config
+        return cls.from_config(config, name_or_path, *args, **options)
+
+
+def encoder_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the class of the encoder that a configuration is of.
+
+    Raises:
+        InputError: If transformers has no model without a head for it.
+    """
+    if type(config) not in MODEL_MAPPING:
+        raise InputError(
+            f"transformers knows no encoder of a `{type(config).__name__}`; give the configuration of one that "
+            "`AutoModel` knows, such as a `RobertaConfig`."
+        )
+    model_class: type[PreTrainedModel] = cast(Any, MODEL_MAPPING[type(config)])
+    return model_class
+
+
+def new_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return an encoder with random weights."""
+    model_class = encoder_class(config)
+    # No head reads what a pooling layer would make of the first token.
+    pools = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    return model_class(config, **({"add_pooling_layer": False} if pools else {}))
+
 
 TaskHeads: TypeAlias = Mapping[str, type[TaskHead]]
 

@@ -3,8 +3,7 @@ import torch
 from transformers import BertConfig, BertForQuestionAnswering, BertTokenizer
 
 from portico.errors import InputError
-from portico.mrc.models.head_roles import give_heads_roles
-from portico.mrc.models.small_bert import build_small_bert, small_bert_config
+from portico.mrc.models.small_bert import build_small_bert, give_heads_roles, small_bert_config
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(40))]
 

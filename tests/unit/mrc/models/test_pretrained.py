@@ -5,7 +5,8 @@ import pytest
 from transformers import BertConfig, BertForQuestionAnswering
 
 from portico.errors import InputError
-from portico.mrc.models.pretrained import load_reader, new_reader
+from portico.mrc.models.loading import load_reader
+from portico.mrc.models.small_bert import new_reader
 
 TEXTS = ["Ada lives in Paris.", "Where does Ada live?"]
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -5,7 +5,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from portico.mrc.corpus import generate
-from portico.mrc.models.tokenizer import SPECIAL_TOKENS, train_wordpiece_tokenizer
+from portico.mrc.models.small_bert import SPECIAL_TOKENS, train_wordpiece_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_round_trip_through_auto_tokenizer(tokenizer, texts, tmp_path):
 def test_training_does_not_depend_on_the_process(tokenizer):
     code = (
         "from portico.mrc.corpus import generate\n"
-        "from portico.mrc.models.tokenizer import train_wordpiece_tokenizer\n"
+        "from portico.mrc.models.small_bert import train_wordpiece_tokenizer\n"
         "train, _ = generate(num_train=1500, num_validation=0, seed=0)\n"
         "texts = [text for example in train for text in (example['question'], example['context'])]\n"
         "print(sorted(train_wordpiece_tokenizer(texts, vocab_size=1000).get_vocab().items()))\n"

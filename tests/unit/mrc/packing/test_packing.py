@@ -20,8 +20,7 @@ from mrc_texts import TOKENIZERS, WORDS, make_examples
 from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
-from portico.mrc.packing import PackingCollator, enable_packing
-from portico.mrc.packing.layout import pack
+from portico.mrc.packing import PackingCollator, enable_packing, pack
 
 TOKENIZER = TOKENIZERS["bert"]
 LENGTH = 64

@@ -8,7 +8,8 @@ from transformers import AutoConfig, AutoTokenizer, BertModel
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
-from portico.mrc.models.pretrained import load_reader, new_reader
+from portico.mrc.models.loading import load_reader
+from portico.mrc.models.small_bert import new_reader
 from portico.mrc.primeqa import EXTRACTIVE_HEAD, ExtractiveReader, ModelForDownstreamTasks
 from unit.mrc.reader.conftest import SHAPE
 

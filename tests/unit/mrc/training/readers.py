@@ -7,9 +7,9 @@ from transformers import PrinterCallback
 
 from portico import TrainingArguments
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
+from portico.mrc.collators import head_collator
 from portico.mrc.corpus import generate
-from portico.mrc.head_needs import head_collator
-from portico.mrc.models.pretrained import new_reader
+from portico.mrc.models.small_bert import new_reader
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 QUIET = {

@@ -3,7 +3,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from portico.mrc import BeamSearchCollator, TargetTypeCollator
-from portico.mrc.head_needs import head_collator
+from portico.mrc.collators import head_collator
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "won", "ann", "did", "not", "lose")
 

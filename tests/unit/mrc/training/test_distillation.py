@@ -5,8 +5,7 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from portico import InputError, Trainer, TrainingArguments
 from portico.mrc import EXTRACTIVE_HEAD, Distillation, DistillationMixin, ModelForDownstreamTasks
-from portico.mrc.distillation.settings import teaching_parts
-from portico.mrc.distillation.teacher import load_teacher
+from portico.mrc.distillation import load_teacher, teaching_parts
 
 SHAPE = {
     "hidden_size": 8,

@@ -7,7 +7,7 @@ from transformers import AutoModelForSeq2SeqLM, BartConfig, BertConfig, T5Config
 from portico import InputError
 from portico.mrc import EXTRACTIVE_HEAD, FID_HEAD, FiDDataCollator, FiDModelForDownstreamTasks
 from portico.mrc.corpus import generate
-from portico.mrc.seq2seq.generator import new_generator
+from portico.mrc.generative import new_generator
 
 CONFIGS = {
     "Bart": BartConfig(

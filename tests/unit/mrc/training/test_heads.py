@@ -6,8 +6,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from portico import InputError
 from portico.mrc import BeamSearchQAHead, ExtractiveQAHead, ExtractiveQAWithConfidenceHead
-from portico.mrc.models.heads.beam_search import BEAM_OUTPUTS
-from portico.mrc.models.heads.confidence import question_and_passage
+from portico.mrc.models.heads import BEAM_OUTPUTS, question_and_passage
 
 
 def config(**fields):

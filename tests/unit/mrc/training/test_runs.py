@@ -10,7 +10,7 @@ from portico import InputError
 from portico.configured_run import RunSettings
 from portico.mrc import ModelForDownstreamTasks, SpanPostProcessing
 from portico.mrc.experiment.run import run_mrc, valid_keys
-from portico.mrc.multi_source.data import load_sources
+from portico.mrc.multi_source import load_sources
 from portico.mrc.seq2seq.run import run_mrc_seq2seq
 from portico.mrc.seq2seq.run import valid_keys as seq2seq_keys
 from unit.mrc.training.readers import QUIET, SHAPE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers.trainer_utils import EvalPrediction
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from portico.evaluation.arrays import to_arrays
 from portico.evaluation.session import EvaluationSession
@@ -148,3 +148,20 @@ def takes_stage(function: Callable[..., Any]) -> bool:
     """Tell whether a post-processing is told that it predicts: Hugging Face's are, PrimeQA's are not."""
     parameters = inspect.signature(function).parameters
     return "stage" in parameters or len(parameters) > 3
+
+
+GENERATIVE_FILES: Mapping[str, str] = {"predictions": "predictions", "references": "label_ids"}
+
+
+class GeneratedAnswerSession(AnswerSession):
+    """An :class:`~portico.mrc.evaluation.AnswerSession` whose post-processing gets the whole output of the evaluation.
+
+    A post-processing that streams gets the tokens batch by batch, ``int64 [B, T]``, as the only array.
+    """
+
+    file_parts = GENERATIVE_FILES
+
+    def whole_output(self, logits: Any, labels: Any, losses: Any) -> EvalLoopOutput:
+        """Return the generated tokens with what an evaluation has beside them."""
+        metrics = {} if losses is None else {f"{self.metric_key_prefix}_loss": float(np.mean(losses))}
+        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())

@@ -8,10 +8,9 @@ from portico.errors import InputError
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.models.pretrained import Reader as LoadedReader
-from portico.mrc.models.pretrained import load_trained_reader
-from portico.mrc.reader.inference import Inference
-from portico.mrc.reader.windows import Contexts, question_windows
+from portico.mrc.inference import Contexts, Inference, question_windows
+from portico.mrc.models.loading import ModelAndTokenizer as LoadedReader
+from portico.mrc.models.loading import load_trained_reader
 
 _KEPT = (
     "example_id",
@@ -39,7 +38,7 @@ class ExtractiveReader:
             :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`. For a model that does not classify the kind of
             answer, ``"score_diff_based"``.
         min_score_threshold: Answers of a lower score are left out; ``None`` leaves out none.
-        device: As in :class:`~portico.mrc.reader.Reader`.
+        device: As in :class:`~portico.mrc.inference.Reader`.
         batch_size: Windows in a batch.
     """
 

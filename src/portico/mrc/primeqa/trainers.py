@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from portico.mrc.distillation.losses import Distillation
-from portico.mrc.distillation.teacher import load_teacher
-from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
+from portico.mrc.distillation import Distillation, load_teacher
+from portico.mrc.generative import Seq2SeqMRCTrainer
+from portico.mrc.multi_source import MultiSourceMRCTrainer
 
 
 class MSKD_MRCTrainer(MultiSourceMRCTrainer):
@@ -39,3 +39,6 @@ class MSKD_MRCTrainer(MultiSourceMRCTrainer):
 
     def _told(self, name: str, argument: Any) -> Any:
         return getattr(self.args, name, None) if argument is None else argument
+
+
+MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
