@@ -1,4 +1,4 @@
-"""What the inputs of a batch tell a head beside them."""
+"""Data collators that add the inputs of a head, and the one of fusion-in-decoder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,26 @@ from portico.mrc.target_type import TargetType
 Collator: TypeAlias = Callable[..., Any]
 
 
-@dataclass
-class TargetTypeCollator:
-    """Adds ``target_type``, ``int64 [B]``, where features have positions alone: no answer, or a span.
+def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
+    """Return the collator for features with span labels that a head needs.
 
     Args:
-        tokenizer: No answer is labelled at its classification token.
+        head: A key of :data:`~portico.mrc.models.loading.HEADS`, or ``"span"``.
+        tokenizer: Tokenizer of the features.
+        collator: Makes the batches; by default it pads them.
+    """
+    collator = DataCollatorWithPadding(tokenizer) if collator is None else collator
+    if head in ("extractive", "extractive_with_confidence"):
+        return TargetTypeCollator(tokenizer, collator)
+    return BeamSearchCollator(tokenizer, collator) if head == "beam_search" else collator
+
+
+@dataclass
+class TargetTypeCollator:
+    """Adds ``target_type``, ``int64 [B]``, to features that only have positions: no answer, or a span.
+
+    Args:
+        tokenizer: "No answer" is labelled at its classification token.
         collator: Makes the batch.
     """
 
@@ -38,13 +52,13 @@ class TargetTypeCollator:
 
 @dataclass
 class BeamSearchCollator:
-    """Adds what a beam-search head reads, where features do not have it.
+    """Adds the inputs of a beam search head to features that lack them.
 
-    That is ``cls_index``, ``int64 [B]``, the place of the classification token; ``p_mask``, ``float [B, L]``, 1 where
-    no answer can be; and with positions ``is_impossible``, ``float [B]``, 1 where there is no answer.
+    These are ``cls_index``, ``int64 [B]``, the index of the classification token; ``p_mask``, ``float [B, L]``, 1
+    where no answer can be; and with positions ``is_impossible``, ``float [B]``, 1 if there is no answer.
 
     Args:
-        tokenizer: Of the features; its padding side tells whether the context is the second text or the first.
+        tokenizer: Tokenizer of the features; the context comes second if it pads on the right, else first.
         collator: Makes the batch.
     """
 
@@ -65,16 +79,15 @@ class BeamSearchCollator:
         return batch
 
     def _can_answer(self, tokens_BL: Tensor, cls_index_B: Tensor) -> Tensor:
-        """Tell the tokens of the context, and the classification token that stands for "no answer"."""
-        tokenizer = self.tokenizer
+        """Return a mask of the context and of the classification token, which stands for "no answer"."""
         names = ("cls_token_id", "sep_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
-        marks = {mark for mark in (getattr(tokenizer, name) for name in names) if mark is not None}
+        marks = {mark for mark in (getattr(self.tokenizer, name) for name in names) if mark is not None}
         is_text_BL = ~torch.isin(tokens_BL, torch.tensor(sorted(marks), device=tokens_BL.device))
         begins_BL = is_text_BL.clone()
         begins_BL[:, 1:] &= ~is_text_BL[:, :-1]
         number_BL = begins_BL.cumsum(dim=1)
-        # An empty question leaves the context as the only text.
-        context_B1 = number_BL[:, -1:].clamp(max=2 if tokenizer.padding_side == "right" else 1)
+        # If the question is empty, the context is the only sequence.
+        context_B1 = number_BL[:, -1:].clamp(max=2 if self.tokenizer.padding_side == "right" else 1)
         can_answer = is_text_BL & (number_BL == context_B1)
         return can_answer.scatter(1, cls_index_B[:, None], True)
 
@@ -87,16 +100,16 @@ def _lacks_answer(batch: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) 
 
 @dataclass
 class FiDDataCollator:
-    """Stacks the passages of each question and pads the answers.
+    """Stacks the passages of each question and pads the answers, for fusion-in-decoder.
 
     Args:
-        tokenizer: Its padding side is that of the labels, and its padding token fills up passages.
-        model: Makes ``decoder_input_ids`` of the labels, if it can.
-        padding: Taken for compatibility: the passages of a feature are of one length already, and features of fewer
-            or shorter passages are always filled up to the largest of the batch.
-        max_length: Longest labels, ``None`` for the longest of the batch.
-        pad_to_multiple_of: Make the labels a multiple of this long.
-        label_pad_token_id: What fills up labels; the loss leaves -100 out.
+        tokenizer: Gives the padding token of passages and the padding side of labels.
+        model: Makes ``decoder_input_ids`` from the labels, if it can.
+        padding: Ignored: the passages of a feature have one length already, and features with fewer or shorter
+            passages are always padded to the largest of the batch.
+        max_length: Length of the labels, ``None`` for the longest of the batch.
+        pad_to_multiple_of: Pad the labels to a multiple of this length.
+        label_pad_token_id: Padding of the labels; the loss ignores -100.
         return_tensors: ``"pt"``.
     """
 
@@ -117,16 +130,15 @@ class FiDDataCollator:
 
         Returns:
             Tensors ``int64 [B, N, L]``; ``labels`` and, if the model makes them, ``decoder_input_ids``,
-            ``int64 [B, T]``; columns that are no numbers as lists.
+            ``int64 [B, T]``; columns that are not numbers as lists.
         """
+        paddings = {"input_ids": int(self.tokenizer.pad_token_id or 0), "attention_mask": 0}
         batch: dict[str, Any] = {}
         for name in features[0]:
             values = [feature[name] for feature in features]
-            if name == "labels":
-                continue
-            if name in ("input_ids", "attention_mask"):
-                batch[name] = self._stacked(values, self._filling(name))
-            else:
+            if name in paddings:
+                batch[name] = _stacked(values, paddings[name])
+            elif name != "labels":
                 batch[name] = _tensor_or_list(values)
         if features[0].get("labels") is not None:
             batch["labels"] = self._padded_labels([list(feature["labels"]) for feature in features])
@@ -135,50 +147,31 @@ class FiDDataCollator:
                 batch["decoder_input_ids"] = make_inputs(labels=batch["labels"])
         return batch
 
-    def _filling(self, name: str) -> int:
-        return int(self.tokenizer.pad_token_id or 0) if name == "input_ids" else 0
-
-    def _stacked(self, values: Sequence[Any], filling: int) -> Tensor:
-        tensors = [torch.as_tensor(np.asarray(value), dtype=torch.int64) for value in values]
-        shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
-        stacked = torch.full((len(tensors), *shape), filling, dtype=torch.int64)
-        for row, tensor in zip(stacked, tensors, strict=True):
-            row[tuple(slice(size) for size in tensor.shape)] = tensor
-        return stacked
-
     def _padded_labels(self, labels: list[list[int]]) -> Tensor:
         length = max(len(label) for label in labels) if self.max_length is None else self.max_length
         if self.pad_to_multiple_of is not None:
             length = -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
         rows = [label[:length] for label in labels]
-        fillings = [[self.label_pad_token_id] * (length - len(row)) for row in rows]
+        paddings = [[self.label_pad_token_id] * (length - len(row)) for row in rows]
         on_the_right = self.tokenizer.padding_side == "right"
         return torch.tensor(
-            [row + filling if on_the_right else filling + row for row, filling in zip(rows, fillings, strict=True)]
+            [row + padding if on_the_right else padding + row for row, padding in zip(rows, paddings, strict=True)]
         )
 
 
+def _stacked(values: Sequence[Any], padding: int) -> Tensor:
+    tensors = [torch.as_tensor(np.asarray(value), dtype=torch.int64) for value in values]
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    stacked = torch.full((len(tensors), *shape), padding, dtype=torch.int64)
+    for row, tensor in zip(stacked, tensors, strict=True):
+        row[tuple(slice(size) for size in tensor.shape)] = tensor
+    return stacked
+
+
 def _tensor_or_list(values: list[Any]) -> Any:
-    """Return numbers of one shape as a tensor; anything else as it is."""
+    """Return numbers of one shape as a tensor, and anything else unchanged."""
     if all(isinstance(value, Tensor) for value in values) and len({value.shape for value in values}) == 1:
         return torch.stack(values)
     if all(isinstance(value, int | float | bool | np.number) for value in values):
         return torch.tensor(values)
     return values
-
-
-def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
-    """Return the collator that features of spans need for a head.
-
-    Args:
-        head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
-        tokenizer: Of the features.
-        collator: Makes the batches; by default it pads them.
-    """
-    batches: Any = DataCollatorWithPadding(tokenizer) if collator is None else collator
-    kinds: Mapping[str, Any] = {
-        "extractive": TargetTypeCollator,
-        "extractive_with_confidence": TargetTypeCollator,
-        "beam_search": BeamSearchCollator,
-    }
-    return kinds[head](tokenizer, batches) if head in kinds else batches

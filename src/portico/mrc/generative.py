@@ -1,4 +1,4 @@
-"""Features of questions whose answers are generated."""
+"""Generated answers: features, models, post-processing and trainer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from huggingface_hub.errors import StrictDataclassError
 from tokenizers import decoders, processors
 from transformers import (
@@ -20,28 +19,40 @@ from transformers.trainer_utils import EvalPrediction
 
 from portico.errors import InputError
 from portico.evaluation.session import EvaluationSession
+from portico.mrc.arrays import Int64s
 from portico.mrc.columns import Examples
 from portico.mrc.evaluation import GeneratedAnswerSession
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
-from portico.mrc.models.small_bert import train_wordpiece_tokenizer
-from portico.mrc.trainer import AnsweringMethods
+from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
+from portico.mrc.trainer import AnswerEvaluationMixin
 from portico.seq2seq.trainer import Seq2SeqTrainer
+
+SMALL_T5 = {
+    "d_model": 128,
+    "d_kv": 32,
+    "d_ff": 256,
+    "num_layers": 3,
+    "num_heads": 4,
+    # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
+    "dropout_rate": 0.0,
+}
+_PROMPT_WORDS = "question: context: passage:"
 
 
 @dataclass(frozen=True)
 class GenerativeFeaturizer:
-    """Turns examples into tokens to read and tokens to write.
+    """Tokenizes questions with their contexts, and answers.
 
-    The input is ``question: ... context: ...``, cut at ``max_source_length`` tokens, as in the example of
-    transformers. With ``num_passages`` each passage gets such an input of its own, padded to one length.
+    The input is ``question: ... context: ...``, cut at ``max_source_length`` tokens, as in transformers' example.
+    With ``num_passages`` there is one such input for each passage, padded to one length.
 
     Args:
         tokenizer: Tokenizer of the model.
         max_source_length: Longest input, in tokens.
         max_target_length: Longest answer, in tokens.
-        num_passages: Passages of a question that are read by fusion-in-decoder; ``None`` to read one text. Further
-            passages are left out, and a context that is one text is cut into as many pieces of about the same length.
+        num_passages: Passages of a question that fusion-in-decoder reads; ``None`` to read one string. Further
+            passages are left out, and a context of one string is cut into as many pieces of similar length.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -50,32 +61,25 @@ class GenerativeFeaturizer:
     num_passages: int | None = None
 
     def train_features(self, examples: Examples) -> list[dict[str, Any]]:
-        """Return the features to train on; the first answer is the target, nothing where there is none."""
-        return self._features(examples)
-
-    def eval_features(self, examples: Examples) -> list[dict[str, Any]]:
-        """Return the features to evaluate on, which also say what example they are of (``example_id``)."""
-        features = self._features(examples)
-        for feature, example in zip(features, examples, strict=True):
-            feature["example_id"] = example["id"]
-        return features
-
-    def _features(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return training features; the target is the first answer, or an empty string."""
         targets = [example["answers"]["text"][0] if example["answers"]["text"] else "" for example in examples]
         labels = self.tokenizer(text_target=targets, max_length=self.max_target_length, truncation=True)["input_ids"]
         inputs = (self._inputs(example) for example in examples)
         return [{**tokens, "labels": label} for tokens, label in zip(inputs, labels, strict=True)]
 
+    def eval_features(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return evaluation features, which also have the id of their example (``example_id``)."""
+        features = self.train_features(examples)
+        return [{**row, "example_id": example["id"]} for row, example in zip(features, examples, strict=True)]
+
     def _inputs(self, example: Mapping[str, Any]) -> dict[str, Any]:
-        context = example["context"]
+        question, context = example["question"], example["context"]
         if self.num_passages is None:
             text = context if isinstance(context, str) else " ".join(context)
-            tokens = self._tokens(
-                [f"question: {example['question'].lstrip()} context: {text.lstrip()}"], padding=False
-            )
+            tokens = self._tokens([f"question: {question.lstrip()} context: {text.lstrip()}"], padding=False)
             return {name: rows[0] for name, rows in tokens.items()}
         passages = _pieces(context, self.num_passages) if isinstance(context, str) else context[: self.num_passages]
-        texts = [f"question: {example['question'].strip()} passage: {passage.strip()}" for passage in passages]
+        texts = [f"question: {question.strip()} passage: {passage.strip()}" for passage in passages]
         return self._tokens(texts, padding="max_length")
 
     def _tokens(self, texts: Sequence[str], *, padding: bool | str) -> dict[str, Any]:
@@ -84,26 +88,14 @@ class GenerativeFeaturizer:
 
 
 def _pieces(text: str, count: int) -> list[str]:
-    """Cut a text between words, into pieces of about the same number of words."""
+    """Cut a string between words, into pieces of about the same number of words."""
     words = text.split()
     bounds = [len(words) * number // count for number in range(count + 1)]
     return [" ".join(words[start:end]) for start, end in pairwise(bounds)]
 
 
-SMALL_T5 = {
-    "d_model": 128,
-    "d_kv": 32,
-    "d_ff": 256,
-    "num_layers": 3,
-    "num_heads": 4,
-    # Every name is seen only a few times, so there is little to overfit and dropout only slows the learning down.
-    "dropout_rate": 0.0,
-}
-PROMPT_WORDS = "question: context: passage:"
-
-
 def t5_fields() -> list[str]:
-    """Return the names that can be set for a small T5."""
+    """Return the names of the fields of ``T5Config``."""
     return sorted(key for key in T5Config().to_dict() if not key.startswith("_"))
 
 
@@ -112,19 +104,17 @@ def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTok
 
     Args:
         name_or_path: Folder or name on the hub.
-        fusion_in_decoder: Let it read several passages.
+        fusion_in_decoder: Load it as a model that reads several passages.
 
     Raises:
         InputError: If there is no encoder-decoder with its tokenizer.
     """
-    model_class: Any = FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
     try:
-        return ModelAndTokenizer(
-            model_class.from_pretrained(name_or_path), AutoTokenizer.from_pretrained(name_or_path)
-        )
+        model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
+        return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"`model.name_or_path={name_or_path}` gives no encoder-decoder with its tokenizer "
+            f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer "
             f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
             "such as google-t5/t5-small, or to null for a small T5 trained from scratch."
         ) from error
@@ -137,82 +127,78 @@ def new_generator(
 
     Args:
         texts: Training texts.
-        vocab_size: Pieces of the tokenizer, at most.
-        model: Fields of ``T5Config`` that differ from the small T5's.
-        fusion_in_decoder: Let it read several passages.
+        vocab_size: Largest number of pieces of the tokenizer.
+        model: Fields of ``T5Config`` that differ from ``SMALL_T5``.
+        fusion_in_decoder: Make a model that reads several passages.
 
     Raises:
-        InputError: If no T5 can have these fields.
+        InputError: If the fields are invalid.
     """
-    tokenizer = _new_tokenizer(texts, vocab_size)
-    marks = {
+    # Unlike BERT's, this tokenizer keeps case, ends a sequence with a separator as T5 expects, and joins pieces again.
+    trained = train_wordpiece_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size, lowercase=False)
+    backend = trained.backend_tokenizer
+    end = ("[SEP]", backend.token_to_id("[SEP]"))
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    backend.decoder = decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]"
+    )
+    special = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
     try:
-        config = T5Config(**{**marks, **SMALL_T5, **model})
-        model_class: Any = FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
-        return ModelAndTokenizer(model_class.from_config(config), tokenizer)
+        config = T5Config(**{**special, **SMALL_T5, **model})
+        return ModelAndTokenizer(_seq2seq_class(fusion_in_decoder).from_config(config), tokenizer)
     except (StrictDataclassError, TypeError, ValueError) as error:
-        listed = ", ".join(f"`model.{name}={value}`" for name, value in model.items()) or "the default fields"
-        raise InputError(
-            f"No T5 can be made with {listed} ({' '.join(str(error).split())}); set them otherwise, or leave them out "
-            "for the small T5's own."
-        ) from error
+        raise invalid_fields_error("T5", model, error) from error
 
 
-def _new_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a tokenizer that keeps case, ends each text as a T5 expects it, and joins pieces to words again."""
-    backend = train_wordpiece_tokenizer(
-        [*texts, PROMPT_WORDS], vocab_size=vocab_size, lowercase=False
-    ).backend_tokenizer
-    end = ("[SEP]", backend.token_to_id("[SEP]"))
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
-    backend.decoder = decoders.WordPiece()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]")
+def _seq2seq_class(fusion_in_decoder: bool) -> Any:
+    return FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
 
 
 class GeneratedAnswerProcessing:
     """A ``post_process_function`` for generated answers, streamed or called on whole arrays.
 
-    Of the features of a long passage the last one answers the question, as in the example of transformers.
+    If a long passage has several features, the last one answers the question, as in transformers' example.
 
     Args:
-        tokenizer: Turns tokens into texts, special tokens left out.
-        version_2_with_negative: Whether predictions carry a probability of there being no answer, which the metric of
-            SQuAD 2.0 asks for; it is 0, as nothing generated says it.
+        tokenizer: Decodes tokens, without special tokens.
+        version_2_with_negative: Whether predictions have a probability of "no answer", which the metric of SQuAD 2.0
+            requires; it is 0, because generation gives none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, version_2_with_negative: bool = False) -> None:
         self.tokenizer = tokenizer
         self.version_2_with_negative = version_2_with_negative
 
-    def begin(self, examples: Examples, features: Any) -> "StreamedTexts":
-        """Start an evaluation of ``features``, which are of ``examples``."""
-        return StreamedTexts(self, examples, features)
+    def begin(self, examples: Examples, features: Any) -> "GeneratedAnswerStream":
+        """Start an evaluation of the ``features`` of ``examples``."""
+        return GeneratedAnswerStream(self, examples, features)
 
     def __call__(self, examples: Examples, features: Any, output: Any, stage: str = "eval") -> EvalPrediction:
-        """Post-process the tokens of a whole evaluation, as the example of transformers calls it."""
-        streamed = self.begin(examples, features)
-        streamed.update([output.predictions[: len(features)]], np.arange(len(features)))
-        return streamed.compute()
+        """Post-process the tokens of a whole evaluation, as transformers' example calls it."""
+        stream = self.begin(examples, features)
+        stream.update([output.predictions[: len(features)]], np.arange(len(features)))
+        return stream.compute()
 
-    def texts(self, tokens: npt.NDArray[np.int64]) -> list[str]:
-        """Return the texts of generated tokens, ``int64 [B, T]``; negative ones, between batches, are padding."""
+    def texts(self, tokens: Int64s) -> list[str]:
+        """Return the texts of generated tokens, ``int64 [B, T]``; negative tokens are padding between batches."""
         filled = np.where(tokens < 0, self.tokenizer.pad_token_id, tokens)
         texts: list[str] = self.tokenizer.batch_decode(filled, skip_special_tokens=True)
         return [text.strip() for text in texts]
 
 
-class StreamedTexts:
+class GeneratedAnswerStream:
     """The post-processing of one evaluation.
 
     Args:
-        processing: Makes texts of tokens.
+        processing: Decodes the tokens.
         examples: SQuAD records, or others with ``id`` and ``answers``.
-        features: Have ``example_id``, or one for each example in their order.
+        features: Features with ``example_id``.
     """
 
     def __init__(self, processing: GeneratedAnswerProcessing, examples: Examples, features: Any) -> None:
@@ -221,8 +207,8 @@ class StreamedTexts:
         self._features = features
         self._texts: dict[str, str] = {}
 
-    def update(self, rows: Sequence[npt.NDArray[np.int64]], feature_indices: npt.NDArray[np.int64]) -> None:
-        """Take the tokens of a batch, ``int64 [B, T]``, of the features at ``feature_indices``."""
+    def update(self, rows: Sequence[Int64s], feature_indices: Int64s) -> None:
+        """Add the tokens of a batch, ``int64 [B, T]``, of the features at ``feature_indices``."""
         for index, text in zip(feature_indices, self._processing.texts(rows[0]), strict=True):
             self._texts[self._features[int(index)]["example_id"]] = text
 
@@ -234,25 +220,24 @@ class StreamedTexts:
         return EvalPrediction(predictions=predictions, label_ids=references)
 
 
-class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
+class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
     """Trains encoder-decoders to answer and evaluates the answers they generate.
 
     With ``args.predict_with_generate`` an evaluation generates from features, turns the tokens into answers with
     ``post_process_function``, writes them into ``args.output_dir`` (``eval_predictions.json`` and
-    ``eval_references.json``) and gives them to ``compute_metrics``. Without it there is no answer, and loss and speed
-    are all that is measured.
+    ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
 
     Args:
-        *args: As in :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
-        eval_examples: The examples that ``eval_dataset`` holds the features of.
+        *args: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+        eval_examples: The examples of ``eval_dataset``.
         eval_dataset: Features to evaluate on.
         post_process_function: ``f(examples, features, output)`` or, for predictions, ``f(examples, features, output,
             "predict")``, with the generated tokens in ``output.predictions``; or an object with ``begin(examples,
-            features)``, such as :class:`~portico.mrc.generative.GeneratedAnswerProcessing`.
-        **kwargs: As in :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+            features)``, such as :class:`GeneratedAnswerProcessing`.
+        **kwargs: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
 
     Attributes:
-        answered: What the last post-processing returned.
+        answered: Result of the last post-processing.
     """
 
     _session_class = GeneratedAnswerSession
@@ -268,11 +253,11 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: As of :meth:`portico.mrc.trainer.MRCTrainer.evaluate`, like what follows.
+            eval_dataset: See :meth:`portico.mrc.trainer.MRCTrainer.evaluate`, as for the next three.
             eval_examples: See there.
             ignore_keys: See there.
             metric_key_prefix: See there.
-            **gen_kwargs: Keywords of ``generate``, for this evaluation; they win over the training arguments.
+            **gen_kwargs: Keywords of ``generate`` for this evaluation; they override the training arguments.
         """
         return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 
@@ -290,28 +275,25 @@ class Seq2SeqMRCTrainer(AnsweringMethods, Seq2SeqTrainer):
 
         Args:
             predict_dataset: Features; by default the trainer's own, with its examples.
-            predict_examples: The examples they are features of; without them the tokens are returned.
+            predict_examples: Their examples; without them the tokens are returned.
             ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
-            test_dataset: Another name of ``predict_dataset``, that of :meth:`portico.Seq2SeqTrainer.predict`.
-            **gen_kwargs: Keywords of ``generate``, for this prediction; they win over the training arguments.
+            metric_key_prefix: Prefix of metric names.
+            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Seq2SeqTrainer.predict` calls it.
+            **gen_kwargs: Keywords of ``generate`` for this prediction; they override the training arguments.
 
         Returns:
-            A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, what it returns.
+            A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, its result.
         """
         features = test_dataset if predict_dataset is None else predict_dataset
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        return self._predicted(
-            examples,
-            features,
-            lambda: super(Seq2SeqMRCTrainer, self).predict(features, ignore_keys, metric_key_prefix, **gen_kwargs),
-            plain=examples is not None and self._returns_plain_answers(),
-        )
+        with self._predicting(examples, features):
+            output = super().predict(features, ignore_keys, metric_key_prefix, **gen_kwargs)
+        return self._answered_prediction(output, plain=examples is not None and self._has_primeqa_post_processing())
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:
             return super()._evaluation_session(dataloader, **options)
-        # Logits are no answers: without generation there is a loss alone.
+        # Logits of an encoder-decoder are not answers: without generation there is only a loss.
         return EvaluationSession(self, dataloader, **{**options, "prediction_loss_only": True})

@@ -1,4 +1,4 @@
-"""The examples of a run, of one source or of several."""
+"""Training on several data sets at once; each batch comes from one of them."""
 
 import math
 import time
@@ -18,14 +18,14 @@ from portico.trainer import Trainer
 
 
 def load_sources(data: Mapping[str, Any]) -> list[Examples]:
-    """Return the examples of each source.
+    """Return the examples of each source of a run.
 
     Args:
-        data: As :func:`~portico.mrc.experiment.data.load_examples` takes it, for one source. With ``sources``, a
-            list of such mappings, there are several, and each says what differs from the rest of ``data``.
+        data: For one source, see :func:`~portico.mrc.experiment.data.load_examples`. For several, ``sources`` is a
+            list of mappings, each with the keys that differ from the rest of ``data``.
 
     Raises:
-        InputError: If the sources are no such list, or one of them cannot be used.
+        InputError: If ``sources`` is not such a list, or one of them is invalid.
     """
     shared = {key: value for key, value in data.items() if key != "sources"}
     sources = data.get("sources")
@@ -33,8 +33,8 @@ def load_sources(data: Mapping[str, Any]) -> list[Examples]:
         return [load_examples(shared)]
     if not isinstance(sources, list) or not sources or not all(isinstance(source, Mapping) for source in sources):
         raise InputError(
-            f"`data.sources={sources}` is no list of sources; set it to a list with the keys of `data` that differ, "
-            "as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
+            f"`data.sources={sources}` is not a list of sources; set it to a list with the keys of `data` that "
+            "differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
         )
     unknown = sorted({key for source in sources for key in source} - set(shared))
     if unknown:
@@ -46,7 +46,7 @@ def load_sources(data: Mapping[str, Any]) -> list[Examples]:
 
 
 def pooled(sources: Sequence[Examples]) -> Examples:
-    """Return the examples of all sources as those of one."""
+    """Return the examples of all sources as one."""
     return Examples(
         train=[example for source in sources for example in source.train],
         validation=[example for source in sources for example in source.validation],
@@ -54,34 +54,35 @@ def pooled(sources: Sequence[Examples]) -> Examples:
 
 
 def feature_sets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bool) -> dict[str, Any]:
-    """Return the data that a trainer takes: those of the one source, or lists of those of each.
+    """Return the data arguments of a trainer: of the only source, or lists with those of each.
 
     Args:
         sources: Examples of each source.
         featurizer: Makes their features.
-        labels: Whether features to evaluate on have labels, and so a loss.
+        labels: Whether evaluation features have labels, and so a loss.
 
     Returns:
         ``train_dataset``, ``eval_dataset`` and ``eval_examples``.
     """
-    train = [featurizer.train_features(source.train) for source in sources]
-    evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
-    examples = [source.validation for source in sources]
-    parts: dict[str, list[Any]] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
+    parts: dict[str, list[Any]] = {
+        "train_dataset": [featurizer.train_features(source.train) for source in sources],
+        "eval_dataset": [featurizer.eval_features(source.validation, labels=labels) for source in sources],
+        "eval_examples": [source.validation for source in sources],
+    }
     return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}
 
 
 class IndividualDomainBatchSampler(Sampler[int]):
-    """Indices such that each batch of ``batch_size`` holds examples of one data set.
+    """Yields indices such that each batch of ``batch_size`` holds examples of one data set.
 
-    In a round each data set in turn gives a batch; there are as many rounds as the largest has batches. Each has a
-    random order of its own, and one that comes to its end begins anew in another order, also in the middle of a batch.
-    The order depends on the seed and the epoch alone, so a run can be continued anywhere.
+    In a round each data set in turn gives a batch; there are as many rounds as the largest has batches. Each data set
+    has its own random order, and one that is exhausted starts again in another order, even in the middle of a batch.
+    The order depends only on seed and epoch, so a run can be resumed anywhere.
 
     Args:
         dataset: The data sets.
         batch_size: Examples in a batch of the loader.
-        seed: Of the first epoch; ``None`` takes the seed of torch's global generator.
+        seed: Seed of the first epoch; ``None`` takes the seed of torch's global generator.
     """
 
     def __init__(self, dataset: "ConcatDataset[object]", batch_size: int, seed: int | None = None) -> None:
@@ -117,10 +118,11 @@ def _endless_order(source: range, generator: torch.Generator) -> Iterator[int]:
 
 
 class MultiSourceMixin(Trainer):
-    """Put before a trainer: batches of a ``ConcatDataset``, or of a list of data sets, hold one of them each."""
+    """Trains on a ``ConcatDataset``, or a list of data sets, in batches of one each; put it before a trainer."""
 
     def _take_data(self, data_collator: Any, train_dataset: Any, eval_dataset: Any, processing_class: Any) -> None:
-        super()._take_data(data_collator, joined(train_dataset), joined(eval_dataset), processing_class)
+        train_dataset, eval_dataset = _concatenated(train_dataset), _concatenated(eval_dataset)
+        super()._take_data(data_collator, train_dataset, eval_dataset, processing_class)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -136,12 +138,8 @@ class MultiSourceMixin(Trainer):
         return IndividualDomainBatchSampler(dataset, self._train_batch_size, seed)
 
 
-def joined(datasets: Any) -> Any:
-    """Return a list of data sets as one ``ConcatDataset``, and anything else as it is.
-
-    Raises:
-        InputError: If one of them is empty, of which no batch could be made.
-    """
+def _concatenated(datasets: Any) -> Any:
+    """Return a list of data sets as one ``ConcatDataset``, and anything else unchanged."""
     if isinstance(datasets, ConcatDataset):
         sets: Sequence[Any] = datasets.datasets
     elif isinstance(datasets, list | tuple) and datasets and all(map(_is_dataset, datasets)):
@@ -157,25 +155,25 @@ def joined(datasets: Any) -> Any:
 
 
 def _is_dataset(part: Any) -> bool:
-    """Tell a data set from an example, as a list of examples is a data set too."""
+    """Return whether an entry of a list is a data set and not an example: a list of examples is a data set too."""
     return not isinstance(part, Mapping) and hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
-    """An ``MRCTrainer`` for several data sets, whose batches hold one of them each.
+    """An ``MRCTrainer`` for several data sets, with batches of one data set each, and optionally a teacher.
 
-    Evaluation answers each data set by itself: the files of number ``i`` end in ``_i``, its metrics are in
-    ``eval_i_results.json``, and the mean of each metric is returned, logged and given to the callbacks, once.
+    Evaluation answers each data set separately: the files of number ``i`` end in ``_i``, its metrics are in
+    ``eval_i_results.json``, and the mean of each metric is returned, logged and passed to the callbacks, once.
 
     Args:
-        *args: As in :class:`~portico.mrc.trainer.MRCTrainer`.
+        *args: See :class:`~portico.mrc.trainer.MRCTrainer`.
         teacher: See :class:`~portico.mrc.distillation.DistillationMixin`.
         distillation: See there.
-        **kwargs: As in :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of
+        **kwargs: See :class:`~portico.mrc.trainer.MRCTrainer`. ``train_dataset`` and ``eval_dataset`` are lists of
             data sets or a ``ConcatDataset``, and ``eval_examples`` has the examples of each.
 
     Attributes:
-        answered: What the last post-processing of each data set returned, a list.
+        answered: Results of the last post-processing of each data set, a list.
     """
 
     @in_every_process
@@ -189,30 +187,35 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         """Evaluate each data set, and return the mean of each metric.
 
         Args:
-            eval_dataset: Features, of several data sets or of one; by default the trainer's own.
+            eval_dataset: Features of several data sets or of one; by default the trainer's own.
             eval_examples: The examples of each; by default the trainer's own.
             ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name, and of the files.
+            metric_key_prefix: Prefix of metric names and file names.
 
         Raises:
-            InputError: If there are not as many lists of examples as data sets.
+            InputError: If the numbers of data sets and of lists of examples differ.
         """
-        features = self.eval_dataset if eval_dataset is None else joined(eval_dataset)
+        features = _concatenated(self.eval_dataset if eval_dataset is None else eval_dataset)
         if not isinstance(features, ConcatDataset):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)
+        datasets: Sequence[Any] = features.datasets
         examples = self.eval_examples if eval_examples is None else eval_examples
         self._check_examples(examples)
+        if examples is None:
+            examples = [None] * len(datasets)
+        elif len(examples) != len(datasets):
+            raise InputError(
+                f"There are {len(datasets)} data sets to evaluate on and {len(examples)} lists of examples; give a "
+                "list of examples for each data set as `eval_examples`, in the same order."
+            )
         self._memory_tracker.start()
         each, answered = [], []
-        for number, (part, its_examples) in enumerate(_paired(features.datasets, examples)):
+        for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):
             each.append(self._evaluate_source(number, part, its_examples, ignore_keys, metric_key_prefix))
             answered.append(self.answered)
         self.answered = answered
-        means = {
-            name: sum(metrics[name] for metrics in each) / len(each)
-            for name in each[0]
-            if all(name in metrics for metrics in each)
-        }
+        shared = [name for name in each[0] if all(name in metrics for metrics in each)]
+        means = {name: sum(metrics[name] for metrics in each) / len(each) for name in shared}
         self.log(means)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         self._memory_tracker.stop_and_update_metrics(means)
@@ -223,25 +226,10 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
     ) -> dict[str, float]:
         loader = self.get_eval_dataloader(features)
         started = time.time()
-        output = self._answering(
-            examples,
-            features,
-            lambda: self._loop_of_evaluations(
+        with self._answering(examples, features, file_suffix=f"_{number}"):
+            output = self._loop_of_evaluations(
                 loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix
-            ),
-            file_suffix=f"_{number}",
-        )
+            )
         metrics = self._with_speed(output, prefix, started)
         self.save_metrics(f"{prefix}_{number}", metrics, combined=False)
         return metrics
-
-
-def _paired(datasets: Sequence[Any], examples: Any) -> list[tuple[Any, Any]]:
-    if examples is None:
-        return [(dataset, None) for dataset in datasets]
-    if len(examples) != len(datasets):
-        raise InputError(
-            f"There are {len(datasets)} data sets to evaluate on and {len(examples)} lists of examples; give a list "
-            "of examples for each data set as `eval_examples`, in the same order."
-        )
-    return list(zip(datasets, examples, strict=True))

@@ -32,7 +32,7 @@ def parts():
     )
 
 
-def make_trainer(parts, tmp_path, **options):
+def make_trainer(parts, tmp_path, trainer_class=MRCTrainer, **options):
     arguments = {"per_device_eval_batch_size": 7, "per_device_train_batch_size": 16, "use_cpu": True}
     arguments |= options.pop("arguments", {})
     settings = {
@@ -45,7 +45,7 @@ def make_trainer(parts, tmp_path, **options):
         "compute_metrics": SquadMetrics(version_2_with_negative=True),
     }
     args = TrainingArguments(str(tmp_path), disable_tqdm=True, report_to="none", **arguments)
-    trainer = MRCTrainer(parts.model, args, **{**settings, **options})
+    trainer = trainer_class(parts.model, args, **{**settings, **options})
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -121,14 +121,15 @@ def test_metrics_take_what_primeqa_has_processed_for_them(parts, tmp_path):
 
 
 def test_streaming_keeps_no_logits(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
-    output = trainer._answering(
-        parts.examples,
-        parts.features,
-        lambda: trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation"),
-    )
-    assert output.predictions is None
-    assert output.num_samples == len(parts.features)
+    class Recording(MRCTrainer):
+        def evaluation_loop(self, *args, **kwargs):
+            self.output = super().evaluation_loop(*args, **kwargs)
+            return self.output
+
+    trainer = make_trainer(parts, tmp_path, trainer_class=Recording)
+    trainer.evaluate()
+    assert trainer.output.predictions is None
+    assert trainer.output.num_samples == len(parts.features)
 
 
 def test_training_evaluates_answers_and_keeps_the_best(parts, tmp_path):

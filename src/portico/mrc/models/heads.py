@@ -1,4 +1,11 @@
-"""What a head is to the model it stands on."""
+"""Task heads: span extraction with answer types, the same with confidence features, and beam search.
+
+``EXTRACTIVE_HEAD`` and its siblings are ``task_heads`` of
+:meth:`~portico.mrc.models.task_model.ModelForDownstreamTasks.from_config`: head classes by head name.
+
+Shape suffixes: B rows of a batch, L tokens, H hidden units, S best starts, E best ends of a start; P and Q tokens of
+passage and question.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -21,9 +28,11 @@ from transformers.utils.generic import ModelOutput
 from portico.errors import InputError
 from portico.mrc.target_type import TargetType
 
+BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
+
 
 class TaskHead(nn.Module, ABC):
-    """A head on an encoder.
+    """Base class of heads on an encoder.
 
     Args:
         config: Configuration of the encoder.
@@ -38,57 +47,26 @@ class TaskHead(nn.Module, ABC):
         """Return the outputs of the head.
 
         Args:
-            model_outputs: What the encoder returned: hidden states first, a tuple or a ``ModelOutput``.
-            **inputs: The encoder's inputs, and labels. What has a name in the signature of a head is a column of the
-                data that training keeps.
+            model_outputs: Outputs of the encoder, hidden states first; a tuple or a ``ModelOutput``.
+            **inputs: The encoder's inputs and the labels. The trainer keeps the data set columns that the signature
+                of a head names.
 
         Returns:
-            A tuple where the encoder returned one, else a ``ModelOutput``; the loss first where there are labels.
+            A tuple if the encoder returned one, else a ``ModelOutput``; the loss first if there are labels.
         """
-
-
-def in_kind(
-    model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
-) -> Any:
-    """Return the outputs of a head in the kind of those of its encoder: a tuple, or an ``output_class``.
-
-    Args:
-        model_outputs: What the encoder returned; hidden states and attentions of all layers are passed on.
-        output_class: Has ``loss``, ``hidden_states``, ``attentions`` and the names of ``outputs``.
-        loss: A scalar, or ``None`` without labels.
-        outputs: What the head returns beside the loss.
-    """
-    if isinstance(model_outputs, tuple):
-        return (*(() if loss is None else (loss,)), *outputs.values(), *_of_all_layers(model_outputs))
-    return output_class(
-        loss=loss,
-        **outputs,
-        hidden_states=getattr(model_outputs, "hidden_states", None),
-        attentions=getattr(model_outputs, "attentions", None),
-    )
-
-
-def _of_all_layers(model_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the hidden states and attentions, which are tuples; a pooled first token is a tensor like the states."""
-    return tuple(output for output in model_outputs[1:] if not isinstance(output, Tensor))
-
-
-def one_each(labels: Tensor) -> Tensor:
-    """Return labels of one for each row as ``[B]``, also where a collator made ``[B, 1]`` of them."""
-    return labels.squeeze(-1) if labels.dim() > 1 else labels
 
 
 @dataclass
 class ExtractiveQAModelOutput(ModelOutput):
-    """Output of :class:`~portico.mrc.models.heads.ExtractiveQAHead`.
+    """Output of :class:`ExtractiveQAHead`.
 
     Args:
         loss: Mean of three cross-entropies, a scalar; with labels.
         start_logits: Score of each token as the first of the answer, ``float [B, L]``.
         end_logits: Score of each token as the last of the answer, ``float [B, L]``.
         target_type_logits: Scores of the answer types, ``float [B, 5]``.
-        hidden_states: Of all layers, if asked for.
-        attentions: Of all layers, if asked for.
+        hidden_states: Hidden states of all layers, if requested.
+        attentions: Attentions of all layers, if requested.
     """
 
     loss: Tensor | None = None
@@ -99,20 +77,17 @@ class ExtractiveQAModelOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
+# Not a subclass: the order of the fields is the order of the arrays that an evaluation returns, and PrimeQA's.
 @dataclass
 class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
-    """Output of :class:`~portico.mrc.models.heads.ExtractiveQAWithConfidenceHead`.
+    """Output of :class:`ExtractiveQAWithConfidenceHead`.
 
     Args:
-        loss: See :class:`ExtractiveQAModelOutput`, like what is not described here.
-        start_logits: See there.
-        end_logits: See there.
-        target_type_logits: See there.
-        start_stdev: How far each start logit varies under dropout, ``float [B, L]``.
-        end_stdev: The same of the end logits, ``float [B, L]``.
-        query_passage_similarity: How near the passage is to the question, 0 to 2, ``float [B]``.
-        hidden_states: See there.
-        attentions: See there.
+        start_stdev: Standard deviation of each start logit under dropout, ``float [B, L]``.
+        end_stdev: Standard deviation of each end logit under dropout, ``float [B, L]``.
+        query_passage_similarity: Similarity of question and passage, 0 to 2, ``float [B]``.
+
+    The other fields are those of :class:`ExtractiveQAModelOutput`.
     """
 
     loss: Tensor | None = None
@@ -126,21 +101,18 @@ class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
 
-_DROPOUTS = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_prob")
-
-
 class ExtractiveQAHead(TaskHead):
-    """Scores each token as first and last of the answer, and the types an answer can have.
+    """Scores each token as first and last of the answer, and the types of answer.
 
     The types are those of :class:`~portico.mrc.target_type.TargetType`. The loss is the mean of the cross-entropies
-    of start, end and type; positions beyond the row count for nothing.
+    of start, end and type; positions beyond the row are ignored.
 
     Args:
         config: Configuration of the encoder.
-        num_labels_override: Number of answer types, in place of the five there are.
+        num_labels_override: Number of answer types; by default five.
 
     Raises:
-        InputError: If a token has any other number of scores (``config.num_labels``) than two.
+        InputError: If ``config.num_labels``, the number of scores of a token, is not two.
     """
 
     output_class: type[ModelOutput] = ExtractiveQAModelOutput
@@ -155,7 +127,17 @@ class ExtractiveQAHead(TaskHead):
         self.num_labels = config.num_labels
         self.num_classification_head_labels = len(TargetType) if num_labels_override is None else num_labels_override
         self.qa_outputs = nn.Linear(config.hidden_size, self.num_labels)
-        self.classifier = RobertaClassificationHead(_classifier_shape(config, self.num_classification_head_labels))
+        # RoBERTa's classifier reads these fields; other encoders call their dropout differently, or have none.
+        names = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_prob")
+        dropouts = (getattr(config, name, None) for name in names)
+        dropout = next((value for value in dropouts if value is not None), 0.0)
+        shape: Any = SimpleNamespace(
+            hidden_size=config.hidden_size,
+            classifier_dropout=dropout,
+            hidden_dropout_prob=dropout,
+            num_labels=self.num_classification_head_labels,
+        )
+        self.classifier = RobertaClassificationHead(shape)
 
     def forward(
         self,
@@ -168,17 +150,17 @@ class ExtractiveQAHead(TaskHead):
         target_type: Tensor | None = None,
         **inputs: Any,
     ) -> Any:
-        """Return start, end and answer type logits, with a loss where all three labels are given.
+        """Return start, end and answer type logits, with a loss if all three labels are given.
 
         Args:
             model_outputs: Hidden states first, ``float [B, L, H]``.
             input_ids: Input of the encoder, ``int64 [B, L]``.
-            attention_mask: Likewise; 0 at padding.
-            token_type_ids: Likewise.
+            attention_mask: 0 at padding, ``[B, L]``.
+            token_type_ids: 0 for the question and 1 for the passage, ``int64 [B, L]``.
             start_positions: First token of the answer, ``int64 [B]`` or ``[B, 1]``.
             end_positions: Last token of the answer, likewise.
             target_type: Type of the answer, likewise.
-            **inputs: Not used by this head.
+            **inputs: Ignored.
         """
         hidden = model_outputs[0]
         start_logits, end_logits = (logits.contiguous() for logits in self.qa_outputs(hidden).unbind(-1))
@@ -188,12 +170,12 @@ class ExtractiveQAHead(TaskHead):
             loss = (
                 _position_loss(start_logits, start_positions)
                 + _position_loss(end_logits, end_positions)
-                + nn.functional.cross_entropy(type_logits, one_each(target_type))
+                + nn.functional.cross_entropy(type_logits, _flat_labels(target_type))
             ) / 3
         outputs = {"start_logits": start_logits, "end_logits": end_logits, "target_type_logits": type_logits}
         if loss is None or not self.training:
             outputs |= self.confidence_features(hidden, input_ids, attention_mask, token_type_ids)
-        return in_kind(model_outputs, self.output_class, loss, outputs)
+        return _head_output(model_outputs, self.output_class, loss, outputs)
 
     def confidence_features(
         self,
@@ -202,37 +184,20 @@ class ExtractiveQAHead(TaskHead):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None,
     ) -> dict[str, Tensor]:
-        """Return what is added to the logits outside of training; nothing here."""
+        """Return the outputs that a subclass adds to the logits outside of training."""
         return {}
 
 
-def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
-    length = logits_BL.shape[1]
-    return nn.functional.cross_entropy(logits_BL, one_each(positions).clamp(0, length), ignore_index=length)
-
-
-def _classifier_shape(config: PreTrainedConfig, num_types: int) -> Any:
-    """Return the fields that the classifier of RoBERTa reads, of the configuration of any encoder."""
-    dropouts = (getattr(config, name, None) for name in _DROPOUTS)
-    dropout = next((value for value in dropouts if value is not None), 0.0)
-    return SimpleNamespace(
-        hidden_size=config.hidden_size,
-        classifier_dropout=dropout,
-        hidden_dropout_prob=dropout,
-        num_labels=num_types,
-    )
-
-
 class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
-    """An extractive head that says, outside of training, how sure its scores are.
+    """An extractive head that returns confidence features outside of training.
 
-    It adds the standard deviation of each start and end logit over passes with dropout, and the similarity of
-    question and passage. The configuration says how: ``output_dropout_rate`` (0.25), ``decoding_times_with_dropout``
-    (5), ``sep_token_id`` (where there are no token types).
+    These are the standard deviation of each start and end logit over passes with dropout, and the similarity of
+    question and passage. Configuration fields: ``output_dropout_rate`` (0.25), ``decoding_times_with_dropout`` (5),
+    ``sep_token_id`` (for models without token types).
 
     Args:
         config: Configuration of the encoder.
-        num_labels_override: See :class:`~portico.mrc.models.heads.ExtractiveQAHead`.
+        num_labels_override: See :class:`ExtractiveQAHead`.
 
     Raises:
         InputError: If there are fewer than two passes, which have no deviation.
@@ -274,61 +239,11 @@ class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
         }
 
 
-def question_and_passage(
-    input_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    token_type_ids: Tensor | None,
-    sep_token_id: int | None,
-) -> tuple[Tensor, Tensor] | None:
-    """Tell the tokens of the question and those of the passage, ``bool [B, L]`` each.
-
-    The special tokens around the question are no part of it. As in PrimeQA, the separator at the end of the passage
-    is part of that where token types tell the two apart.
-
-    Args:
-        input_ids: Tokens, ``int64 [B, L]``.
-        attention_mask: 0 at padding, ``[B, L]``.
-        token_type_ids: 0 for the question and 1 for the passage, where the model knows types.
-        sep_token_id: The token between both, where it does not.
-
-    Returns:
-        ``None`` if nothing tells them apart.
-    """
-    if token_type_ids is not None and bool(token_type_ids.any()):
-        present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
-        return _inner((token_type_ids == 0) & present.bool()), (token_type_ids == 1) & present.bool()
-    if input_ids is None or sep_token_id is None:
-        return None
-    present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-    is_separator = (input_ids == sep_token_id) & present.bool()
-    num_separators = is_separator.cumsum(dim=1)
-    # Its separator is the last token of the question, as where token types tell.
-    is_question = present.bool() & (num_separators <= is_separator.long())
-    return _inner(is_question), present.bool() & (num_separators > 0) & ~is_separator
-
-
-def _inner(part_BL: Tensor) -> Tensor:
-    """Leave out the first and the last token of a part."""
-    number_BL = part_BL.cumsum(dim=1)
-    return part_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
-
-
-def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> Tensor:
-    """Return the mean over the passage of each token's nearest question token: a cosine plus one, ``float [B]``."""
-    directions = nn.functional.normalize(hidden_BLH, dim=-1)
-    cosines_BPQ = directions @ directions.transpose(1, 2) + 1
-    nearest_BP = (cosines_BPQ * question_BL[:, None, :]).amax(dim=-1)
-    return (nearest_BP * passage_BL).sum(dim=1) / passage_BL.sum(dim=1).clamp(min=1)
-
-
-BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
-
-
 class BeamSearchQAHead(TaskHead):
-    """Scores starts, then ends given a start, then whether there is no answer, as ``XLNetForQuestionAnswering`` does.
+    """Scores starts, then ends given a start, then "no answer", as ``XLNetForQuestionAnswering`` does.
 
-    In training it returns a loss alone. Otherwise it returns the ``config.start_n_top`` (5) best starts, the
-    ``config.end_n_top`` (5) best ends of each and a score for "no answer", and a loss where there are labels.
+    In training it returns only a loss. Otherwise it returns the ``config.start_n_top`` (5) best starts, the
+    ``config.end_n_top`` (5) best ends of each and a score for "no answer", and a loss if there are labels.
 
     Args:
         config: Configuration of the encoder.
@@ -361,33 +276,28 @@ class BeamSearchQAHead(TaskHead):
             model_outputs: Hidden states first, ``float [B, L, H]``.
             start_positions: First token of the answer, ``int64 [B]``.
             end_positions: Last token of the answer, likewise.
-            is_impossible: 1 where there is no answer, ``float [B]``; without it that is not learnt.
-            cls_index: Token that stands for the whole row, ``int64 [B]``; by default the first.
+            is_impossible: 1 if there is no answer, ``float [B]``; without it, "no answer" is not trained.
+            cls_index: Token that represents the whole row, ``int64 [B]``; by default the first.
             p_mask: 1 where no answer can be, ``float [B, L]``.
-            **inputs: Not used by this head.
+            **inputs: Ignored.
         """
         hidden = model_outputs[0]
         first = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
-        cls_index = first if cls_index is None else one_each(cls_index)
+        cls_index = first if cls_index is None else _flat_labels(cls_index)
         start_logits = self.start_logits(hidden, p_mask=p_mask)
         loss = None
         if start_positions is not None and end_positions is not None:
-            starts, ends = one_each(start_positions), one_each(end_positions)
-            loss = self._span_loss(hidden, start_logits, starts, ends, p_mask)
+            starts, ends = _flat_labels(start_positions), _flat_labels(end_positions)
+            end_logits = self.end_logits(hidden, start_positions=starts, p_mask=p_mask)
+            start_loss = nn.functional.cross_entropy(start_logits, starts)
+            loss = (start_loss + nn.functional.cross_entropy(end_logits, ends)) / 2
             if is_impossible is not None:
                 scores = self.answer_class(hidden, start_positions=starts, cls_index=cls_index)
-                # Half the weight, so that the scale is that of the two positions.
-                wanted = one_each(is_impossible).to(scores.dtype)
+                # Half the weight, as in XLNet, so that the scale is that of the two positions.
+                wanted = _flat_labels(is_impossible).to(scores.dtype)
                 loss = loss + 0.5 * nn.functional.binary_cross_entropy_with_logits(scores, wanted)
         beams = {} if self.training and loss is not None else self._beams(hidden, start_logits, cls_index, p_mask)
-        return in_kind(model_outputs, XLNetForQuestionAnsweringOutput, loss, beams)
-
-    def _span_loss(
-        self, hidden: Tensor, start_logits: Tensor, starts: Tensor, ends: Tensor, p_mask: Tensor | None
-    ) -> Tensor:
-        end_logits = self.end_logits(hidden, start_positions=starts, p_mask=p_mask)
-        start_loss = nn.functional.cross_entropy(start_logits, starts)
-        return (start_loss + nn.functional.cross_entropy(end_logits, ends)) / 2
+        return _head_output(model_outputs, XLNetForQuestionAnsweringOutput, loss, beams)
 
     def _beams(
         self, hidden_BLH: Tensor, start_logits_BL: Tensor, cls_index_B: Tensor, p_mask_BL: Tensor | None
@@ -421,4 +331,77 @@ BEAM_SEARCH_HEAD: Mapping[str, type[TaskHead]] = {"qa_head": BeamSearchQAHead}
 HEAD_CLASSES: Mapping[str, type[TaskHead]] = {
     head.__name__: head for head in (ExtractiveQAHead, ExtractiveQAWithConfidenceHead, BeamSearchQAHead)
 }
-"""The heads that a saved model is read with, by the names its configuration holds."""
+"""Head classes by the class names that saved configurations hold."""
+
+
+def question_and_passage(
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    sep_token_id: int | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
+
+    The special tokens around the question do not belong to it. As in PrimeQA, the separator after the passage belongs
+    to the passage if token types tell the two apart.
+
+    Args:
+        input_ids: Tokens, ``int64 [B, L]``.
+        attention_mask: 0 at padding, ``[B, L]``.
+        token_type_ids: 0 for the question and 1 for the passage; all 0 if the model has no types.
+        sep_token_id: Token between question and passage, for models without types.
+
+    Returns:
+        ``None`` if neither types nor separators are known.
+    """
+    if token_type_ids is not None and bool(token_type_ids.any()):
+        present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
+        return _without_ends((token_type_ids == 0) & present.bool()), (token_type_ids == 1) & present.bool()
+    if input_ids is None or sep_token_id is None:
+        return None
+    present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    is_separator = (input_ids == sep_token_id) & present.bool()
+    num_separators = is_separator.cumsum(dim=1)
+    # The question ends with its separator, as it does with token types.
+    is_question = present.bool() & (num_separators <= is_separator.long())
+    return _without_ends(is_question), present.bool() & (num_separators > 0) & ~is_separator
+
+
+def _without_ends(mask_BL: Tensor) -> Tensor:
+    """Return a mask without its first and its last token."""
+    number_BL = mask_BL.cumsum(dim=1)
+    return mask_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
+
+
+def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> Tensor:
+    """Return the mean over the passage of each token's nearest question token: a cosine plus one, ``float [B]``."""
+    directions = nn.functional.normalize(hidden_BLH, dim=-1)
+    cosines_BPQ = directions @ directions.transpose(1, 2) + 1
+    nearest_BP = (cosines_BPQ * question_BL[:, None, :]).amax(dim=-1)
+    return (nearest_BP * passage_BL).sum(dim=1) / passage_BL.sum(dim=1).clamp(min=1)
+
+
+def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
+    length = logits_BL.shape[1]
+    return nn.functional.cross_entropy(logits_BL, _flat_labels(positions).clamp(0, length), ignore_index=length)
+
+
+def _flat_labels(labels: Tensor) -> Tensor:
+    """Return labels as ``[B]``; collators may stack them to ``[B, 1]``."""
+    return labels.squeeze(-1) if labels.dim() > 1 else labels
+
+
+def _head_output(
+    model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
+) -> Any:
+    """Return the outputs of a head as its encoder returned its own: as a tuple, or as an ``output_class``."""
+    if isinstance(model_outputs, tuple):
+        # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
+        of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))
+        return (*(() if loss is None else (loss,)), *outputs.values(), *of_layers)
+    return output_class(
+        loss=loss,
+        **outputs,
+        hidden_states=getattr(model_outputs, "hidden_states", None),
+        attentions=getattr(model_outputs, "attentions", None),
+    )

@@ -1,4 +1,4 @@
-"""PrimeQA's reader on the engine of our own."""
+"""PrimeQA's ``ExtractiveReader``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,10 +9,9 @@ from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.inference import Contexts, Inference, question_windows
-from portico.mrc.models.loading import ModelAndTokenizer as LoadedReader
-from portico.mrc.models.loading import load_trained_reader
+from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 
-_KEPT = (
+_RECORD_KEYS = (
     "example_id",
     "passage_index",
     "span_answer_text",
@@ -28,17 +27,16 @@ class ExtractiveReader:
 
     Args:
         model: A folder or a hub name, of a model with an extractive head.
-        use_fast: Only fast tokenizers know which characters a token stands for, so that this must be true.
+        use_fast: Must be true: only fast tokenizers know the characters of a token.
         stride: Tokens that two neighbouring windows share.
-        max_seq_len: Tokens of a window, question and special tokens included.
-        n_best_size: Starts and ends that are looked at in each window.
-        max_num_answers: Answers to each question.
+        max_seq_len: Tokens of a window, including question and special tokens.
+        n_best_size: Number of starts and ends considered in each window.
+        max_num_answers: Number of answers to each question.
         max_answer_length: Longest answer, in tokens.
-        scorer_type: What spans are ranked by; one of
-            :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`. For a model that does not classify the kind of
-            answer, ``"score_diff_based"``.
-        min_score_threshold: Answers of a lower score are left out; ``None`` leaves out none.
-        device: As in :class:`~portico.mrc.inference.Reader`.
+        scorer_type: Score of the ranking, one of :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`; for a
+            model that does not classify answer types, ``"score_diff_based"``.
+        min_score_threshold: Answers with a lower score are left out; ``None`` keeps all.
+        device: See :class:`~portico.mrc.Reader`.
         batch_size: Windows in a batch.
     """
 
@@ -58,7 +56,7 @@ class ExtractiveReader:
         if not self.use_fast:
             raise InputError("`use_fast=False` gives tokenizers that do not know characters; leave it true.")
         initialize_scorer(self.scorer_type)
-        self._loaded: LoadedReader | None = None
+        self._loaded: ModelAndTokenizer | None = None
         self._inference: Inference | None = None
 
     def load(self) -> None:
@@ -79,22 +77,25 @@ class ExtractiveReader:
         example_ids: Sequence[str] | None = None,
         **overrides: Any,
     ) -> dict[str, list[SpanRecord]]:
-        """Return the answers to every question, best first, by its identifier.
+        """Return the answers to every question, best first, by question identifier.
 
         Args:
             questions: The questions.
             contexts: The passages of each question.
             example_ids: Identifiers; by default ``"0"``, ``"1"``, ...
-            **overrides: Attributes to set otherwise for this call.
+            **overrides: Attributes that differ in this call.
 
         Raises:
-            InputError: If the reader is not loaded, the texts cannot be used, or the model does not classify the kind
-                of answer that the scorer weighs.
+            InputError: If the reader is not loaded, an input is invalid, or the model does not classify the answer
+                types that the scorer uses.
         """
         if self._loaded is None or self._inference is None:
             raise InputError("The reader has no model yet; call `load()` once before `predict`.")
+        fixed = sorted({"model", "use_fast", "device", "batch_size"} & set(overrides))
+        if fixed:
+            raise InputError(f"`{fixed[0]}` cannot change between calls; make another reader.")
         ids = [str(n) for n in range(len(questions))] if example_ids is None else example_ids
-        chosen = replace(self, **_checked(overrides))
+        chosen = replace(self, **overrides)
         featurizer = Featurizer(
             self._loaded.tokenizer,
             max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
@@ -116,14 +117,7 @@ class ExtractiveReader:
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [
-                {key: record[key] for key in _KEPT} for record in best if record["span_answer_score"] >= least
+                {key: record[key] for key in _RECORD_KEYS} for record in best if record["span_answer_score"] >= least
             ]
             for example_id, best in records.items()
         }
-
-
-def _checked(overrides: dict[str, Any]) -> dict[str, Any]:
-    fixed = sorted({"model", "use_fast", "device", "batch_size"} & set(overrides))
-    if fixed:
-        raise InputError(f"`{fixed[0]}` cannot change between calls; make another reader.")
-    return overrides

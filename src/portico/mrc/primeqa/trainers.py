@@ -1,4 +1,4 @@
-"""PrimeQA's trainer for several sources and a teacher, with its arguments."""
+"""PrimeQA's names and arguments of trainers."""
 
 from typing import Any
 
@@ -6,18 +6,20 @@ from portico.mrc.distillation import Distillation, load_teacher
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 
+MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
+
 
 class MSKD_MRCTrainer(MultiSourceMRCTrainer):
-    """A :class:`MultiSourceMRCTrainer` that is told its teacher by paths, as PrimeQA's trainer is.
+    """A :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer` that loads its teacher.
 
-    The arguments can also be attributes of the training arguments, where PrimeQA's scripts put them.
+    Its own arguments can also be attributes of the training arguments, where PrimeQA's scripts put them.
 
     Args:
-        *args: As in :class:`MultiSourceMRCTrainer`.
+        *args: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
         kd_teacher_model_path: Folder or name of the teacher's weights; without it nothing is distilled.
         kd_teacher_config_path: Folder or name of the teacher's configuration; by default that of its weights.
-        kd_temperature: What the teacher's logits are divided by.
-        **kwargs: As in :class:`MultiSourceMRCTrainer`.
+        kd_temperature: Divisor of the teacher's logits.
+        **kwargs: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
     """
 
     def __init__(
@@ -29,16 +31,14 @@ class MSKD_MRCTrainer(MultiSourceMRCTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        model_path = self._told("kd_teacher_model_path", kd_teacher_model_path)
+
+        def given(name: str, argument: Any) -> Any:
+            return getattr(self.args, name, None) if argument is None else argument
+
+        model_path = given("kd_teacher_model_path", kd_teacher_model_path)
         if model_path is None:
             return
-        config_path = self._told("kd_teacher_config_path", kd_teacher_config_path)
-        temperature = self._told("kd_temperature", kd_temperature)
+        config_path = given("kd_teacher_config_path", kd_teacher_config_path)
+        temperature = given("kd_temperature", kd_temperature)
         self.teacher = load_teacher(model_path, config_path, student=self.model)
         self.distillation = Distillation("mse", temperature=1.0 if temperature is None else float(temperature))
-
-    def _told(self, name: str, argument: Any) -> Any:
-        return getattr(self.args, name, None) if argument is None else argument
-
-
-MRCSeq2SeqTrainer = Seq2SeqMRCTrainer

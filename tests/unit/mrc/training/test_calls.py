@@ -11,7 +11,7 @@ from transformers.trainer_utils import EvalPrediction, PredictionOutput
 from portico import InputError, MRCTrainer
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
 from portico.mrc.primeqa import EvalPredictionWithProcessing
-from unit.mrc.training.readers import featurized, make_trainer, reader, source
+from unit.mrc.small_readers import featurized, make_trainer, reader, source
 
 
 @pytest.fixture(scope="module")

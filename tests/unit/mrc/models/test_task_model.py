@@ -114,7 +114,7 @@ def test_hidden_states_and_tuples_are_passed_on():
 
 
 def test_an_unknown_encoder_is_named():
-    with pytest.raises(InputError, match="no encoder of a `PreTrainedConfig`"):
+    with pytest.raises(InputError, match="no encoder for a `PreTrainedConfig`"):
         ModelForDownstreamTasks.model_class_from_config(PreTrainedConfig())
 
 
@@ -123,7 +123,7 @@ def test_foreign_heads_have_to_be_given(tmp_path):
         pass
 
     made(ENCODERS["Bert"], {"qa_head": OtherHead}).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"heads of other classes than ours \(OtherHead\)"):
+    with pytest.raises(InputError, match=r"heads of unknown classes \(OtherHead\)"):
         ModelForDownstreamTasks.from_pretrained(tmp_path)
     given = ModelForDownstreamTasks.from_pretrained(tmp_path, task_heads={"qa_head": OtherHead})
     assert isinstance(given.task_head, OtherHead)

@@ -11,7 +11,7 @@ from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
 from portico.mrc.models.loading import load_reader
 from portico.mrc.models.small_bert import new_reader
 from portico.mrc.primeqa import EXTRACTIVE_HEAD, ExtractiveReader, ModelForDownstreamTasks
-from unit.mrc.reader.conftest import SHAPE
+from unit.mrc.conftest import SHAPE
 
 WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
 
@@ -137,7 +137,7 @@ def test_onnx_runtime_answers_alike(model_folder, questions, reader):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda reader: reader.answer("Who?", " "), r"The context of question 0 is ' ', but must be a text"),
+        (lambda reader: reader.answer("Who?", " "), r"The context of question 0 is ' ', but must be a string"),
         (lambda reader: reader.answer("", "x"), r"The question of question 0 is '', but"),
         (lambda reader: reader.answer("Who?", []), r"Question 0 has no context"),
         (lambda reader: reader.answer_many(["Who?"], ["x", "y"]), r"There are 1 questions, 2 contexts"),
@@ -146,17 +146,17 @@ def test_onnx_runtime_answers_alike(model_folder, questions, reader):
         (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
         (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` is no way to look for spans"),
-        (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a text"),
+        (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a string"),
         (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
-        (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a text"),
-        (lambda reader: reader.answer("Who?", "a \ud800"), r"context of question 0 holds half of a character"),
+        (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a string"),
+        (lambda reader: reader.answer("Who?", "a \ud800"), r"context of question 0 contains a lone surrogate"),
         (lambda reader: reader.answer_many("Who?", "abcd"), r"`questions` is 'Who\?', but must be a list"),
         (lambda reader: reader.answer_many(["Who?"], None), r"`contexts` is None, but must be a list"),
-        (lambda reader: reader("Who?", "x"), r"'Who\?' is no question; it must be a mapping"),
+        (lambda reader: reader("Who?", "x"), r"'Who\?' is not a question; it must be a mapping"),
         (lambda reader: reader(question="Who?", context="x", top_k="2"), r"`top_k=2` leaves no answer"),
-        (lambda reader: reader(question="Who?"), r"Ask by `question` and `context`"),
-        (lambda reader: reader(), r"Ask by `question` and `context`"),
-        (lambda reader: reader({"question": "Who?"}), r"is no question; it must be a mapping"),
+        (lambda reader: reader(question="Who?"), r"takes either `question` and `context`"),
+        (lambda reader: reader(), r"takes either `question` and `context`"),
+        (lambda reader: reader({"question": "Who?"}), r"is not a question; it must be a mapping"),
         (lambda reader: reader(question="Who?", context="x", top_k=0), r"`top_k=0` leaves no answer"),
     ],
 )
@@ -171,7 +171,7 @@ def test_what_cannot_be_answered_is_refused(reader, call, message):
         (None, r"`device=None` is unknown; use auto"),
         ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
         ("cuda:x", r"`device=cuda:x` is unknown"),
-        (99, r"`device=99` asks for GPU 99, but there are \d+"),
+        (99, r"`device=99` selects GPU 99, but there are \d+"),
     ],
 )
 def test_unknown_devices_are_refused(model_folder, device, message):

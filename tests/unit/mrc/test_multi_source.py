@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 from portico import InputError, Trainer
 from portico.mrc import Distillation, MSKD_MRCTrainer, MultiSourceMixin, MultiSourceMRCTrainer
-from unit.mrc.training.readers import featurized, make_trainer, reader, source
+from unit.mrc.small_readers import featurized, make_trainer, reader, source
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from portico.mrc.experiment.run import run_mrc, valid_keys
 from portico.mrc.multi_source import load_sources
 from portico.mrc.seq2seq.run import run_mrc_seq2seq
 from portico.mrc.seq2seq.run import valid_keys as seq2seq_keys
-from unit.mrc.training.readers import QUIET, SHAPE
+from unit.mrc.small_readers import QUIET, SHAPE
 
 ARGS = {**QUIET, "max_steps": 2, "save_strategy": "no"}
 DATA = {"num_train": 32, "num_validation": 16, "seed": 0}
@@ -93,9 +93,9 @@ def test_a_teacher_is_chosen_by_its_folder(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ("a.json", r"`data.sources=a.json` is no list of sources"),
-        ([], "is no list of sources"),
-        ([1], "is no list of sources"),
+        ("a.json", r"`data.sources=a.json` is not a list of sources"),
+        ([], "is not a list of sources"),
+        ([1], "is not a list of sources"),
         ([{"trian_file": "a"}], "`data.sources` sets trian_file, which `data` does not have"),
     ],
 )
@@ -128,7 +128,7 @@ def test_answers_are_generated(preprocess, tmp_path, capsys):
 def test_generators_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"No T5 can be made with .*`model.num_heads=x`"):
         run_mrc_seq2seq(generative(tmp_path, model={"num_heads": "x"}))
-    with pytest.raises(InputError, match=r"nowhere` gives no encoder-decoder with its tokenizer"):
+    with pytest.raises(InputError, match=r"nowhere` cannot be loaded as an encoder-decoder with its tokenizer"):
         run_mrc_seq2seq(replace(generative(tmp_path), model={"name_or_path": str(tmp_path / "nowhere")}))
     with pytest.raises(InputError, match=r"`model.d_model=16`.* would shape a new small T5"):
         run_mrc_seq2seq(generative(tmp_path, model={"name_or_path": "nowhere"}))

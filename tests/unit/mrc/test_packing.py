@@ -160,5 +160,5 @@ def test_a_model_that_takes_no_blocks_is_refused():
 def test_an_attention_without_masks_is_refused():
     model = make_model()
     model.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(InputError, match="attn_implementation='flash_attention_2' does not take"):
+    with pytest.raises(InputError, match="attn_implementation='flash_attention_2' does not support"):
         enable_packing(model, TOKENIZER, LENGTH)

@@ -9,7 +9,7 @@ from transformers import AutoConfig, DataCollatorWithPadding
 from portico import TrainingArguments
 from portico.mrc import primeqa
 from portico.mrc.corpus import generate
-from unit.mrc.training.readers import QUIET, reader, source
+from unit.mrc.small_readers import QUIET, reader, source
 
 NEEDED = ("SQUADPreprocessor", "SQUADPostProcessor", "SQUAD")
 MISSING = [name for name in NEEDED if name not in primeqa.__all__]

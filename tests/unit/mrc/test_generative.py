@@ -11,7 +11,7 @@ from portico import Seq2SeqMRCTrainer, Seq2SeqTrainingArguments
 from portico.mrc import FiDDataCollator, GeneratedAnswerProcessing, GenerativeFeaturizer, SquadMetrics
 from portico.mrc.generative import new_generator
 from portico.mrc.primeqa import EvalPredictionWithProcessing, MRCSeq2SeqTrainer
-from unit.mrc.training.readers import QUIET, source
+from unit.mrc.small_readers import QUIET, source
 
 SHAPE = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 

@@ -105,9 +105,9 @@ def test_what_is_saved_has_the_plain_names_and_comes_back(model, tmp_path):
 
 
 def test_wrong_use_is_refused(model):
-    with pytest.raises(TypeError, match="has no encoder and no decoder"):
+    with pytest.raises(TypeError, match="has no encoder; make a model with `from_config"):
         FiDModelForDownstreamTasks(CONFIGS["T5"])
-    with pytest.raises(InputError, match="no encoder-decoder of a `BertConfig`"):
+    with pytest.raises(InputError, match="no encoder-decoder for a `BertConfig`"):
         FiDModelForDownstreamTasks.from_config(BertConfig())
     with pytest.raises(InputError, match=r"got the heads \['qa_head'\]; give `FID_HEAD`"):
         FiDModelForDownstreamTasks.from_config(CONFIGS["T5"], task_heads=EXTRACTIVE_HEAD)
