@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import torch
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from portico import TrainingArguments
 from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics
@@ -22,29 +22,39 @@ QUIET = {
 
 
 def source(seed=1, num_train=48, num_validation=20):
-    """Examples to train on and to evaluate on."""
+    """Return examples to train on and to evaluate on."""
     train, validation = generate(num_train=num_train, num_validation=num_validation, seed=seed)
     return SimpleNamespace(train=train, validation=validation)
 
 
 def reader(examples, head="span"):
-    """A small BERT under a head, always with the same weights."""
+    """Return a small BERT with a head, always with the same weights, and its tokenizer."""
     torch.manual_seed(0)
-    texts = [text for example in examples.train for text in (example["context"], example["question"])]
+    texts = [text for example in examples for text in (example["context"], example["question"])]
     return new_reader(texts, vocab_size=400, max_length=96, model=SHAPE, head=head)
 
 
+def save(made, folder):
+    """Save a model and its tokenizer."""
+    made.model.save_pretrained(folder)
+    made.tokenizer.save_pretrained(folder)
+
+
+def featurizer(tokenizer, **options):
+    """Return a featurizer with windows so small that some passages have several."""
+    return Featurizer(tokenizer, max_seq_length=96, doc_stride=24, **options)
+
+
 def featurized(examples, tokenizer):
-    """The features of both sets; small windows, so that some passages have several."""
-    featurizer = Featurizer(tokenizer, max_seq_length=96, doc_stride=24)
+    """Return the labelled features of both sets."""
+    make = featurizer(tokenizer)
     return SimpleNamespace(
-        train=featurizer.train_features(examples.train),
-        validation=featurizer.eval_features(examples.validation, labels=True),
+        train=make.train_features(examples.train), validation=make.eval_features(examples.validation, labels=True)
     )
 
 
 def make_trainer(trainer_class, made, tmp_path, *, head="span", arguments=None, **options):
-    """A trainer of a reader, which says nothing."""
+    """Return a trainer of a reader that prints nothing."""
     args = TrainingArguments(str(tmp_path), **{**QUIET, **(arguments or {})})
     parts = {
         "processing_class": made.tokenizer,
@@ -55,3 +65,13 @@ def make_trainer(trainer_class, made, tmp_path, *, head="span", arguments=None, 
     trainer = trainer_class(made.model, args, **{**parts, **options})
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+class EvaluationRecorder(TrainerCallback):
+    """Keeps the metrics of each evaluation."""
+
+    def __init__(self):
+        self.metrics = []
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        self.metrics.append(dict(metrics))

@@ -4,14 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, BertModel
+from transformers import BertModel
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
 from portico.mrc.models.loading import load_reader
-from portico.mrc.models.small_bert import new_reader
-from portico.mrc.primeqa import EXTRACTIVE_HEAD, ExtractiveReader, ModelForDownstreamTasks
-from unit.mrc.conftest import SHAPE
+from unit.mrc.small_readers import reader as small_reader
+from unit.mrc.small_readers import save
 
 WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
 
@@ -111,8 +110,7 @@ def test_a_calibration_is_stored_with_the_model_and_found_there(model_folder, qu
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", handle_impossible_answer=True, **WINDOWS)
     calibration = own.calibrate(questions)
     assert calibration.null_score_diff_threshold is not None
-    for part in (loaded.model, loaded.tokenizer):
-        part.save_pretrained(tmp_path)
+    save(loaded, tmp_path)
     calibration.save(tmp_path)
     found = Reader(tmp_path, device="cpu", **WINDOWS)
     assert found.calibration == calibration
@@ -187,57 +185,6 @@ def test_a_broken_calibration_is_refused(tmp_path):
     assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)
 
 
-def test_primeqas_reader(model_folder, questions):
-    reader = ExtractiveReader(str(model_folder), max_seq_len=64, stride=16, scorer_type="score_diff_based")
-    contexts = [[q["context"], questions[9]["context"]] for q in questions[:3]]
-    asked = [q["question"] for q in questions[:3]]
-    with pytest.raises(InputError, match=r"call `load\(\)` once"):
-        reader.predict(asked, contexts)
-    reader.load()
-    found = reader.predict(asked, contexts, example_ids=["a", "b", "c"])
-    assert list(found) == ["a", "b", "c"]
-    for example_id, own in zip(found, contexts, strict=True):
-        assert len(found[example_id]) == 3
-        for record in found[example_id]:
-            assert list(record) == [
-                "example_id",
-                "passage_index",
-                "span_answer_text",
-                "span_answer",
-                "span_answer_score",
-                "confidence_score",
-            ]
-            span = record["span_answer"]
-            text = own[record["passage_index"]][span["start_position"] : span["end_position"]]
-            assert record["span_answer_text"] == text
-    least = found["a"][0]["span_answer_score"]
-    assert len(reader.predict(asked, contexts, min_score_threshold=least)["0"]) == 1
-    assert len(reader.predict(asked, contexts, max_num_answers=1)["2"]) == 1
-    weighted = "weighted_sum_target_type_and_score_diff"
-    with pytest.raises(InputError, match=r"no answer-type logits, which `scorer_type=weighted_sum.*score_diff_based`"):
-        reader.predict(asked, contexts, scorer_type=weighted)
-    with pytest.raises(InputError, match=r"`model` cannot change between calls"):
-        reader.predict(asked, contexts, model="other")
-    with pytest.raises(InputError, match=r"`use_fast=False` gives tokenizers"):
-        ExtractiveReader(str(model_folder), use_fast=False)
-
-
-def test_a_checkpoint_of_primeqa_keeps_its_head(model_folder, tmp_path):
-    made = ModelForDownstreamTasks.from_config(
-        AutoConfig.from_pretrained(model_folder), model_folder, task_heads=EXTRACTIVE_HEAD
-    )
-    made.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(model_folder).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["task_heads"]  # PrimeQA does not name them
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    reader = ExtractiveReader(str(tmp_path), max_seq_len=64, stride=16)
-    reader.load()
-    loaded = reader._loaded.model
-    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in made.state_dict().items())
-    assert reader.predict(["Who?"], [["Ann lives in Oslo."]])["0"][0]["span_answer_text"]
-
-
 def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
     BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
     load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
@@ -246,8 +193,7 @@ def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
 
 
 def test_a_beam_search_head_is_read_by_its_own_rules(questions, tmp_path):
-    texts = [text for example in questions for text in (example["context"], example["question"])]
-    loaded = new_reader(texts, vocab_size=400, max_length=96, model=SHAPE, head="beam_search")
+    loaded = small_reader(questions, "beam_search")
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
     answer = own.answer(questions[0]["question"], questions[0]["context"])
     assert answer.text == questions[0]["context"][answer.start : answer.end] != ""

@@ -1,20 +1,25 @@
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset
-from transformers import TrainerCallback
+from torch.utils.data import BatchSampler, ConcatDataset
 
 from portico import InputError, Trainer
-from portico.mrc import Distillation, MSKD_MRCTrainer, MultiSourceMixin, MultiSourceMRCTrainer
-from unit.mrc.small_readers import featurized, make_trainer, reader, source
+from portico.loading.sharding import BatchSamplerShard
+from portico.mrc import (
+    IndividualDomainBatchSampler,
+    MultiSourceMixin,
+    MultiSourceMRCTrainer,
+)
+from unit.mrc.small_readers import EvaluationRecorder, featurized, make_trainer, reader, source
 
 
 @pytest.fixture(scope="module")
 def data():
     sources = [source(1, 24, 12), source(2, 40, 16)]
-    made = reader(sources[1])
+    made = reader(sources[1].train)
     features = [featurized(one, made.tokenizer) for one in sources]
     return SimpleNamespace(
         sources=sources,
@@ -29,29 +34,21 @@ def data():
 def trainer_of(data, tmp_path):
     def make(trainer_class=MultiSourceMRCTrainer, **options):
         sets = {"train_dataset": data.train, "eval_dataset": data.validation, "eval_examples": data.examples}
-        made = SimpleNamespace(model=reader(data.sources[1]).model, tokenizer=data.reader.tokenizer)
+        made = SimpleNamespace(model=reader(data.sources[1].train).model, tokenizer=data.reader.tokenizer)
         return make_trainer(trainer_class, made, options.pop("folder", tmp_path), **{**sets, **options})
 
     return make
 
 
-class Heard(TrainerCallback):
-    def __init__(self):
-        self.metrics = []
-
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
-        self.metrics.append(dict(metrics))
-
-
 def test_each_source_is_evaluated_by_itself_and_means_are_returned(trainer_of, tmp_path):
-    heard = Heard()
-    trainer = trainer_of(callbacks=[heard])
+    recorder = EvaluationRecorder()
+    trainer = trainer_of(callbacks=[recorder])
     metrics = trainer.evaluate()
     each = [json.loads((tmp_path / f"eval_{number}_results.json").read_text()) for number in range(2)]
     assert [one["eval_total"] for one in each] == [12, 16]
     for name in ("eval_f1", "eval_loss", "eval_runtime"):
         assert metrics[name] == (each[0][name] + each[1][name]) / 2
-    assert heard.metrics == [metrics]
+    assert recorder.metrics == [metrics]
     assert [entry["eval_f1"] for entry in trainer.state.log_history] == [metrics["eval_f1"]]
     assert len(trainer.answered) == 2
     names = {path.name for path in tmp_path.glob("eval_*_predictions.json")}
@@ -147,34 +144,67 @@ class PlainMultiSource(MultiSourceMixin, Trainer):
 
 def test_any_trainer_can_take_several_sources(data, tmp_path):
     rows = [{"input_ids": [5, 6, 7], "start_positions": 1, "end_positions": 1} for _ in range(6)]
-    model = reader(data.sources[1]).model
+    model = reader(data.sources[1].train).model
     for train_dataset in ([rows[:4], rows[4:]], ConcatDataset([rows[:4], rows[4:]]), rows):
         trainer = PlainMultiSource(model, train_dataset=train_dataset)
         assert isinstance(trainer.train_dataset, ConcatDataset) is (train_dataset is not rows)
         assert len(trainer.train_dataset) == 6
 
 
-def test_a_teacher_by_paths_as_in_primeqa(trainer_of, data, tmp_path):
-    teacher = reader(data.sources[1]).model
-    teacher.save_pretrained(tmp_path / "teacher")
-    by_argument = trainer_of(MSKD_MRCTrainer, kd_teacher_model_path=str(tmp_path / "teacher"), kd_temperature=2)
-    assert by_argument.distillation == Distillation("mse", temperature=2.0)
-    assert by_argument.teacher is not None
-    assert trainer_of(MSKD_MRCTrainer).teacher is None
+def sampler(sizes=(10, 3, 7), batch_size=4, seed=5):
+    return IndividualDomainBatchSampler(ConcatDataset([range(size) for size in sizes]), batch_size, seed)
 
 
-def test_a_teacher_named_by_the_training_arguments(trainer_of, data, tmp_path, monkeypatch):
-    teacher = reader(data.sources[1]).model
-    teacher.save_pretrained(tmp_path / "teacher")
-    args = trainer_of().args
-    args.kd_teacher_model_path = args.kd_teacher_config_path = str(tmp_path / "teacher")
-    args.kd_temperature = 1
-    args.max_steps = 2
-    trainer = MSKD_MRCTrainer(
-        reader(data.sources[1]).model,
-        args,
-        train_dataset=ConcatDataset(data.train),
-        data_collator=trainer_of().data_collator,
-    )
-    # A student that is its teacher has nothing to learn.
-    assert trainer.train().training_loss == 0
+def source_of(index, sizes=(10, 3, 7)):
+    return 0 if index < sizes[0] else 1 if index < sizes[0] + sizes[1] else 2
+
+
+def batches(indices, size=4):
+    return list(BatchSampler(indices, size, drop_last=True))
+
+
+def test_batches_are_of_one_source_and_take_turns():
+    made = batches(sampler())
+    assert [{source_of(index) for index in batch} for batch in made] == [{0}, {1}, {2}] * 3
+
+
+def test_there_are_as_many_rounds_as_the_largest_has_batches():
+    assert len(sampler()) == len(list(sampler())) == 4 * 3 * 3
+    assert len(sampler(sizes=(8, 1))) == 4 * 2 * 2
+
+
+def test_a_small_source_begins_anew_when_all_of_it_was_seen():
+    of_second = [index for index in sampler() if source_of(index) == 1]
+    assert len(of_second) == 12
+    for start in range(0, 12, 3):
+        assert sorted(of_second[start : start + 3]) == [10, 11, 12]
+    assert len({tuple(of_second[start : start + 3]) for start in range(0, 12, 3)}) > 1
+
+
+def test_the_largest_is_seen_whole_before_it_begins_anew():
+    of_first = [index for index in sampler() if source_of(index) == 0]
+    assert Counter(of_first[:10]) == Counter(range(10))
+    assert of_first[:10] != list(range(10))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    first, same, other = sampler(), sampler(), sampler(seed=99)
+    assert list(first) == list(same)
+    assert list(other) != list(same)
+    second = list(first)
+    assert second != list(sampler())
+    fresh = sampler()
+    fresh.set_epoch(1)
+    assert list(fresh) == second
+
+
+@pytest.mark.parametrize("num_processes", [2, 3])
+def test_each_process_gets_batches_of_one_source(num_processes):
+    parts = []
+    for rank in range(num_processes):
+        whole = BatchSampler(sampler(), 4, drop_last=False)
+        part = list(BatchSamplerShard(whole, num_processes=num_processes, process_index=rank))
+        assert all(len({source_of(index) for index in batch}) == 1 for batch in part)
+        parts.append(part)
+    in_turn = [batch for batch_of_each in zip(*parts, strict=True) for batch in batch_of_each]
+    assert in_turn[:9] == batches(sampler())

@@ -5,9 +5,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BertConfig, T5Config
 
 from portico import InputError
-from portico.mrc import EXTRACTIVE_HEAD, FID_HEAD, FiDDataCollator, FiDModelForDownstreamTasks
-from portico.mrc.corpus import generate
-from portico.mrc.generative import new_generator
+from portico.mrc import EXTRACTIVE_HEAD, FID_HEAD, FiDModelForDownstreamTasks
 
 CONFIGS = {
     "Bart": BartConfig(
@@ -113,55 +111,6 @@ def test_wrong_use_is_refused(model):
         FiDModelForDownstreamTasks.from_config(CONFIGS["T5"], task_heads=EXTRACTIVE_HEAD)
     with pytest.raises(KeyError, match="no head 'qa_head'; set 'fid_head'"):
         model.set_task_head("qa_head")
-
-
-@pytest.fixture(scope="module")
-def generator():
-    train, _ = generate(num_train=8, num_validation=8, seed=1)
-    shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    return new_generator([one["context"] for one in train], vocab_size=300, model=shape, fusion_in_decoder=True)
-
-
-def features():
-    return [
-        {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 1]], "labels": [9, 2], "id": "a", "score": 1.5},
-        {"input_ids": [[4, 4, 4]], "attention_mask": [[1, 1, 1]], "labels": [9, 9, 2], "id": "b", "score": 2.5},
-    ]
-
-
-def test_the_collator_stacks_passages_and_pads_labels(generator):
-    batch = FiDDataCollator(generator.tokenizer)(features())
-    pad = generator.tokenizer.pad_token_id
-    assert batch["input_ids"].tolist() == [
-        [[5, 6, pad], [7, 8, pad]],
-        [[4, 4, 4], [pad, pad, pad]],
-    ]
-    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 0]], [[1, 1, 1], [0, 0, 0]]]
-    assert batch["labels"].tolist() == [[9, 2, -100], [9, 9, 2]]
-    assert batch["id"] == ["a", "b"]
-    assert batch["score"].tolist() == [1.5, 2.5]
-    assert "decoder_input_ids" not in batch
-
-
-def test_the_collator_pads_to_multiples_and_on_the_side_of_the_tokenizer(generator):
-    collator = FiDDataCollator(generator.tokenizer, generator.model, pad_to_multiple_of=4, label_pad_token_id=-1)
-    assert collator(features())["labels"].tolist() == [[9, 2, -1, -1], [9, 9, 2, -1]]
-    generator.tokenizer.padding_side = "left"
-    try:
-        assert collator(features())["labels"].tolist() == [[-1, -1, 9, 2], [-1, 9, 9, 2]]
-    finally:
-        generator.tokenizer.padding_side = "right"
-
-
-def test_the_collator_lets_the_model_make_the_inputs_of_the_decoder(generator):
-    batch = FiDDataCollator(generator.tokenizer, generator.model)(features())
-    expected = generator.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
-    assert torch.equal(batch["decoder_input_ids"], expected)
-
-
-def test_the_collator_takes_features_without_labels(generator):
-    unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
-    assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)
 
 
 def test_the_class_of_an_encoder_decoder_takes_the_head_too():
