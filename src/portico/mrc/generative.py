@@ -250,14 +250,9 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
+        """Evaluate like :meth:`portico.mrc.trainer.MRCTrainer.evaluate`.
 
-        Args:
-            eval_dataset: See :meth:`portico.mrc.trainer.MRCTrainer.evaluate`, as for the next three.
-            eval_examples: See there.
-            ignore_keys: See there.
-            metric_key_prefix: See there.
-            **gen_kwargs: Keywords of ``generate`` for this evaluation; they override the training arguments.
+        ``gen_kwargs`` are keywords of ``generate`` for this evaluation, which override the training arguments.
         """
         return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
 

@@ -220,30 +220,11 @@ class Reader:
         self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
-        """Answer one question.
-
-        Args:
-            question: The question.
-            context: One context, or several that are searched together.
-            **settings: See the constructor; for this call.
-
-        Raises:
-            InputError: If a string is empty, or a setting is unknown or invalid.
-        """
+        """Answer one question, from one context or from several that are searched together; see :meth:`answers`."""
         return self.answer_many([question], [context], **settings)[0]
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
-        """Answer many questions, each from its own context or contexts.
-
-        Args:
-            questions: The questions.
-            contexts: One context, or several that are searched together, for each question.
-            **settings: See the constructor; for this call.
-
-        Raises:
-            InputError: If there are not as many contexts as questions, a string is empty, or a setting is unknown or
-                invalid.
-        """
+        """Answer many questions, each from its own context or contexts; see :meth:`answers`."""
         return list(answers_in_order(self.answers(questions, contexts, **settings)))
 
     def answers(
@@ -262,7 +243,8 @@ class Reader:
             **settings: See the constructor; for this call.
 
         Raises:
-            InputError: See :meth:`answer_many`.
+            InputError: If there are not as many contexts as questions, a string is empty, or a setting is unknown or
+                invalid.
         """
         questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
         ids = [str(n) for n in range(len(questions))] if ids is None else ids

@@ -1,6 +1,6 @@
 """Whole runs as the command line makes them: heads, sources, teachers, generated answers."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from portico import InputError
 from portico.configured_run import RunSettings
-from portico.mrc import ModelForDownstreamTasks, SpanPostProcessing
+from portico.mrc import ModelForDownstreamTasks
+from portico.mrc.experiment.data import load_sources
 from portico.mrc.experiment.run import run_mrc, valid_keys
-from portico.mrc.multi_source import load_sources
 from portico.mrc.seq2seq.run import run_mrc_seq2seq
 from portico.mrc.seq2seq.run import valid_keys as seq2seq_keys
 from unit.mrc.small_readers import QUIET, SHAPE
@@ -58,10 +58,6 @@ def test_a_head_is_chosen_by_its_name_and_stays(head, tmp_path, capsys):
     assert ModelForDownstreamTasks.from_pretrained(tmp_path / "again").config.task_head == "qa_head"
 
 
-BEAMS = "mode" in {field.name for field in fields(SpanPostProcessing)}
-
-
-@pytest.mark.skipif(not BEAMS, reason="post-processing does not read beams yet")
 def test_beams_are_searched_and_read(tmp_path, capsys):
     metrics = run_mrc(settings(tmp_path, model={"head": "beam_search"}))
     assert {"eval_f1", "eval_loss"} <= set(metrics)

@@ -18,7 +18,7 @@ from portico.configured_run import (
 from portico.errors import InputError
 from portico.mrc.collators import head_collator
 from portico.mrc.distillation import TEACHER_KEYS, teaching_parts
-from portico.mrc.experiment.data import DATA_KEYS, Examples
+from portico.mrc.experiment.data import DATA_KEYS, Examples, feature_sets, load_sources, pooled
 from portico.mrc.experiment.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.experiment.reader_training import ReaderTraining
 from portico.mrc.experiment.reporting import report_run
@@ -33,7 +33,6 @@ from portico.mrc.models.loading import (
     load_reader,
 )
 from portico.mrc.models.small_bert import bert_fields, new_reader
-from portico.mrc.multi_source import feature_sets, load_sources, pooled
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.trainer import MRCTrainer
 
@@ -72,7 +71,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT, and the ``head`` on either, see
             :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
             :func:`~portico.mrc.distillation.teaching_parts`; for ``data`` see
-            :func:`~portico.mrc.multi_source.load_sources`; for ``preprocess`` see
+            :func:`~portico.mrc.experiment.data.load_sources`; for ``preprocess`` see
             :func:`~portico.mrc.experiment.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
             ``postprocess`` has fields of
             :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`; for ``metric`` see
