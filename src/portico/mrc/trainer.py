@@ -107,10 +107,9 @@ class AnswerEvaluationMixin(Trainer):
         features = self.eval_dataset if eval_dataset is None else eval_dataset
         examples = self.eval_examples if eval_examples is None else eval_examples
         self._check_examples(examples)
-        # `super()` may take keywords of generation, and `self`, a subclass, the examples.
-        evaluate: Callable[..., dict[str, float]]
         if not isinstance(features, Mapping):
-            evaluate = super().evaluate
+            # Typed loosely: the next class may take keywords of generation, and the subclass takes examples.
+            evaluate: Callable[..., dict[str, float]] = super().evaluate
             with self._answering(examples, features):
                 return evaluate(eval_dataset, ignore_keys, prefix, **gen_kwargs)
         examples = dict.fromkeys(features) if examples is None else examples
@@ -124,10 +123,10 @@ class AnswerEvaluationMixin(Trainer):
                 f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
                 f"{named}; give a dict of the examples of each, with the same names."
             )
-        evaluate = self.evaluate
+        evaluate_part: Callable[..., dict[str, float]] = self.evaluate
         metrics: dict[str, float] = {}
         for name, part in features.items():
-            metrics |= evaluate(part, examples[name], ignore_keys, f"{prefix}_{name}", **gen_kwargs)
+            metrics |= evaluate_part(part, examples[name], ignore_keys, f"{prefix}_{name}", **gen_kwargs)
         return metrics
 
     def _check_examples(self, examples: Any) -> None:

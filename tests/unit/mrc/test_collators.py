@@ -30,14 +30,14 @@ def rows(words, *pairs, **labels):
 PAIRS = (("who won", "ann xyz did not"), ("won", "ann"))
 
 
-def test_types_are_told_by_positions():
+def test_answer_types_follow_from_positions():
     words = tokenizer()
     collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
     batch = collator(rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0]))
     assert batch["target_type"].tolist() == [1, 0]
 
 
-def test_given_types_stay_and_without_positions_there_are_none():
+def test_given_types_are_kept_and_none_are_added_without_positions():
     words = tokenizer()
     collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
     given = rows(words, *PAIRS, start_positions=[0, 0], end_positions=[0, 0], target_type=[3, 2])
@@ -45,7 +45,7 @@ def test_given_types_stay_and_without_positions_there_are_none():
     assert "target_type" not in collator(rows(words, *PAIRS))
 
 
-def test_answers_can_be_in_the_context_or_be_none():
+def test_the_mask_allows_the_context_and_no_answer():
     words = tokenizer()
     batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
         rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0])
@@ -56,20 +56,20 @@ def test_answers_can_be_in_the_context_or_be_none():
     assert batch["is_impossible"].tolist() == [0.0, 1.0]
 
 
-def test_an_empty_question_leaves_the_context():
+def test_the_question_may_be_empty():
     words = tokenizer()
     batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("", "ann won")))
     assert batch["p_mask"].tolist() == [[0, 1, 0, 0, 1]]
     assert "is_impossible" not in batch
 
 
-def test_two_separators_are_one_border():
+def test_double_separators_are_supported():
     words = tokenizer("[CLS] $A [SEP] [SEP] $B [SEP]")
     batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("who", "ann won")))
     assert batch["p_mask"].tolist() == [[0, 1, 1, 1, 0, 0, 1]]
 
 
-def test_left_padding_has_the_context_first():
+def test_with_left_padding_the_context_comes_first():
     words = tokenizer("$A [SEP] $B [SEP] [CLS]", padding_side="left")
     pairs = [(context, question) for question, context in PAIRS]
     batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
@@ -79,7 +79,7 @@ def test_left_padding_has_the_context_first():
     assert batch["cls_index"].tolist() == [8, 8]
 
 
-def test_masks_of_the_features_are_made_anew():
+def test_masks_of_the_features_are_replaced():
     words = tokenizer()
     given = rows(words, *PAIRS, p_mask=[[1.0] * 9, [1.0] * 5], is_impossible=[1, 0], start_positions=[4, 0])
     batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(given)
@@ -96,7 +96,7 @@ def test_masks_of_the_features_are_made_anew():
         ("beam_search", BeamSearchCollator),
     ],
 )
-def test_each_head_gets_its_inputs(head, kind):
+def test_each_head_has_its_collator(head, kind):
     assert type(head_collator(head, tokenizer())) is kind
 
 
@@ -114,7 +114,7 @@ def features():
     ]
 
 
-def test_the_collator_stacks_passages_and_pads_labels(generator):
+def test_fid_collator_stacks_passages_and_pads_labels(generator):
     batch = FiDDataCollator(generator.tokenizer)(features())
     pad = generator.tokenizer.pad_token_id
     assert batch["input_ids"].tolist() == [
@@ -128,7 +128,7 @@ def test_the_collator_stacks_passages_and_pads_labels(generator):
     assert "decoder_input_ids" not in batch
 
 
-def test_the_collator_pads_to_multiples_and_on_the_side_of_the_tokenizer(generator):
+def test_fid_collator_pads_to_multiples_on_the_side_of_the_tokenizer(generator):
     collator = FiDDataCollator(generator.tokenizer, generator.model, pad_to_multiple_of=4, label_pad_token_id=-1)
     assert collator(features())["labels"].tolist() == [[9, 2, -1, -1], [9, 9, 2, -1]]
     generator.tokenizer.padding_side = "left"
@@ -138,12 +138,12 @@ def test_the_collator_pads_to_multiples_and_on_the_side_of_the_tokenizer(generat
         generator.tokenizer.padding_side = "right"
 
 
-def test_the_collator_lets_the_model_make_the_inputs_of_the_decoder(generator):
+def test_fid_collator_lets_the_model_make_decoder_inputs(generator):
     batch = FiDDataCollator(generator.tokenizer, generator.model)(features())
     expected = generator.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
     assert torch.equal(batch["decoder_input_ids"], expected)
 
 
-def test_the_collator_takes_features_without_labels(generator):
+def test_fid_collator_accepts_features_without_labels(generator):
     unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
     assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)

@@ -47,7 +47,7 @@ def logits(seed):
 LABEL_LOSS = torch.tensor(3.0)
 
 
-def test_the_loss_of_primeqa_is_a_squared_difference_from_the_cooled_teacher():
+def test_the_mse_loss_compares_with_the_scaled_teacher():
     student, teacher = logits(0), logits(1)
     loss = Distillation(temperature=2.0)(LABEL_LOSS, student, teacher)
     parts = [mse_loss(student[name], teacher[name] / 2) for name in student]
@@ -55,7 +55,7 @@ def test_the_loss_of_primeqa_is_a_squared_difference_from_the_cooled_teacher():
     assert Distillation()(LABEL_LOSS, student, student) == 0
 
 
-def test_the_usual_loss_is_a_divergence_at_the_temperature():
+def test_the_kl_loss_is_a_divergence_at_the_temperature():
     student, teacher = logits(0), logits(1)
     loss = Distillation("kl", temperature=2.0)(LABEL_LOSS, student, teacher)
     parts = [
@@ -67,7 +67,7 @@ def test_the_usual_loss_is_a_divergence_at_the_temperature():
 
 
 @pytest.mark.parametrize("kind", ["mse", "kl"])
-def test_the_labels_have_the_rest_of_the_weight(kind):
+def test_the_label_loss_has_the_remaining_weight(kind):
     student, teacher = logits(0), logits(1)
     alone = Distillation(kind)(LABEL_LOSS, student, teacher)
     mixed = Distillation(kind, weight=0.25)(LABEL_LOSS, student, teacher)
@@ -89,7 +89,7 @@ def test_options_out_of_range_are_refused(options, message):
         Distillation(**options)
 
 
-def test_a_student_becomes_like_its_teacher(tmp_path):
+def test_a_student_approaches_its_teacher(tmp_path):
     teacher = reader(seed=1)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     one = trainer(tmp_path, teacher=teacher)
@@ -110,16 +110,16 @@ def test_a_student_that_is_its_teacher_learns_nothing(tmp_path):
     assert all(torch.equal(value, unchanged[name]) for name, value in one.model.state_dict().items())
 
 
-def test_an_evaluation_measures_the_labels(tmp_path):
+def test_the_evaluation_loss_is_that_of_the_labels(tmp_path):
     assert trainer(tmp_path, teacher=reader(1)).evaluate()["eval_loss"] == trainer(tmp_path).evaluate()["eval_loss"]
 
 
-def test_without_a_teacher_training_is_the_usual(tmp_path):
+def test_training_without_a_teacher_is_unchanged(tmp_path):
     plain = Trainer(reader(), trainer(tmp_path).args, train_dataset=rows())
     assert trainer(tmp_path).train().training_loss == plain.train().training_loss
 
 
-def test_a_model_without_start_and_end_is_refused(tmp_path):
+def test_a_teacher_without_start_and_end_logits_is_refused(tmp_path):
     class Silent(torch.nn.Module):
         def forward(self, input_ids):
             return {"logits": input_ids}
@@ -128,7 +128,7 @@ def test_a_model_without_start_and_end_is_refused(tmp_path):
         trainer(tmp_path, teacher=Silent()).train()
 
 
-def test_teachers_come_with_the_heads_of_the_student(tmp_path):
+def test_a_teacher_gets_the_heads_of_the_student(tmp_path):
     config = BertConfig(**SHAPE)
     student = ModelForDownstreamTasks.from_config(config, task_heads=EXTRACTIVE_HEAD)
     student.set_task_head("qa_head")
@@ -142,18 +142,18 @@ def test_teachers_come_with_the_heads_of_the_student(tmp_path):
     assert isinstance(load_teacher(tmp_path / "plain", tmp_path / "plain", student=reader()), BertForQuestionAnswering)
 
 
-def test_a_teacher_reads_the_tokens_of_the_student(tmp_path):
+def test_a_teacher_with_another_vocabulary_is_refused(tmp_path):
     reader(vocab_size=50).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has 50 tokens and the student 40"):
         load_teacher(tmp_path, student=reader())
 
 
-def test_a_missing_teacher_is_named(tmp_path):
+def test_a_missing_teacher_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"teacher `.*nowhere` cannot be loaded"):
         load_teacher(str(tmp_path / "nowhere"), student=reader())
 
 
-def test_settings_name_teacher_and_loss(tmp_path):
+def test_settings_choose_teacher_and_loss(tmp_path):
     reader().save_pretrained(tmp_path)
     assert teaching_parts({"teacher": None, "distillation_loss": None}, reader()) == {}
     with pytest.raises(InputError, match=r"`model.distillation_loss=kl` needs a teacher; set `model.teacher`"):

@@ -66,7 +66,7 @@ def whole(parts):
     return process, outputs
 
 
-def test_answers_are_scored_and_written_with_their_references(parts, tmp_path):
+def test_answers_are_scored_and_written_with_references(parts, tmp_path):
     metrics = trainer_of(parts, tmp_path).evaluate()
     assert {"eval_f1", "eval_loss", "eval_runtime"} <= set(metrics)
     predictions = json.loads((tmp_path / "eval_predictions.json").read_text())
@@ -76,7 +76,7 @@ def test_answers_are_scored_and_written_with_their_references(parts, tmp_path):
     assert not (tmp_path / "eval_predictions_processed.json").exists()
 
 
-def test_streamed_answers_are_those_of_the_whole_output(parts, tmp_path):
+def test_streamed_answers_equal_those_from_the_whole_output(parts, tmp_path):
     process, outputs = whole(parts)
     streamed, collected = trainer_of(parts, tmp_path), trainer_of(parts, tmp_path, post_process_function=process)
     assert streamed.evaluate()["eval_f1"] == collected.evaluate()["eval_f1"]
@@ -100,7 +100,7 @@ def test_a_prediction_has_answers_and_metrics(parts, tmp_path):
     assert tokens.predictions.shape[0] == len(parts.features)
 
 
-def test_primeqas_post_processing_is_returned_as_it_is(parts, tmp_path):
+def test_results_of_primeqa_post_processing_are_returned_unchanged(parts, tmp_path):
     def process(examples, features, output):
         return EvalPredictionWithProcessing([len(output.predictions)], [], [])
 
@@ -111,7 +111,7 @@ def test_primeqas_post_processing_is_returned_as_it_is(parts, tmp_path):
     assert json.loads((tmp_path / "predict_predictions.json").read_text()) == [15]
 
 
-def test_keywords_of_generation_hold_for_one_evaluation(parts, tmp_path):
+def test_generation_keywords_apply_to_one_evaluation(parts, tmp_path):
     trainer = trainer_of(parts, tmp_path)
     trainer.evaluate(max_length=3)
     assert trainer._gen_kwargs == {"max_length": 3}
@@ -119,14 +119,14 @@ def test_keywords_of_generation_hold_for_one_evaluation(parts, tmp_path):
     assert trainer._gen_kwargs == {"max_length": 6}
 
 
-def test_without_generation_there_is_a_loss_alone(parts, tmp_path):
+def test_without_generation_there_is_only_a_loss(parts, tmp_path):
     metrics = trainer_of(parts, tmp_path, arguments={"predict_with_generate": False}).evaluate()
     assert metrics["eval_loss"] > 0
     assert "eval_f1" not in metrics
     assert not (tmp_path / "eval_predictions.json").exists()
 
 
-def test_two_processes_answer_as_one(parts, tmp_path):
+def test_two_processes_answer_like_one(parts, tmp_path):
     one = trainer_of(parts, tmp_path / "one")
     two = trainer_of(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
     scores = [trainer.evaluate()["eval_f1"] for trainer in (one, two)]
@@ -157,7 +157,7 @@ def test_the_last_feature_of_an_example_answers_it(parts):
     assert answered.label_ids == examples
 
 
-def test_features_are_question_and_context_in_one_text(parts):
+def test_features_hold_question_and_context_in_one_sequence(parts):
     featurizer = GenerativeFeaturizer(parts.tokenizer, 48, 4)
     example = {"id": "x", "question": " Who?", "context": "A man.", "answers": {"text": ["A man of men"]}}
     feature = featurizer.eval_features([example])[0]
@@ -171,7 +171,7 @@ def test_features_are_question_and_context_in_one_text(parts):
     assert "example_id" not in nothing
 
 
-def test_passages_are_read_apart(parts):
+def test_passages_have_separate_rows(parts):
     featurizer = GenerativeFeaturizer(parts.tokenizer, 24, 4, num_passages=2)
     example = {"id": "x", "question": "Who?", "context": "a b c", "answers": {"text": ["a"]}}
     cut, listed = (

@@ -36,7 +36,7 @@ def expected(model_folder, questions):
     return post_processor.compute()
 
 
-def test_many_answers_in_batches_are_those_of_each_window(reader, expected, questions):
+def test_batched_answers_equal_those_of_single_windows(reader, expected, questions):
     answers = reader.answer_many([q["question"] for q in questions], [q["context"] for q in questions])
     for question, answer in zip(questions, answers, strict=True):
         assert answer.text == expected.predictions[question["id"]]
@@ -47,7 +47,7 @@ def test_many_answers_in_batches_are_those_of_each_window(reader, expected, ques
         assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
 
 
-def test_an_answer_says_where_it_stands(reader, questions):
+def test_an_answer_has_its_position(reader, questions):
     contexts = [question["context"] for question in questions[::15]]
     answer = reader.answer(questions[0]["question"], contexts, handle_impossible_answer=False)
     assert answer.text == contexts[answer.context_index][answer.start : answer.end] != ""
@@ -59,7 +59,7 @@ def test_an_answer_says_where_it_stands(reader, questions):
     assert (alone.text, alone.start) == (answer.text, answer.start)
 
 
-def test_no_answer_is_an_answer(reader, questions):
+def test_no_answer_can_be_the_answer(reader, questions):
     answer = reader.answer(questions[0]["question"], questions[0]["context"], null_score_diff_threshold=-100.0)
     assert (answer.text, answer.start, answer.end, answer.context_index) == ("", None, None, None)
     null = next(candidate for candidate in answer.candidates if not candidate.text)
@@ -67,7 +67,7 @@ def test_no_answer_is_an_answer(reader, questions):
     assert answer.answer_type == 0
 
 
-def test_settings_hold_for_one_call(reader, questions):
+def test_settings_apply_to_one_call(reader, questions):
     arguments = (questions[0]["question"], questions[0]["context"])
     usual, short = reader.answer(*arguments), reader.answer(*arguments, n_best_size=2, max_answer_length=1)
     assert len(short.candidates) <= 3
@@ -81,7 +81,7 @@ def test_nothing_is_written(reader, questions, tmp_path, monkeypatch):
     assert not Path(reader._inference._trainer.args.output_dir).exists()
 
 
-def test_a_model_object_reads_too(model_folder, questions, reader):
+def test_a_model_object_can_be_given(model_folder, questions, reader):
     loaded = load_reader(str(model_folder))
     own = Reader(loaded.model, loaded.tokenizer, device=-1, handle_impossible_answer=True, **WINDOWS)
     arguments = (questions[0]["question"], questions[0]["context"])
@@ -90,7 +90,7 @@ def test_a_model_object_reads_too(model_folder, questions, reader):
         Reader(loaded.model)
 
 
-def test_the_pipeline_form(reader, questions):
+def test_the_call_of_the_former_pipeline(reader, questions):
     question, context = questions[0]["question"], questions[0]["context"]
     one = reader(question=question, context=context, handle_impossible_answer=False)
     assert list(one) == ["score", "start", "end", "answer"]
@@ -105,7 +105,7 @@ def test_the_pipeline_form(reader, questions):
     assert (nothing["start"], nothing["end"], nothing["answer"]) == (0, 0, "")
 
 
-def test_a_calibration_is_stored_with_the_model_and_found_there(model_folder, questions, tmp_path):
+def test_a_calibration_is_stored_with_the_model(model_folder, questions, tmp_path):
     loaded = load_reader(str(model_folder))
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", handle_impossible_answer=True, **WINDOWS)
     calibration = own.calibrate(questions)
@@ -122,7 +122,7 @@ def test_a_calibration_is_stored_with_the_model_and_found_there(model_folder, qu
     assert np.mean([answer.probability for answer in answers]) == pytest.approx(right, abs=0.1)
 
 
-def test_onnx_runtime_answers_alike(model_folder, questions, reader):
+def test_onnx_runtime_gives_the_same_answers(model_folder, questions, reader):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     arguments = ([q["question"] for q in questions[:4]], [q["context"] for q in questions[:4]])
@@ -158,7 +158,7 @@ def test_onnx_runtime_answers_alike(model_folder, questions, reader):
         (lambda reader: reader(question="Who?", context="x", top_k=0), r"`top_k=0` leaves no answer"),
     ],
 )
-def test_what_cannot_be_answered_is_refused(reader, call, message):
+def test_invalid_questions_and_settings_are_refused(reader, call, message):
     with pytest.raises(InputError, match=message):
         call(reader)
 
@@ -192,7 +192,7 @@ def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
         Reader(tmp_path)
 
 
-def test_a_beam_search_head_is_read_by_its_own_rules(questions, tmp_path):
+def test_a_model_with_a_beam_search_head_answers(questions, tmp_path):
     loaded = small_reader(questions, "beam_search")
     own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
     answer = own.answer(questions[0]["question"], questions[0]["context"])
@@ -204,7 +204,7 @@ def test_calibration_needs_labelled_records(reader, questions):
         reader.calibrate([{key: questions[0][key] for key in ("id", "question", "context")}])
 
 
-def test_questions_may_come_from_anywhere(reader, questions):
+def test_questions_can_be_any_iterable(reader, questions):
     texts = [question["question"] for question in questions[:2]]
     contexts = [question["context"] for question in questions[:2]]
     assert reader.answer_many(iter(texts), iter(contexts)) == reader.answer_many(texts, contexts)

@@ -40,7 +40,7 @@ def trainer_of(data, tmp_path):
     return make
 
 
-def test_each_source_is_evaluated_by_itself_and_means_are_returned(trainer_of, tmp_path):
+def test_each_source_is_evaluated_separately_and_means_are_returned(trainer_of, tmp_path):
     recorder = EvaluationRecorder()
     trainer = trainer_of(callbacks=[recorder])
     metrics = trainer.evaluate()
@@ -55,7 +55,7 @@ def test_each_source_is_evaluated_by_itself_and_means_are_returned(trainer_of, t
     assert {"eval_0_predictions.json", "eval_1_predictions.json"} <= names
 
 
-def test_files_in_primeqas_form_end_in_the_number_of_the_source(trainer_of, tmp_path):
+def test_files_of_primeqa_end_in_the_number_of_the_source(trainer_of, tmp_path):
     def process(examples, features, predictions):
         return SimpleNamespace(predictions=[len(examples)], label_ids=[], processed_predictions=[])
 
@@ -73,14 +73,14 @@ def test_one_data_set_is_evaluated_as_usual(trainer_of, data, tmp_path):
     assert trainer.evaluate(data.validation, data.examples)["eval_total"] == 14
 
 
-def test_predictions_are_of_one_data_set(trainer_of, data):
+def test_a_prediction_needs_one_data_set(trainer_of, data):
     trainer = trainer_of()
     with pytest.raises(InputError, match="one data set, and there are 2; call `predict` for each"):
         trainer.predict()
     assert len(trainer.predict(data.validation[0], data.examples[0]).predictions) == 12
 
 
-def test_a_list_of_examples_is_needed_for_each_source(trainer_of, data):
+def test_each_source_needs_a_list_of_examples(trainer_of, data):
     with pytest.raises(InputError, match="2 data sets to evaluate on and 1 lists of examples"):
         trainer_of(eval_examples=data.examples[:1]).evaluate()
     with pytest.raises(InputError, match="no examples to answer; give `eval_examples`"):
@@ -101,14 +101,14 @@ def sources_of(batch, data):
     return {number for row in rows for number, known in enumerate(texts) if row in known}
 
 
-def test_batches_are_of_one_source_in_turn(trainer_of, data):
+def test_training_batches_come_from_one_source_in_turn(trainer_of, data):
     trainer = trainer_of(Recording, arguments={"num_train_epochs": 1})
     trainer.train()
     rounds = -(-max(map(len, data.train)) // 8)
     assert [sources_of(batch, data) for batch in trainer.seen] == [{0}, {1}] * rounds
 
 
-def test_a_run_continues_where_it_stopped(trainer_of, tmp_path):
+def test_a_run_is_resumed_where_it_stopped(trainer_of, tmp_path):
     arguments = {"max_steps": 16, "save_steps": 7, "learning_rate": 1e-2}
     whole = trainer_of(folder=tmp_path / "whole", arguments=arguments)
     whole.train()
@@ -128,7 +128,7 @@ def test_two_processes_train_on_single_domain_batches(trainer_of):
     assert trainer.evaluate()["eval_total"] == 14
 
 
-def test_other_orders_are_refused(trainer_of):
+def test_other_sampling_strategies_are_refused(trainer_of):
     with pytest.raises(InputError, match=r"orders one data set, and there are 2.*set it to 'random'"):
         trainer_of(arguments={"train_sampling_strategy": "group_by_length"}).train()
 
@@ -142,7 +142,7 @@ class PlainMultiSource(MultiSourceMixin, Trainer):
     pass
 
 
-def test_any_trainer_can_take_several_sources(data, tmp_path):
+def test_any_trainer_can_train_on_several_sources(data, tmp_path):
     rows = [{"input_ids": [5, 6, 7], "start_positions": 1, "end_positions": 1} for _ in range(6)]
     model = reader(data.sources[1].train).model
     for train_dataset in ([rows[:4], rows[4:]], ConcatDataset([rows[:4], rows[4:]]), rows):
@@ -163,17 +163,17 @@ def batches(indices, size=4):
     return list(BatchSampler(indices, size, drop_last=True))
 
 
-def test_batches_are_of_one_source_and_take_turns():
+def test_sampled_batches_come_from_one_source_in_turn():
     made = batches(sampler())
     assert [{source_of(index) for index in batch} for batch in made] == [{0}, {1}, {2}] * 3
 
 
-def test_there_are_as_many_rounds_as_the_largest_has_batches():
+def test_the_largest_source_sets_the_number_of_rounds():
     assert len(sampler()) == len(list(sampler())) == 4 * 3 * 3
     assert len(sampler(sizes=(8, 1))) == 4 * 2 * 2
 
 
-def test_a_small_source_begins_anew_when_all_of_it_was_seen():
+def test_an_exhausted_source_is_reshuffled():
     of_second = [index for index in sampler() if source_of(index) == 1]
     assert len(of_second) == 12
     for start in range(0, 12, 3):
@@ -181,13 +181,13 @@ def test_a_small_source_begins_anew_when_all_of_it_was_seen():
     assert len({tuple(of_second[start : start + 3]) for start in range(0, 12, 3)}) > 1
 
 
-def test_the_largest_is_seen_whole_before_it_begins_anew():
+def test_the_largest_source_is_seen_completely():
     of_first = [index for index in sampler() if source_of(index) == 0]
     assert Counter(of_first[:10]) == Counter(range(10))
     assert of_first[:10] != list(range(10))
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
+def test_the_order_depends_only_on_seed_and_epoch():
     first, same, other = sampler(), sampler(), sampler(seed=99)
     assert list(first) == list(same)
     assert list(other) != list(same)

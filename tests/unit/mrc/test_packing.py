@@ -55,7 +55,7 @@ def make_model(name="bert", attention="sdpa", dropout=0.0):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_logits_loss_and_gradients_are_those_of_single_features(name, attention):
+def test_logits_loss_and_gradients_equal_those_of_single_features(name, attention):
     model = make_model(name, attention).train()
     collator = enable_packing(model, TOKENIZER, LENGTH)
     features = [one for one in FEATURIZER.train_features(EXAMPLES) if len(one["input_ids"]) < 45][:16]
@@ -114,7 +114,7 @@ def trainer(folder, *, packing):
     )
 
 
-def test_a_trainer_trains_and_evaluates_alike(tmp_path):
+def test_training_and_evaluation_are_unchanged_by_packing(tmp_path):
     plain, packed = (trainer(tmp_path / str(packing), packing=packing) for packing in (False, True))
     batch = packed.data_collator([packed.train_dataset[f] for f in range(8)])
     assert len(batch["input_ids"]) < 8
@@ -129,7 +129,7 @@ def test_a_trainer_trains_and_evaluates_alike(tmp_path):
     torch.testing.assert_close(loaded.eval()(ids).start_logits, packed.model.eval()(ids).start_logits)
 
 
-def test_features_of_a_row_fit_and_none_is_lost():
+def test_every_feature_fits_into_its_row():
     lengths_B = np.random.default_rng(0).integers(3, 65, 200)
     layout = pack(lengths_B, 64)
     taken = np.zeros((layout.num_rows, layout.length), int)
@@ -141,14 +141,14 @@ def test_features_of_a_row_fit_and_none_is_lost():
     assert pack(np.array([70, 3]), 64).num_rows == 2
 
 
-def test_padded_features_lose_their_padding():
+def test_padding_of_features_is_removed():
     padded = Featurizer(TOKENIZER, max_seq_length=LENGTH, doc_stride=8, pad_to_max_length=True)
     collator = PackingCollator(TOKENIZER, LENGTH)
     batches = [collator(list(one.train_features(EXAMPLES[:3]))) for one in (padded, FEATURIZER)]
     assert all(torch.equal(batches[0][name], batches[1][name]) for name in batches[1])
 
 
-def test_a_model_that_takes_no_blocks_is_refused():
+def test_models_without_block_attention_are_refused():
     local = ModernBertConfig(**{**SIZES, "local_attention": 8, "cls_token_id": 2, "sep_token_id": 3})
     deberta = DebertaV2Config(**SIZES)
     for config in (local, deberta):
@@ -157,7 +157,7 @@ def test_a_model_that_takes_no_blocks_is_refused():
             enable_packing(model, TOKENIZER, LENGTH)
 
 
-def test_an_attention_without_masks_is_refused():
+def test_an_unsupported_attention_is_refused():
     model = make_model()
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(InputError, match="attn_implementation='flash_attention_2' does not support"):

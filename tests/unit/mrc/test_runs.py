@@ -49,7 +49,7 @@ def generative(folder, **groups):
 
 
 @pytest.mark.parametrize("head", ["extractive", "extractive_with_confidence"])
-def test_a_head_is_chosen_by_its_name_and_stays(head, tmp_path, capsys):
+def test_a_head_is_chosen_by_name_and_saved(head, tmp_path, capsys):
     metrics = run_mrc(settings(tmp_path / "run", model={"head": head}))
     assert {"eval_f1", "eval_loss"} <= set(metrics)
     assert "task_heads.qa_head.classifier.dense.weight" in load_file(tmp_path / "run" / "model.safetensors")
@@ -69,7 +69,7 @@ def test_an_unknown_head_is_refused_before_any_work(tmp_path):
         run_mrc(settings(tmp_path, model={"head": "pointer"}))
 
 
-def test_sources_are_trained_on_together_and_reported_apart(tmp_path, capsys):
+def test_sources_are_trained_together_and_reported_separately(tmp_path, capsys):
     metrics = run_mrc(settings(tmp_path, data={"sources": [{"seed": 1}, {"seed": 2, "num_validation": 8}]}))
     assert metrics["eval_total"] == 12
     for number in range(2):
@@ -77,7 +77,7 @@ def test_sources_are_trained_on_together_and_reported_apart(tmp_path, capsys):
         assert (tmp_path / f"eval_{number}_results.json").is_file()
 
 
-def test_a_teacher_is_chosen_by_its_folder(tmp_path, capsys):
+def test_a_teacher_is_loaded_from_its_folder(tmp_path, capsys):
     run_mrc(settings(tmp_path / "teacher"))
     taught = {"teacher": str(tmp_path / "teacher"), "distillation_loss": "kl", "distillation_weight": 0.5}
     metrics = [run_mrc(settings(tmp_path / name, model=model)) for name, model in (("a", taught), ("b", {}))]
@@ -95,12 +95,12 @@ def test_a_teacher_is_chosen_by_its_folder(tmp_path, capsys):
         ([{"trian_file": "a"}], "`data.sources` sets trian_file, which `data` does not have"),
     ],
 )
-def test_sources_that_are_none_are_refused(sources, message):
+def test_invalid_sources_are_refused(sources, message):
     with pytest.raises(InputError, match=message):
         load_sources({**DATA, "sources": sources})
 
 
-def test_each_source_says_what_differs():
+def test_each_source_overrides_the_shared_keys():
     made = load_sources({**DATA, "sources": [{"num_train": 8}, {"seed": 3}]})
     assert [len(one.train) for one in made] == [8, 32]
     assert made[0].validation != made[1].validation
@@ -121,7 +121,7 @@ def test_answers_are_generated(preprocess, tmp_path, capsys):
     assert run_mrc_seq2seq(pretrained)["train_loss"] < metrics["train_loss"]
 
 
-def test_generators_that_cannot_be_are_refused(tmp_path):
+def test_invalid_generators_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"No T5 can be made with .*`model.num_heads=x`"):
         run_mrc_seq2seq(generative(tmp_path, model={"num_heads": "x"}))
     with pytest.raises(InputError, match=r"nowhere` cannot be loaded as an encoder-decoder with its tokenizer"):
@@ -132,7 +132,7 @@ def test_generators_that_cannot_be_are_refused(tmp_path):
         run_mrc_seq2seq(generative(tmp_path, preprocess={"num_passages": 0}))
 
 
-def test_the_keys_are_known():
+def test_keys_of_the_groups():
     assert {"head", "teacher", "distillation_temperature"} <= set(valid_keys()["model"])
     assert "sources" in valid_keys()["data"]
     assert {"predict_with_generate", "generation_num_beams"} <= set(seq2seq_keys()["args"])

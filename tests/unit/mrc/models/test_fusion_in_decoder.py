@@ -44,7 +44,7 @@ def passages(num_questions=2, num_passages=3, length=7):
 LABELS = torch.tensor([[7, 8, 9, 2], [11, 12, 2, -100]])
 
 
-def test_of_one_passage_it_is_the_plain_model(model, tmp_path):
+def test_with_one_passage_it_equals_the_plain_model(model, tmp_path):
     model.save_pretrained(tmp_path)
     plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     assert not isinstance(plain, FiDModelForDownstreamTasks)
@@ -54,7 +54,7 @@ def test_of_one_passage_it_is_the_plain_model(model, tmp_path):
     torch.testing.assert_close(model(**flat, labels=LABELS).logits, plain(**flat, labels=LABELS).logits)
 
 
-def test_passages_are_encoded_apart_and_read_together(model):
+def test_passages_are_encoded_separately_and_decoded_together(model):
     inputs = passages()
     encoder = model.get_encoder()
     apart = [
@@ -70,7 +70,7 @@ def test_passages_are_encoded_apart_and_read_together(model):
     assert losses[0] != losses[1]
 
 
-def test_padding_and_empty_passages_do_not_count(model):
+def test_padding_and_empty_passages_are_ignored(model):
     inputs = passages()
     other = inputs["input_ids"].clone()
     other[0, 1, 4:] = 6
@@ -81,7 +81,7 @@ def test_padding_and_empty_passages_do_not_count(model):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_answers_generated_in_a_batch_are_those_of_each_question(model, num_beams):
+def test_batched_generation_equals_single_generation(model, num_beams):
     inputs = passages()
     options = {"max_length": 8, "num_beams": num_beams}
     together = model.generate(**inputs, **options)
@@ -92,7 +92,7 @@ def test_answers_generated_in_a_batch_are_those_of_each_question(model, num_beam
     assert torch.equal(model.generate(inputs["input_ids"], **options), model.generate(**unmasked, **options))
 
 
-def test_what_is_saved_has_the_plain_names_and_comes_back(model, tmp_path):
+def test_checkpoints_have_the_plain_names(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = FiDModelForDownstreamTasks.from_pretrained(tmp_path)
     assert type(again).__name__ == type(model).__name__
@@ -102,7 +102,7 @@ def test_what_is_saved_has_the_plain_names_and_comes_back(model, tmp_path):
     assert "task_heads" not in config
 
 
-def test_wrong_use_is_refused(model):
+def test_invalid_use_is_refused(model):
     with pytest.raises(TypeError, match="has no encoder; make a model with `from_config"):
         FiDModelForDownstreamTasks(CONFIGS["T5"])
     with pytest.raises(InputError, match="no encoder-decoder for a `BertConfig`"):
@@ -113,7 +113,7 @@ def test_wrong_use_is_refused(model):
         model.set_task_head("qa_head")
 
 
-def test_the_class_of_an_encoder_decoder_takes_the_head_too():
+def test_a_derived_class_accepts_the_head():
     made = FiDModelForDownstreamTasks.model_class_from_config(CONFIGS["T5"])(CONFIGS["T5"], task_heads=FID_HEAD)
     assert type(made).__name__ == "T5FiDModelForDownstreamTasks"
     with pytest.raises(InputError, match="has one head, that of its language model"):

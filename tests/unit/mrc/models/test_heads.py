@@ -36,7 +36,7 @@ def test_the_loss_is_the_mean_of_start_end_and_type(hidden):
     assert output.target_type_logits.shape == (2, 5)
 
 
-def test_positions_beyond_the_row_count_for_nothing(hidden):
+def test_positions_beyond_the_row_are_ignored(hidden):
     head = ExtractiveQAHead(config()).eval()
     output = head(BaseModelOutput(hidden), **labels(start=(1, 77), end=(3, 6)))
     first = slice(0, 1)
@@ -61,7 +61,7 @@ def test_without_all_three_labels_there_is_no_loss(hidden, missing):
     assert ExtractiveQAHead(config())(BaseModelOutput(hidden), **given).loss is None
 
 
-def test_a_tuple_gives_a_tuple(hidden):
+def test_a_tuple_of_the_encoder_gives_a_tuple(hidden):
     head = ExtractiveQAHead(config()).eval()
     named = head(BaseModelOutput(hidden, hidden_states=(hidden,)), **labels())
     plain = head((hidden, (hidden,)), **labels())
@@ -73,12 +73,12 @@ def test_a_tuple_gives_a_tuple(hidden):
     assert len(head((hidden,))) == 3
 
 
-def test_a_head_scores_starts_and_ends_alone():
+def test_other_than_two_labels_are_refused():
     with pytest.raises(InputError, match="takes 2 labels, and got 3"):
         ExtractiveQAHead(config(num_labels=3))
 
 
-def test_the_override_is_of_the_answer_types(hidden):
+def test_the_override_sets_the_number_of_answer_types(hidden):
     head = ExtractiveQAHead(config(), num_labels_override=3)
     assert (head.num_labels, head.num_classification_head_labels) == (2, 3)
     assert head(BaseModelOutput(hidden)).target_type_logits.shape == (2, 3)
@@ -99,11 +99,11 @@ def test_a_pooled_first_token_is_left_out_of_a_tuple(hidden):
         (DistilBertConfig(dim=8, n_heads=2), 0.0),
     ],
 )
-def test_the_type_classifier_drops_out_as_its_encoder(encoder, rate):
+def test_the_type_classifier_has_the_dropout_of_its_encoder(encoder, rate):
     assert ExtractiveQAHead(encoder).classifier.dropout.p == rate
 
 
-def test_confidence_features_come_with_answers(hidden):
+def test_confidence_features_are_returned_with_the_logits(hidden):
     head = ExtractiveQAWithConfidenceHead(config(sep_token_id=3)).eval()
     tokens = torch.tensor([[9, 5, 3, 6, 7, 3], [9, 5, 5, 3, 6, 3]])
     output = head(BaseModelOutput(hidden), input_ids=tokens, attention_mask=torch.ones_like(tokens))
@@ -116,7 +116,7 @@ def test_confidence_features_come_with_answers(hidden):
     assert torch.equal(output.start_logits, plain(BaseModelOutput(hidden)).start_logits)
 
 
-def test_training_does_without_confidence_features(hidden):
+def test_training_returns_no_confidence_features(hidden):
     head = ExtractiveQAWithConfidenceHead(config())
     assert head(BaseModelOutput(hidden), **labels()).start_stdev is None
     assert head(BaseModelOutput(hidden)).start_stdev is not None
@@ -129,7 +129,7 @@ def test_without_dropout_the_logits_do_not_vary(hidden):
     assert (head(BaseModelOutput(hidden)).start_stdev == 0).all()
 
 
-def test_one_pass_has_no_deviation():
+def test_a_single_dropout_pass_is_refused():
     with pytest.raises(InputError, match=r"decoding_times_with_dropout=1.*set it to 2 or more"):
         ExtractiveQAWithConfidenceHead(config(decoding_times_with_dropout=1))
 
@@ -146,7 +146,7 @@ def test_similarity_is_the_mean_over_the_passage_of_the_nearest_question_token()
     assert similarity.tolist() == [1.5]
 
 
-def test_nothing_that_tells_question_from_passage_gives_zero(hidden):
+def test_similarity_is_zero_without_types_and_separators(hidden):
     head = ExtractiveQAWithConfidenceHead(config())
     assert head(BaseModelOutput(hidden)).query_passage_similarity.tolist() == [0, 0]
 
@@ -179,7 +179,7 @@ def beam_inputs():
     return tokens, {"p_mask": mask, "cls_index": torch.tensor([11, 11, 10])}
 
 
-def test_beams_are_those_of_xlnet(xlnet):
+def test_beams_equal_those_of_xlnet(xlnet):
     tokens, inputs = beam_inputs()
     expected = xlnet.eval()(tokens, **inputs)
     hidden = xlnet.transformer(tokens).last_hidden_state
@@ -190,7 +190,7 @@ def test_beams_are_those_of_xlnet(xlnet):
 
 
 @pytest.mark.parametrize("impossible", [None, torch.tensor([0.0, 1.0, 0.0])])
-def test_beam_loss_is_that_of_xlnet(xlnet, impossible):
+def test_the_beam_loss_equals_that_of_xlnet(xlnet, impossible):
     tokens, inputs = beam_inputs()
     inputs |= {"start_positions": torch.tensor([5, 6, 7]), "end_positions": torch.tensor([6, 6, 9])}
     inputs["is_impossible"] = impossible

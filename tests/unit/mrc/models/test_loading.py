@@ -20,7 +20,7 @@ def saved(tmp_path):
     return tmp_path / "reader"
 
 
-def test_a_saved_reader_is_loaded_whole(saved):
+def test_a_saved_model_is_loaded_with_its_tokenizer(saved):
     reader = load_reader(str(saved))
     assert reader.max_length == 32
     assert reader.tokenizer.decode(reader.tokenizer("Paris")["input_ids"]) == "[CLS] paris [SEP]"
@@ -33,7 +33,7 @@ def test_a_folder_without_tokenizer_is_refused(saved):
         load_reader(str(saved))
 
 
-def test_a_tokenizer_beyond_the_embeddings_is_refused(saved, tmp_path):
+def test_a_tokenizer_larger_than_the_embeddings_is_refused(saved, tmp_path):
     BertForQuestionAnswering(BertConfig(vocab_size=10, **SHAPE)).save_pretrained(tmp_path / "small")
     for path in saved.glob("tokenizer*"):
         shutil.copy(path, tmp_path / "small")
@@ -41,7 +41,7 @@ def test_a_tokenizer_beyond_the_embeddings_is_refused(saved, tmp_path):
         load_reader(str(tmp_path / "small"))
 
 
-def test_cut_off_weights_are_refused(saved):
+def test_truncated_weights_are_refused(saved):
     weights = saved / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(
@@ -50,6 +50,6 @@ def test_cut_off_weights_are_refused(saved):
         load_reader(str(saved))
 
 
-def test_vocabulary_smaller_than_the_characters_is_refused():
+def test_a_vocabulary_smaller_than_the_alphabet_is_refused():
     with pytest.raises(InputError, match=r"`preprocess\.vocab_size=3` is too small: .* take \d+ pieces"):
         new_reader(TEXTS, vocab_size=3, max_length=32, model=SHAPE)

@@ -68,20 +68,20 @@ def test_weights_follow_the_seed(plain_tokenizer):
 
 
 @pytest.mark.parametrize(("head", "distance"), [(0, -1), (1, 1)])
-def test_neighbour_heads_start_on_the_neighbour(plain_tokenizer, head, distance):
+def test_neighbour_heads_attend_to_the_neighbour(plain_tokenizer, head, distance):
     attention = attention_of_first_layer(build(plain_tokenizer))[head]
     assert attention.diagonal(distance).mean() > 0.5
 
 
 @pytest.mark.parametrize("head", [2, 3])
-def test_matching_heads_start_on_equal_words(plain_tokenizer, head):
+def test_same_word_heads_attend_to_equal_words(plain_tokenizer, head):
     attention = attention_of_first_layer(build(plain_tokenizer))[head]
     in_passage, in_question = 13, 5
     assert set(attention[in_passage].topk(2).indices.tolist()) == {in_passage, in_question}
     assert attention[in_passage, in_question] > 0.15
 
 
-def test_plain_bert_starts_without_these_roles(plain_tokenizer):
+def test_plain_bert_has_no_such_heads(plain_tokenizer):
     torch.manual_seed(0)
     attention = attention_of_first_layer(BertForQuestionAnswering(small_bert_config(plain_tokenizer)))
     assert attention.max() < 0.15
@@ -135,7 +135,7 @@ def test_unseen_names_are_split_without_unknown_pieces(tokenizer, corpus):
         assert tokenizer.unk_token_id not in tokenizer(example["question"], example["context"])["input_ids"]
 
 
-def test_a_name_is_split_alike_in_question_and_passage(tokenizer):
+def test_a_name_has_the_same_pieces_in_question_and_passage(tokenizer):
     pieces = tokenizer.tokenize("Bjøhavnår Ževník")
     assert " ".join(pieces) in " ".join(tokenizer.tokenize("It was in 1871 that Bjøhavnår Ževník, aged ten, wrote."))
 

@@ -51,7 +51,7 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("heads", [EXTRACTIVE_HEAD, BEAM_SEARCH_HEAD], ids=["extractive", "beam_search"])
-def test_any_encoder_comes_back_with_its_head(name, heads, tmp_path):
+def test_any_encoder_is_saved_and_loaded_with_its_head(name, heads, tmp_path):
     model = made(ENCODERS[name], heads)
     assert type(model).__name__ == f"{name}ModelForDownstreamTasks"
     model.save_pretrained(tmp_path)
@@ -61,7 +61,7 @@ def test_any_encoder_comes_back_with_its_head(name, heads, tmp_path):
     assert_same(given.eval(), model)
 
 
-def test_the_class_is_of_the_family_of_its_encoder():
+def test_the_class_belongs_to_the_family_of_its_encoder():
     model_class = ModelForDownstreamTasks.model_class_from_config(ENCODERS["Roberta"])
     assert issubclass(model_class, ModelForDownstreamTasks)
     assert issubclass(model_class, RobertaPreTrainedModel)
@@ -78,12 +78,12 @@ def test_the_weights_of_the_encoder_are_loaded(tmp_path):
     assert model.model_.pooler is None
 
 
-def test_a_class_without_encoder_cannot_be_made():
+def test_a_class_without_encoder_cannot_be_instantiated():
     with pytest.raises(TypeError, match="has no encoder; make a model with `from_config"):
         ModelForDownstreamTasks(ENCODERS["Bert"], EXTRACTIVE_HEAD)
 
 
-def test_a_model_needs_heads_and_one_of_them_in_use():
+def test_a_model_needs_an_active_head():
     with pytest.raises(ValueError, match="would have no head; give `task_heads`"):
         ModelForDownstreamTasks.from_config(ENCODERS["Bert"], task_heads={})
     model = ModelForDownstreamTasks.from_config(ENCODERS["Bert"], task_heads={"a": ExtractiveQAHead})
@@ -113,12 +113,12 @@ def test_hidden_states_and_tuples_are_passed_on():
     assert isinstance(model(**TOKENS, return_dict=False), tuple)
 
 
-def test_an_unknown_encoder_is_named():
+def test_an_unknown_encoder_is_refused():
     with pytest.raises(InputError, match="no encoder for a `PreTrainedConfig`"):
         ModelForDownstreamTasks.model_class_from_config(PreTrainedConfig())
 
 
-def test_foreign_heads_have_to_be_given(tmp_path):
+def test_heads_of_unknown_classes_must_be_given(tmp_path):
     class OtherHead(ExtractiveQAHead):
         pass
 
@@ -131,7 +131,7 @@ def test_foreign_heads_have_to_be_given(tmp_path):
 
 @pytest.mark.parametrize("head", ["span", "extractive", "extractive_with_confidence", "beam_search"])
 @pytest.mark.parametrize("name", ["Bert", "XLNet"])
-def test_readers_are_loaded_with_the_head_they_were_saved_with(head, name, tmp_path):
+def test_models_are_loaded_with_their_saved_head(head, name, tmp_path):
     model = new_model(ENCODERS[name], head).eval()
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
@@ -141,7 +141,7 @@ def test_readers_are_loaded_with_the_head_they_were_saved_with(head, name, tmp_p
     assert_same(again, model)
 
 
-def test_another_head_can_be_put_on_a_saved_reader(tmp_path):
+def test_a_saved_model_can_get_another_head(tmp_path):
     plain = new_model(ENCODERS["Bert"], "span")
     plain.save_pretrained(tmp_path)
     model = load_model(tmp_path, AutoConfig.from_pretrained(tmp_path), "extractive_with_confidence")
