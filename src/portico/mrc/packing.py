@@ -110,11 +110,11 @@ def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
-    """Let a model read packed batches, after checking that it answers three features alike packed and alone.
+    """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Features of a row do not see each other, and the positions of each start anew. Start and end logits are returned
-    as ``float [B, T]``, and the loss is that of the features without any padding. Other batches are read as before;
-    weights and ``forward`` stay as they are.
+    Features of a row do not attend to each other, and each has its own positions. Start and end logits are returned as
+    ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and ``forward``
+    are not affected.
 
     Args:
         model: An encoder with a question answering head.
@@ -149,7 +149,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
         _check_same_logits(model, tokenizer, collator, max_length)
     except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(
-            f"{type(model).__name__} does not answer packed features as it answers each alone "
+            f"{type(model).__name__} gives packed features other logits than single features "
             f"({' '.join(str(error).split())[:200]}); set `preprocess.packing=false`, or use an encoder like BERT "
             "with a plain question answering head."
         ) from error
@@ -172,10 +172,10 @@ def _check_same_logits(
         features.append({"input_ids": ids, "attention_mask": [1] * length, **types})
     packed: Any = model(**{name: values.to(model.device) for name, values in collator(features).items()})
     for number, feature in enumerate(features):
-        alone: Any = model(**{name: torch.tensor([ids], device=model.device) for name, ids in feature.items()})
+        single: Any = model(**{name: torch.tensor([ids], device=model.device) for name, ids in feature.items()})
         for name in ("start_logits", "end_logits"):
             torch.testing.assert_close(
-                packed[name][number, : lengths[number]], alone[name][0], atol=_TOLERANCE, rtol=_TOLERANCE
+                packed[name][number, : lengths[number]], single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE
             )
 
 

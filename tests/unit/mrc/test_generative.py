@@ -55,7 +55,7 @@ def trainer_of(parts, tmp_path, collator=DataCollatorForSeq2Seq, arguments=None,
 
 
 def whole(parts):
-    """The same post-processing, called with the output of the whole evaluation, in the way of transformers."""
+    """Return the same post-processing in transformers' form, called once with all outputs."""
     processing = GeneratedAnswerProcessing(parts.tokenizer, version_2_with_negative=True)
     outputs = []
 

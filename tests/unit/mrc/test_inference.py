@@ -22,7 +22,7 @@ def reader(model_folder):
 
 @pytest.fixture(scope="module")
 def expected(model_folder, questions):
-    """Return the answers of the parts of a reader, put together by hand."""
+    """Return the answers of a reader assembled from its parts."""
     loaded = load_reader(str(model_folder))
     features = Featurizer(loaded.tokenizer, max_seq_length=64, doc_stride=16).eval_features(questions)
     post_processor = SpanPostProcessor(questions, features, version_2_with_negative=True)
@@ -40,7 +40,7 @@ def test_batched_answers_equal_those_of_single_windows(reader, expected, questio
     answers = reader.answer_many([q["question"] for q in questions], [q["context"] for q in questions])
     for question, answer in zip(questions, answers, strict=True):
         assert answer.text == expected.predictions[question["id"]]
-        # Padded to the length of their batch, windows give the same scores but for rounding.
+        # Padding to the length of the batch only changes the rounding of scores.
         assert answer.null_odds == pytest.approx(expected.null_odds[question["id"]], abs=1e-4)
         for candidate in answer.candidates:
             assert candidate.text == question["context"][candidate.start : candidate.end]
@@ -117,7 +117,7 @@ def test_a_calibration_is_stored_with_the_model(model_folder, questions, tmp_pat
     arguments = ([q["question"] for q in questions], [q["context"] for q in questions])
     answers = found.answer_many(*arguments)
     assert answers == own.answer_many(*arguments)
-    # An untrained reader knows nothing, and is now as sure as it is right.
+    # Calibrated, even an untrained reader is as confident as it is accurate.
     right = np.mean([a.text in (q["answers"]["text"] or [""]) for a, q in zip(answers, questions, strict=True)])
     assert np.mean([answer.probability for answer in answers]) == pytest.approx(right, abs=0.1)
 

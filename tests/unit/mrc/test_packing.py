@@ -1,4 +1,4 @@
-"""Packed features are answered, and learned from, as if each had a batch of its own."""
+"""Packing changes neither answers nor training."""
 
 import random
 
@@ -84,7 +84,7 @@ def test_logits_loss_and_gradients_equal_those_of_single_features(name, attentio
 
 def trainer(folder, *, packing):
     sample = random.Random(0).sample
-    # Batches of features of one length have no padding, so that their loss is the same both ways.
+    # Batches of features of equal length have no padding, so their loss is the same with and without packing.
     alike = [{**EXAMPLES[1], "context": " ".join(sample(WORDS[:8], 8)), "id": str(n)} for n in range(64)]
     for example in alike:
         example["answers"] = {"text": ["river"], "answer_start": [example["context"].index("river")]}
@@ -153,7 +153,7 @@ def test_models_without_block_attention_are_refused():
     deberta = DebertaV2Config(**SIZES)
     for config in (local, deberta):
         model = AutoModelForQuestionAnswering.from_config(config, attn_implementation="eager")
-        with pytest.raises(InputError, match="does not answer packed features as it answers each alone"):
+        with pytest.raises(InputError, match="gives packed features other logits than single features"):
             enable_packing(model, TOKENIZER, LENGTH)
 
 

@@ -1,4 +1,4 @@
-"""Whole runs as the command line makes them: heads, sources, teachers, generated answers."""
+"""Complete runs from settings: heads, sources, teachers, generated answers."""
 
 from dataclasses import replace
 

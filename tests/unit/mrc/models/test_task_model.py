@@ -42,10 +42,10 @@ def assert_same(one, other):
     weights = other.state_dict()
     assert one.state_dict().keys() == weights.keys()
     assert all(torch.equal(value, weights[name]) for name, value in one.state_dict().items())
-    torch.manual_seed(0)  # confidence is told from dropout
+    torch.manual_seed(0)  # confidence features come from dropout
     outputs = one(**TOKENS)
     torch.manual_seed(0)
-    # The last bit depends on where in memory the weights lie.
+    # The last bit depends on the memory alignment of the weights.
     torch.testing.assert_close(outputs.to_tuple(), other(**TOKENS).to_tuple())
 
 
