@@ -92,10 +92,11 @@ class AnswerSession(EvaluationSession):
         self.on_answered(answered)
         if self.facade.args.should_save:
             self._write(answered, stage)
-        if self.facade.compute_metrics is None or getattr(answered, "label_ids", None) is None:
+        compute_metrics: Any = self.facade.compute_metrics
+        if compute_metrics is None or getattr(answered, "label_ids", None) is None:
             return {}
         if self._answer_metrics is None:
-            return self.facade.compute_metrics(answered)
+            return compute_metrics(answered)
         processed = getattr(answered, "processed_predictions", None)  # PrimeQA's predictions are all candidates
         scored = answered if processed is None else EvalPrediction(processed, answered.label_ids)
         self._answer_metrics.update(scored)

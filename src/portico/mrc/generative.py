@@ -26,6 +26,7 @@ from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
 from portico.mrc.trainer import AnswerEvaluationMixin
+from portico.seq2seq.arguments import Seq2SeqTrainingArguments
 from portico.seq2seq.trainer import Seq2SeqTrainer
 
 SMALL_T5 = {
@@ -240,6 +241,7 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         answered: Result of the last post-processing.
     """
 
+    args: Seq2SeqTrainingArguments
     _session_class = GeneratedAnswerSession
 
     def evaluate(  # type: ignore[override]

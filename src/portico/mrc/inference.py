@@ -472,7 +472,7 @@ class Inference:
                 folder,
                 per_device_eval_batch_size=batch_size,
                 disable_tqdm=True,
-                report_to="none",
+                report_to=["none"],
                 **_device_arguments(device),
             )
             return cls(model, tokenizer, args)
