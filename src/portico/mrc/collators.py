@@ -79,7 +79,8 @@ class BeamSearchCollator:
         return batch
 
     def _can_answer(self, tokens_BL: Tensor, cls_index_B: Tensor) -> Tensor:
-        """Return a mask of the context and of the classification token, which stands for "no answer"."""
+        """Return a mask of the context and of the classification token, which means "no answer"."""
+        # As in transformers' `run_qa_beam_search.py`, but from the tokens: features do not keep their sequence ids.
         names = ("cls_token_id", "sep_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
         marks = {mark for mark in (getattr(self.tokenizer, name) for name in names) if mark is not None}
         is_text_BL = ~torch.isin(tokens_BL, torch.tensor(sorted(marks), device=tokens_BL.device))

@@ -108,6 +108,7 @@ class DistillationMixin(Trainer):
             InputError: If model or teacher do not return start and end logits.
         """
         loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        # Evaluation reports the loss of the labels, so that runs with and without a teacher can be compared.
         if self.teacher is not None and model.training:
             targets = self._teacher_outputs(self.teacher, inputs)
             for name, scores in (("model", outputs), ("teacher", targets)):
@@ -161,6 +162,7 @@ def _pretrained_teacher(model_path: str, config: Any, student: Any) -> Any:
     heads = getattr(student, "task_heads", None)
     if heads is None and not getattr(config, "task_heads", None):
         return AutoModelForQuestionAnswering.from_pretrained(model_path, config=config)
+    # The student's head classes also load a teacher whose configuration records no heads, as PrimeQA's do not.
     classes = None if heads is None else {name: type(head) for name, head in heads.items()}
     teacher = ModelForDownstreamTasks.from_config(config, model_path, task_heads=classes)
     teacher.set_task_head(teacher.config.task_head if heads is None else student.config.task_head)

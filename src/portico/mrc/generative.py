@@ -188,6 +188,7 @@ class GeneratedAnswerProcessing:
 
     def texts(self, tokens: Int64s) -> list[str]:
         """Return the texts of generated tokens, ``int64 [B, T]``; negative tokens are padding between batches."""
+        # Trainers pad generated batches of different length with -100, which no tokenizer decodes.
         filled = np.where(tokens < 0, self.tokenizer.pad_token_id, tokens)
         texts: list[str] = self.tokenizer.batch_decode(filled, skip_special_tokens=True)
         return [text.strip() for text in texts]

@@ -38,6 +38,7 @@ from portico.value_rules import Rule, check_values
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""
 
+# Defaults of transformers' former pipeline: windows of 384 tokens that share 128, a third.
 _LONGEST_WINDOW = 384
 _PIPELINE_NAMES = {
     "max_answer_len": "max_answer_length",
@@ -355,6 +356,7 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
     if not isinstance(top_k, int) or top_k < 1:
         raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+    # The pipeline's "no answer" is the empty string from 0 to 0.
     best = [
         {"score": answer.probability, "start": answer.start or 0, "end": answer.end or 0, "answer": answer.text},
         *(

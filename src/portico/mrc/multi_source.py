@@ -45,6 +45,7 @@ class IndividualDomainBatchSampler(Sampler[int]):
         return self.batch_size * self._num_rounds * len(self._sources)
 
     def __iter__(self) -> Iterator[int]:
+        # A separate generator: the state of the global one differs between a run and its resumption.
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         orders = [_endless_order(source, generator) for source in self._sources]
         for _ in range(self._num_rounds):
@@ -89,6 +90,7 @@ def _concatenated(datasets: Any) -> Any:
         sets = datasets
     else:
         return datasets
+    # An empty data set could not give its batch of a round.
     empty = [str(number) for number, dataset in enumerate(sets) if len(dataset) == 0]
     if empty:
         raise InputError(
@@ -145,6 +147,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
                 f"There are {len(datasets)} data sets to evaluate on and {len(examples)} lists of examples; give a "
                 "list of examples for each data set as `eval_examples`, in the same order."
             )
+        # Not `super().evaluate` for each: that would log, and call the callbacks, once per data set.
         self._memory_tracker.start()
         each, answered = [], []
         for number, (part, its_examples) in enumerate(zip(datasets, examples, strict=True)):

@@ -49,6 +49,7 @@ def pack(lengths_B: Int64s, capacity: int) -> Layout:
         lengths_B: Tokens of each feature, ``int64 [B]``.
         capacity: Largest number of tokens in a row; a longer feature gets its own row.
     """
+    # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
     filled: list[int] = []
     for feature in np.argsort(-lengths_B, kind="stable").tolist():
@@ -139,6 +140,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
             f"Packing masks attention in blocks, which attn_implementation={attention!r} does not support; load the "
             f"model with one of {', '.join(_ATTENTIONS)}, or set `preprocess.packing=false`."
         )
+    # Hooks, not a subclass: checkpoints and the columns that a trainer keeps depend on the class and its `forward`.
     packed_forward = _PackedForward()
     model.register_forward_pre_hook(packed_forward.before, with_kwargs=True)
     model.register_forward_hook(packed_forward.after, with_kwargs=True)

@@ -23,6 +23,7 @@ class AnswerEvaluationMixin(Trainer):
     :class:`MRCTrainer`.
     """
 
+    # Strategies such as ddp_spawn evaluate in worker processes, which send these attributes back.
     _carried_from_workers = (*Trainer._carried_from_workers, "answered")
     _session_class: type[AnswerSession] = AnswerSession
 
@@ -262,6 +263,8 @@ class MRCTrainer(AnswerEvaluationMixin):
             eval_dataset: Features, in PrimeQA's call.
             eval_examples: Their examples, in PrimeQA's call.
         """
+        # transformers' example calls `predict(predict_dataset, predict_examples)`, PrimeQA `predict(eval_dataset,
+        # eval_examples)`: given by position, only the post-processing tells them apart.
         features = test_dataset if predict_dataset is None else predict_dataset
         examples = predict_examples
         plain = features is None or (examples is not None and self._has_primeqa_post_processing())

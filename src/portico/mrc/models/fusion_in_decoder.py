@@ -112,6 +112,7 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
         tokens = options.pop("input_ids", None) if inputs is None else inputs
         if tokens is not None and tokens.dim() == 3:
             mask = options.pop("attention_mask", None)
+            # `generate` would run the encoder on the three dimensions of the tokens.
             options["encoder_outputs"] = self.encode_passages(tokens, mask)
             options["attention_mask"] = _joined_mask(torch.ones_like(tokens) if mask is None else mask)
             tokens = None
