@@ -43,7 +43,7 @@ _PROMPT_WORDS = "question: context: passage:"
 
 @dataclass(frozen=True)
 class GenerativeFeaturizer:
-    """Tokenizes questions with their contexts, and answers.
+    """Tokenises questions with their contexts, and answers.
 
     The input is ``question: ... context: ...``, cut at ``max_source_length`` tokens, as in transformers' example.
     With ``num_passages`` there is one such input for each passage, padded to one length.

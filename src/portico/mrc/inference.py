@@ -126,12 +126,7 @@ class ReaderSettings:
 
     @classmethod
     def of(cls, longest: int, calibration: AnswerCalibration | None, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return a reader's settings, with defaults from its model and calibration.
-
-        Args:
-            longest: Longest input of the model, in tokens.
-            calibration: The calibration stored with the model.
-            settings: The user's settings.
+        """Return the user's settings, with defaults from the model and its calibration.
 
         Raises:
             InputError: If a setting is unknown or invalid.
@@ -370,7 +365,7 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """Tokenized questions.
+    """The tokenised windows of questions.
 
     Attributes:
         examples: ``id`` and ``context``, a list of strings, of every question.
@@ -457,13 +452,7 @@ class Inference:
     def on_device(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
     ) -> "Inference":
-        """Return an inference on a device.
-
-        Args:
-            model: The model.
-            tokenizer: Pads the batches.
-            device: See :class:`Reader`.
-            batch_size: Windows in a batch.
+        """Return an inference on a device, which is named as in :class:`Reader`.
 
         Raises:
             InputError: If there is no such device.

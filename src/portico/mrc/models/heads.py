@@ -32,11 +32,7 @@ BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "
 
 
 class TaskHead(nn.Module, ABC):
-    """Base class of heads on an encoder.
-
-    Args:
-        config: Configuration of the encoder.
-    """
+    """Base class of heads, made from the configuration of their encoder."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__()
@@ -244,9 +240,6 @@ class BeamSearchQAHead(TaskHead):
 
     In training it returns only a loss. Otherwise it returns the ``config.start_n_top`` (5) best starts, the
     ``config.end_n_top`` (5) best ends of each and a score for "no answer", and a loss if there are labels.
-
-    Args:
-        config: Configuration of the encoder.
     """
 
     def __init__(self, config: PreTrainedConfig) -> None:
