@@ -1,0 +1,258 @@
+"""What a call takes, and what it returns."""
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, batches, options
+from poptorch_emulator.batches import BatchLayout, OutputCollector
+
+MODES = poptorch.OutputMode
+
+
+class Echo(nn.Module):
+    """Returns whatever it gets; has a parameter, as models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Any, other: Any = None) -> Any:
+        return x
+
+
+class Mean(Echo):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float().mean()
+
+
+def rows(number: int) -> torch.Tensor:
+    return torch.arange(float(number))
+
+
+class TestOutputs:
+    def call(self, mode, period=None, iterations=2, accumulation=2, replicas=2, model=None, x=None):
+        layout = BatchLayout(iterations, accumulation, replicas)
+        collector = OutputCollector(mode, period or 1, layout)
+        model = model or Echo()
+        x = rows(layout.num_parts) if x is None else x
+        for iteration in range(iterations):
+            for place in layout.iteration(iteration):
+                collector.add(place, model(layout.part(x, place.index)))
+        return collector.result()
+
+    def test_all_come_back_in_the_order_of_the_inputs(self):
+        assert self.call(MODES.All).tolist() == list(range(8))
+
+    def test_final_is_the_last_micro_batch_of_each_replica(self):
+        assert self.call(MODES.Final).tolist() == [6, 7]
+
+    def test_every_second_iteration_with_all_its_micro_batches(self):
+        assert self.call(MODES.EveryN, 2).tolist() == [4, 5, 6, 7]
+
+    def test_sum_is_over_the_micro_batches_of_a_replica(self):
+        assert self.call(MODES.Sum).tolist() == [0 + 2 + 4 + 6, 1 + 3 + 5 + 7]
+
+    @pytest.mark.parametrize(("mode", "shape"), [(MODES.Final, (2,)), (MODES.All, (8,)), (MODES.Sum, (2,))])
+    def test_scalars_become_vectors(self, mode, shape):
+        found = self.call(mode, iterations=1, accumulation=4, model=Mean())
+        assert found.shape == shape
+
+    def test_one_scalar_stays_one(self):
+        assert self.call(MODES.All, iterations=1, accumulation=1, replicas=1, model=Mean()).shape == ()
+
+    @given(
+        iterations=st.integers(1, 4),
+        accumulation=st.integers(1, 3),
+        replicas=st.integers(1, 4),
+        rows_=st.integers(1, 3),
+    )
+    @settings(max_examples=40, deadline=None)
+    def test_any_layout_gives_all_rows_back_in_order(self, iterations, accumulation, replicas, rows_):
+        x = rows(iterations * accumulation * replicas * rows_)
+        found = self.call(MODES.All, None, iterations, accumulation, replicas, x=x)
+        assert found.tolist() == x.tolist()
+
+    def test_containers_are_those_of_the_model(self):
+        Pair = namedtuple("Pair", "a b")
+
+        class Containers(Echo):
+            def forward(self, x):
+                return {"pair": Pair(x, [x + 1]), "out": SequenceClassifierOutput(logits=x), "none": None}
+
+        found = poptorch.inferenceModel(Containers(), options(2))(rows(2))
+        assert isinstance(found["pair"], Pair)
+        assert found["pair"].b[0].tolist() == [1, 2]
+        assert isinstance(found["out"], SequenceClassifierOutput)
+        assert found["out"].logits.tolist() == [0, 1]
+        assert found["none"] is None
+
+    def test_wide_formats_become_those_of_a_device(self):
+        found = poptorch.inferenceModel(Echo())((torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)))
+        assert [tensor.dtype for tensor in found] == [torch.int32, torch.float32]
+
+    def test_the_default_is_final_for_training_and_all_for_inference(self):
+        chosen = options(2)
+        assert poptorch.trainingModel(Perceptron(), chosen).options.output_mode is MODES.Final
+        assert poptorch.inferenceModel(Perceptron(), chosen).options.output_mode is MODES.All
+
+    def test_are_snapshots_of_what_later_micro_batches_change(self):
+        class Counter(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("count", torch.zeros(1))
+
+            def forward(self, x):
+                self.count.add_(x.sum())
+                return self.count
+
+        found = poptorch.inferenceModel(Counter(), options(3))(torch.ones(3))
+        assert found.tolist() == [1, 2, 3]
+
+    def test_cannot_be_differentiated(self):
+        _, loss = poptorch.trainingModel(Perceptron())(*batches(1, 1, torch.float32)[0])
+        with pytest.raises(poptorch.Error, match=r"backward\(\) cannot be called explicitly on outputs"):
+            loss.backward()
+
+
+class TestInputs:
+    def compiled(self, *args, **kwargs):
+        executor = poptorch.inferenceModel(Echo())
+        executor(*args, **kwargs)
+        return executor
+
+    @pytest.mark.parametrize(
+        ("first", "second", "message"),
+        [
+            (rows(2), rows(3), r"Shape mismatch for x: expected \[2\] but got \[3\]"),
+            (rows(2), rows(2).int(), "Data type mismatch for x: expected torch.float32 but got torch.int32"),
+            (rows(2), [rows(2)], "Type mismatch for x"),
+            ([rows(2)], [rows(2), rows(2)], "Length mismatch for x: expected 1 but got 2"),
+            ({"a": rows(2)}, {"b": rows(2)}, "Keys mismatch for x"),
+            ((rows(2), 3), (rows(2), 4), r"Value mismatch for x\[1\]: expected 3 but got 4"),
+            ({"a": rows(2)}, {"a": rows(4)}, r"Shape mismatch for x\[a\]"),
+        ],
+    )
+    def test_of_another_form_are_refused(self, first, second, message):
+        with pytest.raises(poptorch.Error, match=message) as caught:
+            self.compiled(first)(second)
+        assert "inputs passed at runtime don't match the inputs used to compile" in str(caught.value)
+
+    def test_by_name_and_by_position_are_the_same(self):
+        assert self.compiled(rows(2))(x=rows(2)).tolist() == [0, 1]
+
+    def test_new_names_are_refused(self):
+        with pytest.raises(poptorch.Error, match="Keys mismatch for the arguments"):
+            self.compiled(rows(2))(rows(2), other=rows(2))
+
+    def test_unknown_names_are_refused(self):
+        with pytest.raises(poptorch.Error, match="do not fit the model's forward"):
+            self.compiled(rows(2))(rows(2), another=1)
+
+    def test_that_require_gradients_are_refused(self):
+        with pytest.raises(poptorch.Error, match="can not have requires_grad set to True"):
+            self.compiled(rows(2).requires_grad_())
+
+    def test_must_be_a_multiple_of_the_factors(self):
+        executor = poptorch.inferenceModel(Echo(), options(4, 2))
+        with pytest.raises(AssertionError, match=r"In the input x, the batch dimension \(12\) must be a multiple of"):
+            executor(rows(12))
+
+    def test_without_dimensions_go_to_every_micro_batch(self):
+        class Scaled(Echo):
+            def forward(self, x, other):
+                return x * other
+
+        assert poptorch.inferenceModel(Scaled(), options(2))(rows(2), torch.tensor(2.0)).tolist() == [0, 2]
+
+    def test_changed_in_place_by_the_model_are_changed_for_the_caller_once(self):
+        class InPlace(Echo):
+            def forward(self, x):
+                x += 1
+                return x
+
+        x = torch.zeros(2)
+        poptorch.inferenceModel(InPlace())(x)
+        assert x.tolist() == [1, 1]
+
+    def test_replicas_of_an_input_group_read_the_same(self):
+        chosen = options(1, 4).inputReplicaGrouping(2)
+        assert poptorch.inferenceModel(Echo(), chosen)(rows(2)).tolist() == [0, 0, 1, 1]
+
+
+class TestLosses:
+    def train(self, forward):
+        class Model(Perceptron):
+            pass
+
+        Model.forward = forward
+        executor = poptorch.trainingModel(Model(), None)
+        return executor(*batches(1, 2, torch.float32)[0])
+
+    def test_none_is_refused(self):
+        with pytest.raises(poptorch.Error, match="Couldn't find a loss in graph!"):
+            self.train(lambda self, x, y: (self.second(self.first(x)) - y).pow(2).mean())
+
+    def test_several_are_refused(self):
+        def forward(self, x, y):
+            out = self.second(self.first(x))
+            return functional.mse_loss(out, y) + functional.l1_loss(out, y)
+
+        with pytest.raises(poptorch.Error, match="Multiple independent losses found in graph"):
+            self.train(forward)
+
+    def test_several_inside_a_marked_one_are_fine(self):
+        def forward(self, x, y):
+            out = self.second(self.first(x))
+            return poptorch.identity_loss(functional.mse_loss(out, y) + functional.l1_loss(out, y), "none")
+
+        assert torch.isfinite(self.train(forward))
+
+    def test_that_is_not_returned_is_trained_on(self):
+        def forward(self, x, y):
+            out = self.second(self.first(x))
+            functional.mse_loss(out, y)
+            return out
+
+        model = type("Model", (Perceptron,), {"forward": forward})()
+        before = model.first.weight.clone()
+        poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
+        assert not torch.equal(before, model.first.weight)
+
+    @pytest.mark.parametrize(("reduction", "value"), [("sum", 3.0), ("mean", 1.5), ("none", [1.0, 2.0]), (1, 1.5)])
+    def test_identity_loss_reduces(self, reduction, value):
+        assert poptorch.identity_loss(torch.tensor([1.0, 2.0]), reduction).tolist() == value
+
+    def test_identity_loss_refuses_other_reductions(self):
+        with pytest.raises(poptorch.Error, match="Unsupported reduction type 'max'"):
+            poptorch.identity_loss(torch.ones(2), "max")
+
+    def test_ignored_labels_make_a_mean_of_means(self):
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(0)
+                self.linear = nn.Linear(3, 4).double()
+
+            def forward(self, x, labels):
+                return functional.cross_entropy(self.linear(x), labels)
+
+        x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        labels = torch.tensor([0, -100, -100, 1, 2, 3])
+        with poptorch.configured(keeps_float64=True):
+            model = Classifier()
+            poptorch.trainingModel(model, options(accumulation=2), poptorch.optim.SGD(model.parameters(), lr=1.0))(
+                x, labels
+            )
+        plain = Classifier()
+        ((plain(x[:3], labels[:3]) + plain(x[3:], labels[3:])) / 2).backward()
+        expected = plain.linear.weight - plain.linear.weight.grad
+        assert float((model.linear.weight - expected).detach().abs().max()) <= 1e-12

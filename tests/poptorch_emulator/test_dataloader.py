@@ -1,0 +1,159 @@
+"""Loaders give combined batches."""
+
+import logging
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+from transformers import BatchEncoding
+
+import poptorch_emulator as poptorch
+from emulator_peers import options
+
+MODES = poptorch.DataLoaderMode
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+def numbers(size=10):
+    return TensorDataset(torch.arange(size))
+
+
+def loaded(loader):
+    return [batch[0].tolist() if isinstance(batch, list) else batch.tolist() for batch in loader]
+
+
+class TestSizes:
+    def test_are_those_of_a_call(self):
+        loader = poptorch.DataLoader(options(2, 2, 3), numbers(30), batch_size=2)
+        assert loader.combinedBatchSize == loader.batch_size == 24
+        assert len(loader) == 1
+        assert loader.options.device_iterations == 2
+
+    def test_count_input_groups(self):
+        loader = poptorch.DataLoader(options(1, 4).inputReplicaGrouping(2), numbers(), batch_size=2)
+        assert loader.combinedBatchSize == 4
+
+    def test_may_be_left_to_the_data(self):
+        loader = poptorch.DataLoader(options(2), numbers(3), batch_size=None)
+        assert loader.combinedBatchSize is None
+        assert [batch[0].item() for batch in loader] == [0, 1, 2]
+
+    def test_what_is_left_over_is_dropped_or_announced(self, caplog):
+        assert loaded(poptorch.DataLoader(options(2), numbers(5), batch_size=2)) == [[0, 1, 2, 3]]
+        with caplog.at_level(logging.WARNING):
+            loader = poptorch.DataLoader(options(2), numbers(5), batch_size=2, drop_last=False)
+        assert "5 rows, which is no multiple of the combined batch size 4: the last batch has 1" in caplog.text
+        assert loaded(loader)[-1] == [4]
+
+
+class TestBatchSampler:
+    def test_batches_are_joined(self):
+        sampler = torch.utils.data.BatchSampler(range(10), 2, drop_last=False)
+        loader = poptorch.DataLoader(options(2), numbers(), batch_sampler=sampler)
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert len(loader) == 2
+        assert loader.combinedBatchSize == 4
+        rest = poptorch.DataLoader(options(2), numbers(), batch_sampler=sampler, drop_last=False)
+        assert loaded(rest)[-1] == [8, 9]
+        assert len(rest) == 3
+
+    def test_excludes_other_ways(self):
+        with pytest.raises(poptorch.Error, match="batch_sampler is mutually exclusive with batch_size and shuffle"):
+            poptorch.DataLoader(options(), numbers(), batch_size=2, batch_sampler=[[1]])
+
+
+class TestAsynchronous:
+    def test_gives_the_same_in_the_same_order(self):
+        loader = poptorch.DataLoader(options(2), numbers(12), batch_size=2, mode=MODES.Async)
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert loaded(loader) == loaded(loader)
+        loader.terminate()
+
+    def test_can_be_left_early(self):
+        loader = poptorch.DataLoader(options(), numbers(1000), mode=MODES.Async)
+        assert [batch[0].item() for batch, _ in zip(loader, range(3), strict=False)] == [0, 1, 2]
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_rebatches(self, workers):
+        loader = poptorch.DataLoader(
+            options(2),
+            numbers(),
+            batch_size=2,
+            num_workers=workers,
+            mode=MODES.AsyncRebatched,
+            rebatched_worker_size=3,
+        )
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert len(loader) == 2
+        loader.terminate()
+
+    def test_rebatches_when_nothing_is_dropped(self):
+        loader = poptorch.DataLoader(options(2), numbers(), 2, drop_last=False, mode=MODES.Async)
+        assert loaded(loader)[-1] == [8, 9]
+        assert len(loader) == 3
+
+    def test_worker_batches_are_at_most_combined_ones(self):
+        with pytest.raises(AssertionError, match="rebatched_worker_size must be at most the combined batch size 4"):
+            poptorch.DataLoader(options(2), numbers(), 2, mode=MODES.AsyncRebatched, rebatched_worker_size=5)
+
+    def test_the_size_is_not_an_option_of_the_accessor(self):
+        with pytest.raises(AssertionError, match="rebatched_size in async_options is decided by the loader"):
+            poptorch.DataLoader(options(), numbers(), mode=MODES.Async, async_options={"rebatched_size": 2})
+
+    def test_rebatching_needs_a_size(self):
+        with pytest.raises(AssertionError, match="AsyncRebatched needs a batch_size"):
+            poptorch.DataLoader(options(), numbers(), None, mode=MODES.AsyncRebatched)
+
+    def test_refuses_what_it_cannot_hand_over(self):
+        def collate(rows):
+            return BatchEncoding({"x": torch.stack([row[0] for row in rows])})
+
+        loader = poptorch.DataLoader(options(), numbers(), mode=MODES.Async, collate_fn=collate)
+        with pytest.raises(poptorch.Error, match="A batch holds a BatchEncoding"):
+            next(iter(loader))
+
+    def test_passes_the_errors_of_the_data_on(self):
+        def collate(rows):
+            raise KeyError("no such column")
+
+        with pytest.raises(KeyError, match="no such column"):
+            next(iter(poptorch.DataLoader(options(), numbers(), mode=MODES.Async, collate_fn=collate)))
+
+
+class TestProcesses:
+    def parts(self, dataset, shuffle=None, seed=None):
+        found = []
+        for process in range(2):
+            chosen = options()
+            if seed is not None:
+                chosen.randomSeed(seed)
+            chosen.Distributed.configureProcessId(process, 2)
+            found.append(loaded(poptorch.DataLoader(chosen, dataset, batch_size=1, shuffle=shuffle)))
+        return found
+
+    def test_read_different_parts(self):
+        first, second = self.parts(numbers(4))
+        assert (first, second) == ([[0], [1]], [[2], [3]])
+
+    def test_read_different_elements_of_a_stream(self):
+        first, second = self.parts(Numbers())
+        assert first == [[0], [2], [4], [6], [8]]
+        assert second == [[1], [3], [5], [7], [9]]
+
+    def test_draw_one_order(self):
+        first, second = self.parts(numbers(10), shuffle=True, seed=1)
+        assert sorted(first + second) == [[number] for number in range(10)]
+
+    def test_need_a_seed_for_it(self):
+        with pytest.raises(AssertionError, match=r"need poptorch.Options.randomSeed"):
+            self.parts(numbers(), shuffle=True)
+
+
+def test_streams_read_by_several_workers_are_announced(caplog):
+    with caplog.at_level(logging.WARNING):
+        poptorch.DataLoader(options(), Numbers(), num_workers=2)
+    assert "the 2 workers return 2 times each element" in caplog.text

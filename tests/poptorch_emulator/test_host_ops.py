@@ -1,0 +1,149 @@
+"""Operations of the host, of the user, and of the decoder of CTC."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, batches, options
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+class OnHost(nn.Module):
+    """Calls numpy in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Perceptron()
+        self.cpu = poptorch.CPU(self.doubled, "doubled")
+
+    def doubled(self, x):
+        assert x.sum().item() != 1.0
+        return torch.from_numpy(x.numpy() * 2)
+
+    def forward(self, x, labels=None):
+        return self.model(self.cpu(x), labels)
+
+
+class TestCPU:
+    def test_runs_in_programs_for_inference(self):
+        model = OnHost()
+        with poptorch.injected(forbids_host_access=True):
+            found = poptorch.inferenceModel(model, options(2))(X)
+        assert torch.allclose(found, Perceptron()(X * 2))
+
+    def test_runs_outside_of_programs(self):
+        assert torch.equal(OnHost()(X), Perceptron()(X * 2))
+
+    def test_is_refused_in_programs_that_train(self):
+        with pytest.raises(poptorch.Error, match="only supported in inference graphs; the model calls 'doubled'"):
+            poptorch.trainingModel(OnHost())(*batches(1, 2, torch.float32)[0])
+
+    def test_is_the_only_part_that_sees_values(self):
+        class Looks(OnHost):
+            def forward(self, x, labels=None):
+                return super().forward(x * x.max().item(), labels)
+
+        executor = poptorch.inferenceModel(Looks())
+        executor(X)
+        with poptorch.injected(forbids_host_access=True), pytest.raises(poptorch.Error, match="calls `item`"):
+            executor(X)
+
+
+class TestCustomOp:
+    def call(self, example=X, name="scaled"):
+        return poptorch.custom_op([X], name, "tests", 1, example_outputs=[example], attributes={"by": 3})
+
+    def test_is_a_registered_function(self):
+        poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
+        assert torch.equal(self.call()[0], X * 3)
+
+    def test_may_return_several(self):
+        poptorch.register_custom_op("both", "tests", lambda x: (x, -x))
+        found = poptorch.custom_op([X], "both", "tests", 1, [X, X])
+        assert torch.equal(found[1], -X)
+
+    def test_is_trained_through(self):
+        poptorch.register_custom_op("tripled", "tests", lambda x: x * 3)
+
+        class Model(Perceptron):
+            def forward(self, x, labels):
+                return super().forward(poptorch.custom_op([x], "tripled", "tests", 1, [x])[0], labels)
+
+        model = Model()
+        poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
+        assert not torch.equal(model.first.weight, Perceptron().first.weight)
+
+    def test_that_is_not_registered_is_refused(self):
+        with pytest.raises(poptorch.Error, match=r"no operation 'unknown' of the domain 'tests'.*register_custom_op"):
+            self.call(name="unknown")
+
+    def test_that_returns_something_else_is_refused(self):
+        poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
+        with pytest.raises(
+            poptorch.Error, match=r"returned \[\(\(2, 3\), torch.float32\)\], but its `example_outputs`"
+        ):
+            self.call(example=X[:1])
+
+
+def all_paths(values_TC, blank):
+    """Sum the probability of every alignment, under the labels that it stands for."""
+    found = {}
+    for alignment in itertools.product(range(values_TC.shape[1]), repeat=len(values_TC)):
+        labels = tuple(label for label, _ in itertools.groupby(alignment) if label != blank)
+        score = float(sum(values_TC[step, label] for step, label in enumerate(alignment)))
+        found[labels] = np.logaddexp(found.get(labels, -math.inf), score)
+    return found
+
+
+class TestBeamSearch:
+    @given(
+        steps=st.integers(1, 4),
+        classes=st.integers(2, 3),
+        blank=st.integers(0, 1),
+        top_paths=st.integers(1, 3),
+        seed=st.integers(0, 99),
+    )
+    @settings(max_examples=40, deadline=None)
+    def test_finds_the_likeliest_of_all_paths(self, steps, classes, blank, top_paths, seed):
+        generator = torch.Generator().manual_seed(seed)
+        probs = torch.randn(steps, 2, classes, generator=generator).log_softmax(-1)
+        lengths = torch.tensor([steps, max(steps - 1, 1)])
+        scores, found_lengths, paths = poptorch.ctc_beam_search_decoder(probs, lengths, blank, 100, top_paths)
+        assert (scores.shape, paths.shape) == ((2, top_paths), (2, top_paths, steps))
+        for row in range(2):
+            every = all_paths(probs[: lengths[row], row].double().numpy(), blank)
+            best = sorted(every.values(), reverse=True)[:top_paths]
+            for place, score in enumerate(best):
+                path = tuple(paths[row, place, : found_lengths[row, place]].tolist())
+                assert scores[row, place].item() == pytest.approx(score, abs=1e-5)
+                assert every[path] == pytest.approx(score, abs=1e-5)
+                assert (paths[row, place, len(path) :] == blank).all()
+
+    def test_runs_in_a_program(self):
+        class Decoder(nn.Module):
+            def forward(self, x, lengths):
+                return poptorch.ctc_beam_search_decoder(x.transpose(0, 1).log_softmax(-1), lengths, top_paths=2)
+
+        x = torch.randn(4, 3, 3, generator=torch.Generator().manual_seed(0))
+        scores, _, paths = poptorch.inferenceModel(Decoder(), options(2))(x, torch.tensor([3, 3, 2, 1]))
+        assert (scores.shape, paths.shape, paths.dtype) == ((4, 2), (4, 2, 3), torch.int32)
+
+    @pytest.mark.parametrize(
+        ("shape", "choice", "message"),
+        [
+            ((2, 3), {}, r"takes probabilities \[time, rows, classes\] and a length for each row; it got \[2, 3\]"),
+            ((2, 1, 3), {"blank": 3}, "blank=3, .* is one of 3 classes"),
+            ((2, 1, 3), {"beam_width": 2, "top_paths": 3}, "at most `beam_width` are returned"),
+        ],
+    )
+    def test_refuses_what_does_not_go_together(self, shape, choice, message):
+        with pytest.raises(poptorch.Error, match=message):
+            poptorch.ctc_beam_search_decoder(torch.zeros(shape), torch.tensor([2]), **choice)
