@@ -1,9 +1,13 @@
-"""The `poptorch` surface that portico uses, computed by torch on the CPU.
+"""PopTorch's API, computed by torch on the CPU; see the README.
 
-It follows `poptorch`'s semantics (batch layout, accumulation, frozen shapes and options, device memory and device
-random numbers apart from the host's, pipeline rules), so that what is wrong on IPUs is wrong here. It does not
-reproduce time, memory limits, half-precision partials or stochastic rounding.
+It follows `poptorch`'s rules, so that what fails on IPUs fails here. Import it as ``poptorch``, or call
+:func:`install` to let scripts that import ``poptorch`` find it.
 """
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 from poptorch_emulator import optim
 from poptorch_emulator.beam_search import ctc_beam_search_decoder
@@ -37,7 +41,6 @@ from poptorch_emulator.execution import (
 )
 from poptorch_emulator.executor import PoplarExecutor, inferenceModel, load, trainingModel
 from poptorch_emulator.faults import Faults, injected
-from poptorch_emulator.install import install, installed, uninstall
 from poptorch_emulator.machine import (
     VERSION,
     EmulatorSettings,
@@ -68,14 +71,13 @@ from poptorch_emulator.ops import (
     nop,
     recomputationCheckpoint,
     register_custom_op,
-    registerPostCompileHook,
-    registerPreCompileHook,
     serializedMatMul,
     set_available_memory,
     set_overlap_for_input,
     set_overlap_for_output,
 )
 from poptorch_emulator.options import Options, TensorLocationSettings
+from poptorch_emulator.program import registerPostCompileHook, registerPreCompileHook
 
 __version__ = VERSION
 
@@ -158,3 +160,30 @@ __all__ = [
     "trainingModel",
     "uninstall",
 ]
+
+_SUBMODULES = ("enums", "optim", "options")
+
+
+def install() -> ModuleType:
+    """Make ``import poptorch`` import the emulator, and return it; for tests, never in a program for hardware."""
+    emulator = sys.modules["poptorch"] = sys.modules[__name__]
+    for name in _SUBMODULES:
+        sys.modules[f"poptorch.{name}"] = sys.modules[f"{__name__}.{name}"]
+    return emulator
+
+
+def uninstall() -> None:
+    """Undo :func:`install`."""
+    for name in ("poptorch", *(f"poptorch.{submodule}" for submodule in _SUBMODULES)):
+        sys.modules.pop(name, None)
+
+
+@contextmanager
+def installed() -> Iterator[ModuleType]:
+    """Make ``import poptorch`` import the emulator inside a ``with`` block."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "poptorch"}
+    try:
+        yield install()
+    finally:
+        uninstall()
+        sys.modules.update(before)

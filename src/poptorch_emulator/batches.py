@@ -1,4 +1,4 @@
-"""How a combined batch is cut into micro-batches."""
+"""Combined batches: how the inputs of a call are checked and cut into micro-batches, and their outputs joined."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -8,21 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from poptorch_emulator.containers import map_structure, parser_of
+from poptorch_emulator.containers import leaves_of, map_structure, map_tensors, named_tensors, parser_of
 from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.machine import settings
 
+# Positional and named arguments of a model.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+_WHY = (
+    "This error occurred because the inputs passed at runtime don't match the inputs used to compile the model: a "
+    "compiled program takes the same containers, types, shapes and constants on every call."
+)
+
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The place of a micro-batch.
+    """The position of a micro-batch.
 
     Args:
         iteration: Device iteration, the outermost.
         accumulation: Micro-batch of a replica within its weight update.
         replica: Copy of the model, the innermost.
-        index: Where its rows lie among the micro-batches of its combined batch.
+        index: Position of its rows among the micro-batches of the combined batch.
     """
 
     iteration: int
@@ -49,7 +57,7 @@ class BatchLayout:
 
     @property
     def num_parts(self) -> int:
-        """Micro-batches that the rows of a combined batch make."""
+        """Micro-batches into which the rows of a combined batch are cut."""
         return self.device_iterations * self.gradient_accumulation * self.num_input_groups
 
     @property
@@ -66,11 +74,7 @@ class BatchLayout:
                 yield MicroBatch(iteration, accumulation, replica, row)
 
     def check(self, name: str, tensor: Tensor) -> None:
-        """Refuse a combined batch that cannot be cut evenly; a tensor without dimensions goes to every micro-batch.
-
-        Raises:
-            AssertionError: Names the input, its size and the factors.
-        """
+        """Raise ``AssertionError`` if the input ``name`` cannot be cut into micro-batches of equal size."""
         if tensor.dim() and tensor.shape[0] % self.num_parts:
             raise AssertionError(
                 f"Invalid batch dimension: In the input {name}, the batch dimension ({tensor.shape[0]}) must be a "
@@ -80,49 +84,19 @@ class BatchLayout:
                 "micro-batch gets as many rows."
             )
 
-    def part(self, tensor: Tensor, index: int) -> Tensor:
-        """Return the rows of micro-batch ``index``."""
+    def part(self, arguments: Any, index: int) -> Any:
+        """Return the arguments of micro-batch ``index``; every micro-batch gets tensors without dimensions."""
+        return map_tensors(lambda tensor: self._rows(tensor, index), arguments)
+
+    def _rows(self, tensor: Tensor, index: int) -> Tensor:
         if not tensor.dim():
             return tensor
         size = tensor.shape[0] // self.num_parts
         return tensor.narrow(0, index * size, size)
 
 
-_WHY = (
-    "This error occurred because the inputs passed at runtime don't match the inputs used to compile the model: a "
-    "compiled program takes the same containers, types, shapes and constants on every call."
-)
-
-
-class InputFormat:
-    """Containers, types and shapes that a program was compiled for.
-
-    Args:
-        arguments: Arguments by name at compilation.
-    """
-
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._compiled = {
-            name: map_structure(lambda leaf: leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf, value)
-            for name, value in arguments.items()
-        }
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments of another form.
-
-        Raises:
-            Error: Names the argument and what differs.
-        """
-        if arguments.keys() != self._compiled.keys():
-            raise Error(
-                f"Keys mismatch for the arguments: expected {list(self._compiled)} but got {list(arguments)}. {_WHY}"
-            )
-        for name, value in arguments.items():
-            _compare(name, self._compiled[name], value)
-
-
 class ModelInputs:
-    """Binds the arguments of a call to the names of a model's ``forward``.
+    """Binds the arguments of calls to a model's ``forward``, and compares them with those of compilation.
 
     Args:
         model: The model.
@@ -132,110 +106,113 @@ class ModelInputs:
     def __init__(self, model: nn.Module, layout: BatchLayout) -> None:
         self._signature = inspect.signature(model.forward)
         self._layout = layout
+        self._compiled: dict[str, Any] = {}
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as the device holds them, positional and by name; arguments left out stay out.
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return the arguments as the device holds them; those that are left out are not filled in.
 
         Raises:
             AssertionError: If a batch cannot be cut into micro-batches.
-            Error: If they do not fit, or a tensor requires a gradient.
+            Error: If they do not match the signature, or a tensor requires a gradient.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Error(f"The arguments do not fit the model's forward: {error}") from error
-        # What is left out and what is given as its default are one program.
+        # An argument that is left out and one that is passed as its default compile to the same program.
         for name, parameter in self._signature.parameters.items():
             if parameter.kind is not parameter.POSITIONAL_ONLY and bound.arguments.get(name, ()) is parameter.default:
                 del bound.arguments[name]
-        positional = tuple(map_structure(_on_device, value) for value in bound.args)
-        named = {name: map_structure(_on_device, value) for name, value in bound.kwargs.items()}
-        for argument, value in self.names(positional, named).items():
-            for path, tensor in _named_tensors(argument, value):
+        arguments = (
+            tuple(map_tensors(_to_device, value) for value in bound.args),
+            {name: map_tensors(_to_device, value) for name, value in bound.kwargs.items()},
+        )
+        for argument, value in self.by_name(arguments).items():
+            for path, tensor in named_tensors(argument, value):
                 self._layout.check(path, tensor)
-        return positional, named
+        return arguments
 
-    def names(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of :meth:`bind` by name."""
+    def by_name(self, arguments: Arguments) -> dict[str, Any]:
+        """Return bound arguments by the names of parameters."""
+        args, kwargs = arguments
         names = [
             name
             for name, parameter in self._signature.parameters.items()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        positional = {
-            names[index] if index < len(names) else f"args[{index - len(names)}]": value
-            for index, value in enumerate(args)
-        }
-        return {**positional, **kwargs}
+        names += [f"args[{index}]" for index in range(len(args) - len(names))]
+        return {**dict(zip(names, args, strict=False)), **kwargs}
 
+    def compile(self, arguments: Arguments) -> None:
+        """Remember the containers, types, shapes and constants that the program is compiled for."""
+        self._compiled = map_tensors(lambda tensor: tensor.detach().to("meta"), self.by_name(arguments))
 
-def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    parser = parser_of(value)
-    if isinstance(value, Tensor):
-        yield name, value
-    elif parser is not None:
-        yield from _named_tensors(name, list(parser.yieldTensors(value)))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _named_tensors(f"{name}[{key}]", item)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _named_tensors(f"{name}[{index}]", item)
+    def check(self, arguments: Arguments) -> None:
+        """Raise ``Error`` if arguments differ from those of compilation in more than the values of tensors."""
+        got = self.by_name(arguments)
+        if got.keys() != self._compiled.keys():
+            raise Error(
+                f"Keys mismatch for the arguments: expected {list(self._compiled)} but got {list(got)}. {_WHY}"
+            )
+        for name, value in got.items():
+            _compare(name, self._compiled[name], value)
 
 
 def device_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the format that a device computes ``dtype`` in; index types are left to torch, which needs them wide."""
+    """Return the format in which a device computes ``dtype``; ints stay wide, because torch indexes by int64."""
     if dtype is torch.bfloat16 or (dtype is torch.float64 and not settings.keeps_float64):
         return torch.float32
     return dtype
 
 
-def _on_device(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if leaf.requires_grad:
+def _to_device(tensor: Tensor) -> Tensor:
+    if tensor.requires_grad:
         raise Error(
             "An input tensor to an IPU model can not have requires_grad set to True. If you need it, move it into "
             "the model as a parameter, or detach it."
         )
-    return leaf.to(device_dtype(leaf.dtype))
+    return tensor.to(device_dtype(tensor.dtype))
 
 
 def _compare(name: str, expected: Any, got: Any) -> None:
+    def fail(what: str, expected: Any, got: Any) -> None:
+        raise Error(f"{what} mismatch for {name}: expected {expected} but got {got}. {_WHY}")
+
     if isinstance(expected, Tensor) and isinstance(got, Tensor):
         if expected.dtype != got.dtype:
-            raise Error(f"Data type mismatch for {name}: expected {expected.dtype} but got {got.dtype}. {_WHY}")
+            fail("Data type", expected.dtype, got.dtype)
         if expected.shape != got.shape:
-            shapes = f"expected {list(expected.shape)} but got {list(got.shape)}"
-            raise Error(f"Shape mismatch for {name}: {shapes}. {_WHY}")
+            fail("Shape", list(expected.shape), list(got.shape))
         return
     if type(expected) is not type(got):
-        types = f"expected {type(expected)} but got {type(got)}"
-        raise Error(f"Type mismatch for {name}: {types}. {_WHY}")
+        fail("Type", type(expected), type(got))
     parser = parser_of(expected)
     if parser is not None:
         _compare(name, list(parser.yieldTensors(expected)), list(parser.yieldTensors(got)))
     elif isinstance(expected, Mapping):
         if expected.keys() != got.keys():
-            raise Error(f"Keys mismatch for {name}: expected {list(expected)} but got {list(got)}. {_WHY}")
+            fail("Keys", list(expected), list(got))
         for key, value in expected.items():
             _compare(f"{name}[{key}]", value, got[key])
     elif isinstance(expected, list | tuple):
         if len(expected) != len(got):
-            raise Error(f"Length mismatch for {name}: expected {len(expected)} but got {len(got)}. {_WHY}")
+            fail("Length", len(expected), len(got))
         for index, (value, other) in enumerate(zip(expected, got, strict=True)):
             _compare(f"{name}[{index}]", value, other)
     elif expected != got:
-        raise Error(f"Value mismatch for {name}: expected {expected} but got {got}. {_WHY}")
+        fail("Value", expected, got)
+
+
+# Outputs
 
 
 class OutputCollector:
-    """Keeps the results of micro-batches that the output mode asks for, and joins them.
+    """Keeps the results of micro-batches that the output mode selects, and joins them.
 
     Args:
         mode: ``Final`` (the last micro-batch of each replica), ``EveryN`` (all micro-batches of every n-th device
             iteration), ``All``, or ``Sum`` (of each replica, over its micro-batches).
-        period: Of ``EveryN``.
+        period: Period of ``EveryN``.
         layout: The combined batch.
     """
 
@@ -251,9 +228,8 @@ class OutputCollector:
         if self._mode is OutputMode.Sum:
             place = (0, 0, micro_batch.replica)
             held = self._kept.get(place)
-            outputs = _snapshot(outputs) if held is None else _combine(torch.add, [held, outputs])
-            self._kept[place] = outputs
-        elif self._is_wanted(micro_batch):
+            self._kept[place] = _snapshot(outputs) if held is None else _combine(_sum, [held, outputs])
+        elif self._is_selected(micro_batch):
             self._kept[place] = _snapshot(outputs)
 
     def result(self) -> Any:
@@ -262,9 +238,9 @@ class OutputCollector:
         Scalars of one micro-batch stay scalars, those of several become a vector.
         """
         kept = [self._kept[place] for place in sorted(self._kept)]
-        return map_structure(_to_host, _combine(_concatenate, kept)) if kept else None
+        return map_tensors(_to_host, _combine(_concatenate, kept)) if kept else None
 
-    def _is_wanted(self, micro_batch: MicroBatch) -> bool:
+    def _is_selected(self, micro_batch: MicroBatch) -> bool:
         if self._mode is OutputMode.All:
             return True
         if self._mode is OutputMode.EveryN:
@@ -274,14 +250,13 @@ class OutputCollector:
 
 
 def without_backward(outputs: Any) -> Any:
-    """Return what a training model returned, with tensors whose ``backward`` raises ``Error``."""
-    return map_structure(_sealed, outputs)
+    """Return the outputs of a training model, after making ``backward`` of their tensors raise ``Error``."""
 
+    def seal(tensor: Tensor) -> Tensor:
+        tensor.backward = _refuse_backward  # type: ignore[method-assign]
+        return tensor
 
-def _sealed(leaf: Any) -> Any:
-    if isinstance(leaf, Tensor):
-        leaf.backward = _refuse_backward  # type: ignore[method-assign]
-    return leaf
+    return map_tensors(seal, outputs)
 
 
 def _refuse_backward(*args: Any, **kwargs: Any) -> None:
@@ -293,36 +268,28 @@ def _refuse_backward(*args: Any, **kwargs: Any) -> None:
 
 def _snapshot(outputs: Any) -> Any:
     # An output may be a weight, a buffer or an input, which later micro-batches change.
-    return map_structure(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, outputs)
+    return map_tensors(lambda tensor: tensor.detach().clone(), outputs)
 
 
-def _combine(function: Callable[..., Any], outputs: list[Any]) -> Any:
-    first = outputs[0]
+def _combine(join: Callable[[tuple[Tensor, ...]], Tensor], outputs: list[Any]) -> Any:
     if len(outputs) == 1:
-        return first
-    leaves = [_leaves(one) for one in outputs]
-    columns = iter(zip(*leaves, strict=True))
+        return outputs[0]
+    columns = iter(zip(*map(leaves_of, outputs), strict=True))
 
     def combined(_: Any) -> Any:
         column = next(columns)
-        if not isinstance(column[0], Tensor):
-            return column[0]
-        return function(*column) if function is torch.add else function(column)
+        return join(column) if isinstance(column[0], Tensor) else column[0]
 
-    return map_structure(combined, first)
+    return map_structure(combined, outputs[0])
 
 
-def _leaves(value: Any) -> list[Any]:
-    leaves: list[Any] = []
-    map_structure(leaves.append, value)
-    return leaves
+def _sum(tensors: tuple[Tensor, ...]) -> Tensor:
+    return torch.add(*tensors)
 
 
 def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(tensors) if not tensors[0].dim() else torch.cat(tensors)
 
 
-def _to_host(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    return leaf.int() if leaf.dtype is torch.int64 else leaf.to(device_dtype(leaf.dtype))
+def _to_host(tensor: Tensor) -> Tensor:
+    return tensor.int() if tensor.dtype is torch.int64 else tensor.to(device_dtype(tensor.dtype))

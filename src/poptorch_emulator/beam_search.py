@@ -1,4 +1,4 @@
-"""``ctc_beam_search_decoder``: the likeliest labels of a sequence of class probabilities.
+"""``ctc_beam_search_decoder``: the most probable label sequences, given class probabilities at each time step.
 
 Shapes: T time steps, N rows, C classes, K paths.
 """
@@ -18,21 +18,21 @@ Prefix = tuple[int, ...]
 def ctc_beam_search_decoder(
     probs: Tensor, lengths: Tensor, blank: int = 0, beam_width: int = 100, top_paths: int = 1
 ) -> list[Tensor]:
-    """Return the likeliest paths of each row.
+    """Return the most probable paths of each row.
 
     Args:
-        probs: Logarithms of probabilities, ``float [T, N, C]``.
+        probs: Log-probabilities, ``float [T, N, C]``.
         lengths: Time steps of each row, ``int [N]``.
-        blank: The class that is no label.
-        beam_width: Beginnings of paths that are followed at each step.
-        top_paths: K.
+        blank: The class that stands for no label.
+        beam_width: Path prefixes kept at each step.
+        top_paths: Paths to return, K.
 
     Returns:
-        Logarithms of the paths' probabilities, ``float [N, K]``; their lengths, ``int32 [N, K]``; and the paths,
-        ``int32 [N, K, T]``, filled up with ``blank``.
+        Log-probabilities of the paths, ``float [N, K]``; their lengths, ``int32 [N, K]``; and the paths,
+        ``int32 [N, K, T]``, padded with ``blank``.
 
     Raises:
-        Error: If shapes or numbers do not go together.
+        Error: If shapes or numbers do not match.
     """
     if probs.dim() != 3 or lengths.shape != probs.shape[1:2]:
         raise Error(
@@ -58,11 +58,11 @@ def ctc_beam_search_decoder(
 
 
 def _best_paths(values_TC: np.ndarray, blank: int, beam_width: int, top_paths: int) -> list[tuple[Prefix, float]]:
-    # Of each beginning: the probability of alignments that end in a blank, and of those that end in its last label.
+    # Of each prefix: log-probabilities of its alignments that end in a blank, and of those that end in its last label.
     beams: dict[Prefix, tuple[float, float]] = {(): (0.0, _NEVER)}
     for values_C in values_TC:
-        beams = dict(_likeliest(_extended(beams, values_C, blank), beam_width))
-    return [(prefix, float(np.logaddexp(*ends))) for prefix, ends in _likeliest(beams, top_paths)]
+        beams = dict(_most_probable(_extended(beams, values_C, blank), beam_width))
+    return [(prefix, float(np.logaddexp(*ends))) for prefix, ends in _most_probable(beams, top_paths)]
 
 
 def _extended(
@@ -80,7 +80,7 @@ def _extended(
             if label == blank:
                 continue
             if prefix and label == prefix[-1]:
-                # Without a blank between them, a label that is repeated is one.
+                # Repetitions of a label without a blank between them are one label.
                 add(prefix, _NEVER, ends_label + value)
                 add((*prefix, label), _NEVER, ends_blank + value)
             else:
@@ -88,5 +88,5 @@ def _extended(
     return found
 
 
-def _likeliest(beams: dict[Prefix, tuple[float, float]], number: int) -> list[tuple[Prefix, tuple[float, float]]]:
+def _most_probable(beams: dict[Prefix, tuple[float, float]], number: int) -> list[tuple[Prefix, tuple[float, float]]]:
     return sorted(beams.items(), key=lambda beam: (-float(np.logaddexp(*beam[1])), beam[0]))[:number]

@@ -1,8 +1,8 @@
-"""Arguments and results of the user's own classes."""
+"""Nested containers of tensors, as models take and return them, and the user's own classes among them."""
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from poptorch_emulator.errors import Error
 
 
 class ICustomArgParser(ABC):
-    """Takes the tensors out of objects of a class, and makes such objects of tensors."""
+    """Takes the tensors out of objects of a class, and rebuilds such objects from tensors."""
 
     @abstractmethod
     def yieldTensors(self, struct: Any) -> Iterator[Tensor]:
@@ -31,38 +31,24 @@ def registerCustomArgParser(argument_type: type, parser: ICustomArgParser) -> No
     """Let programs take and return objects of a class.
 
     Args:
-        argument_type: The class, without its subclasses.
-        parser: Knows the tensors of its objects.
+        argument_type: The class; subclasses are not included.
+        parser: Handles its objects.
     """
     _parsers[argument_type] = parser
 
 
 def parser_of(value: Any) -> ICustomArgParser | None:
-    """Return what knows the tensors of an object, if something was registered for its class."""
+    """Return the parser that is registered for the class of ``value``, if there is one."""
     return _parsers.get(type(value))
 
 
-def refuse_hidden_tensors(leaf: Any) -> None:
-    """Refuse an object that holds tensors and is no container that programs know.
-
-    Raises:
-        Error: Names its class.
-    """
-    held = leaf if isinstance(leaf, set | frozenset) else getattr(leaf, "__dict__", {}).values()
-    if not isinstance(leaf, Tensor | Module) and any(isinstance(value, Tensor) for value in held):
-        raise Error(
-            f"A {type(leaf).__name__} holds tensors, which a program cannot find; use lists, tuples, dicts or "
-            "dataclasses, or register its class with poptorch.registerCustomArgParser."
-        )
-
-
-def map_structure(function: Any, value: Any) -> Any:
+def map_structure(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply ``function`` to the leaves of nested containers, and rebuild them.
 
     Containers are lists, tuples, named tuples, mappings, dataclasses and objects of registered classes.
 
     Raises:
-        Error: If a leaf holds tensors that nothing could cut or join.
+        Error: If another object holds tensors, which could not be cut or joined.
     """
     parser = parser_of(value)
     if parser is not None:
@@ -77,20 +63,24 @@ def map_structure(function: Any, value: Any) -> Any:
         return type(value)(*(map_structure(function, item) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(map_structure(function, item) for item in value)
-    refuse_hidden_tensors(value)
+    _refuse_hidden_tensors(value)
     return function(value)
 
 
-def _rebuilt(mapping: Any, items: dict[Any, Any]) -> Any:
-    kind: Any = type(mapping)
-    # A `ModelOutput` is a dataclass; other mappings are made from a dict.
-    if hasattr(mapping, "to_tuple"):
-        return kind(**items)
-    return kind(mapping.default_factory, items) if isinstance(mapping, defaultdict) else kind(items)
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """Apply ``function`` to the tensors of nested containers, and keep other leaves; see :func:`map_structure`."""
+    return map_structure(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return the leaves of nested containers in order."""
+    leaves: list[Any] = []
+    map_structure(leaves.append, value)
+    return leaves
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested containers."""
+    """Yield the tensors in nested lists, tuples and dicts, such as the arguments of a torch function."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -99,3 +89,35 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
+
+
+def named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of the argument ``name`` with names like ``name[key][0]``."""
+    parser = parser_of(value)
+    if isinstance(value, Tensor):
+        yield name, value
+    elif parser is not None:
+        yield from named_tensors(name, list(parser.yieldTensors(value)))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from named_tensors(f"{name}[{key}]", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from named_tensors(f"{name}[{index}]", item)
+
+
+def _rebuilt(mapping: Any, items: dict[Any, Any]) -> Any:
+    kind: Any = type(mapping)
+    # The `ModelOutput` of transformers is a dataclass that takes its items by name.
+    if hasattr(mapping, "to_tuple"):
+        return kind(**items)
+    return kind(mapping.default_factory, items) if isinstance(mapping, defaultdict) else kind(items)
+
+
+def _refuse_hidden_tensors(leaf: Any) -> None:
+    held = leaf if isinstance(leaf, set | frozenset) else getattr(leaf, "__dict__", {}).values()
+    if not isinstance(leaf, Tensor | Module) and any(isinstance(value, Tensor) for value in held):
+        raise Error(
+            f"A {type(leaf).__name__} holds tensors, which a program cannot find; use lists, tuples, dicts or "
+            "dataclasses, or register its class with poptorch.registerCustomArgParser."
+        )

@@ -8,7 +8,7 @@ DataLoaderMode = Enum("DataLoaderMode", ["Sync", "Async", "AsyncRebatched"], sta
 # Which micro-batch results a call returns.
 OutputMode = IntEnum("OutputMode", ["Final", "EveryN", "All", "Sum", "Default"], start=0, module=__name__)
 
-# How gradients, or the values of a loss, become one.
+# How gradients, or the values of a loss, are combined.
 ReductionType = IntEnum("ReductionType", ["Sum", "Mean", "NoReduction"], start=0, module=__name__)
 
 # When a program connects to IPUs; `Never` only compiles.
@@ -20,7 +20,7 @@ SyncPattern = IntEnum("SyncPattern", ["Full", "SinglePipeline", "ReplicaAndLadde
 # How blocks become pipeline stages.
 AutoStage = IntEnum("AutoStage", ["SameAsIpu", "AutoIncrement"], start=0, module=__name__)
 
-# Whether a mean is kept while accumulating, or divided out afterwards.
+# Whether a mean is updated while accumulating, or a sum is divided afterwards.
 MeanReductionStrategy = IntEnum("MeanReductionStrategy", ["Running", "Post"], start=0, module=__name__)
 
 # Which tensors a phased execution keeps on the chip.
@@ -34,21 +34,21 @@ Liveness = IntEnum(
 # Which replicas share a weight.
 CommGroupType = IntEnum("CommGroupType", ["All", "Consecutive", "Orthogonal", "NoGrouping"], start=0, module=__name__)
 
-# What a mix of half and single precision becomes; only the first is still supported.
+# The result type of mixed half and single precision; only the first is still supported.
 HalfFloatCastingBehavior = IntEnum(
     "HalfFloatCastingBehavior", ["FloatDowncastToHalf", "HalfUpcastToFloat"], start=0, module=__name__
 )
 
 
 class VariableRetrievalMode(IntEnum):
-    """Which copies of a replicated weight come back to the host."""
+    """Which copies of a replicated weight are copied to the host."""
 
     OnePerGroup = 0
     AllReplicas = 2
 
 
 class MatMulSerializationMode(Enum):
-    """The dimension along which a matrix product is cut."""
+    """The dimension along which a matrix product is split."""
 
     InputChannels = "input_channels"
     ReducingDim = "reducing_dim"
@@ -57,7 +57,7 @@ class MatMulSerializationMode(Enum):
 
 
 class SharingStrategy(Enum):
-    """How an asynchronous accessor hands over tensors."""
+    """How an asynchronous accessor shares tensors between processes."""
 
     ForkServer = "forkserver"
     FileSystem = "file_system"

@@ -1,18 +1,18 @@
-"""The exceptions that `poptorch` raises."""
+"""The exceptions of `poptorch`, and the checks of arguments that raise ``AssertionError`` as `poptorch` does."""
 
 from typing import Any
 
 
 class Error(Exception):
-    """A program that cannot be compiled or run.
+    """A program cannot be compiled or run.
 
     Args:
-        message: What is wrong.
+        message: The cause.
 
     Attributes:
-        message: The same.
+        message: The cause.
         type: Kind of failure, in one word.
-        location: Where in the program it happened; empty when unknown.
+        location: Where in the program it happened; empty if unknown.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -23,10 +23,10 @@ class Error(Exception):
 
 
 class RecoverableError(Error):
-    """A failure after which the same program can be run again.
+    """A failure after which the same program can run again.
 
     Attributes:
-        recovery_action: What helps: ``"IPU_RESET"``, ``"PARTITION_RESET"`` or ``"FULL_RESET"``.
+        recovery_action: The remedy: ``"IPU_RESET"``, ``"PARTITION_RESET"`` or ``"FULL_RESET"``.
     """
 
     def __init__(self, message: str = "", recovery_action: str = "IPU_RESET") -> None:
@@ -35,29 +35,21 @@ class RecoverableError(Error):
 
 
 class UnrecoverableError(Error):
-    """A failure of the machine that no reset helps against."""
+    """A failure of the machine that no reset repairs."""
 
 
 class ConfigFileError(Error):
-    """A file of options with a line that sets nothing."""
+    """A file of options has a line that is not a valid setter call."""
 
 
 def require_count(value: Any, name: str) -> None:
-    """Refuse anything but an int of at least 1, as ``poptorch`` does.
-
-    Raises:
-        AssertionError: Names the option and what came.
-    """
+    """Raise ``AssertionError`` unless ``value``, of the argument or setter ``name``, is an int of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise AssertionError(f"{name} must be an integer greater than 0; {value!r} was given")
 
 
 def require_type(value: Any, kinds: type | tuple[type, ...], name: str) -> None:
-    """Refuse a value of another type, as ``poptorch`` does.
-
-    Raises:
-        AssertionError: Names the option, what came and what is allowed.
-    """
+    """Raise ``AssertionError`` unless ``value``, of the argument or setter ``name``, is an instance of ``kinds``."""
     if not isinstance(value, kinds):
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
         allowed = " or ".join(kind.__name__ for kind in kinds)

@@ -1,4 +1,4 @@
-"""Failures on purpose, to see that a run notices or survives them."""
+"""Fault injection: failures on purpose, to test that a run notices or survives them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ _HOST_ACCESS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "
 
 @dataclass
 class Faults:
-    """What is checked or fails while programs run.
+    """What is checked, and what fails, while programs run.
 
     Args:
-        forbids_host_access: Fail when a model reads values of tensors (``item()``, a branch on data): on a device
-            there are none to read while the program runs.
-        requires_set_optimizer: Fail when the user's optimizer differs from what the device was told.
-        fails_on_call: Calls, counted from 1, that raise ``error`` before anything is computed.
-        error: What they raise.
-        input_check: Gets the arguments of each call by name, and raises if they are wrong (padded wrongly, say).
+        forbids_host_access: Fail when a model reads the values of tensors (``item()``, a branch on data), which the
+            host cannot see while a device runs.
+        requires_set_optimizer: Fail when the user's optimizer was changed without ``setOptimizer``.
+        fails_on_call: Calls, counted from 1, that raise ``error`` before computing anything.
+        error: The exception they raise.
+        input_check: Gets the arguments of each call by name, and raises if they are wrong, such as padded wrongly.
     """
 
     forbids_host_access: bool = False
@@ -33,20 +33,20 @@ class Faults:
     input_check: Callable[[dict[str, Any]], None] | None = None
     num_calls: int = 0
 
-    def before_call(self, arguments: dict[str, Any], *, told_optimizer: bool) -> None:
+    def before_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
         """Fail or check at the start of a call.
 
         Args:
             arguments: Arguments of the call by name.
-            told_optimizer: Whether the device knows the user's optimizer as it is now.
+            optimizer_is_current: Whether the device has the present hyperparameters of the user's optimizer.
         """
         self.num_calls += 1
         if self.num_calls in self.fails_on_call:
             raise self.error
-        if self.requires_set_optimizer and not told_optimizer:
+        if self.requires_set_optimizer and not optimizer_is_current:
             raise Error(
-                "The optimizer was changed without `setOptimizer`, so the device goes on with the old "
-                "hyperparameters; call `setOptimizer(optimizer)` after each change."
+                "The optimizer was changed without `setOptimizer`, so the device still uses the old hyperparameters; "
+                "call `setOptimizer(optimizer)` after each change."
             )
         if self.input_check is not None:
             self.input_check(arguments)
@@ -69,7 +69,7 @@ _is_on_host = False
 
 @contextmanager
 def host_access() -> Iterator[None]:
-    """Run a part of a program on the host, which may read values."""
+    """Mark the ``with`` block as a part of a program that runs on the host, and may read values."""
     global _is_on_host
     enclosing, _is_on_host = _is_on_host, True
     try:
@@ -79,13 +79,13 @@ def host_access() -> Iterator[None]:
 
 
 def current_faults() -> Faults | None:
-    """Return the faults that are injected, if there are any."""
+    """Return the injected faults, if there are any."""
     return _current
 
 
 @contextmanager
 def injected(**options: Any) -> Iterator[Faults]:
-    """Inject faults for a while.
+    """Inject faults inside a ``with`` block.
 
     Args:
         **options: Fields of :class:`Faults`.
@@ -100,7 +100,7 @@ def injected(**options: Any) -> Iterator[Faults]:
 
 @contextmanager
 def active_faults() -> Iterator[None]:
-    """Apply what concerns the inside of a running program."""
+    """Apply the injected faults that concern the inside of a running program."""
     if _current is None or not _current.forbids_host_access:
         yield
         return

@@ -1,4 +1,4 @@
-"""Half precision as a device has it: sums in single precision, and overflows that end at the largest number."""
+"""Half precision as on a device: sums in single precision, and overflow to the largest number instead of infinity."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 LARGEST = torch.finfo(torch.float16).max
 _ATEN = torch.ops.aten
-# Operations that sum, forward and backward. All others torch computes in single precision and rounds once.
+# Operations that sum, forward and backward. Torch computes all others in single precision and rounds once.
 _SUMS = frozenset(
     {
         _ATEN.mm.default,
@@ -35,8 +35,8 @@ _SUMS = frozenset(
 class HalfArithmetic(TorchDispatchMode):
     """Computes sums over half-precision tensors in single precision, and rounds each result once.
 
-    That is half-precision arithmetic with single-precision partial sums, as an IPU has it. Torch's own half-precision
-    products on the CPU are several times slower, and round partial sums as well on some processors.
+    An IPU does so with its default partials type, single precision. Torch's own half-precision products on the CPU are
+    several times slower, and on some processors they round partial sums too.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,7 +47,7 @@ class HalfArithmetic(TorchDispatchMode):
         results = func(*map(_widened, args), **named)
         if isinstance(results, Tensor):
             return to_half(results)
-        # Attention returns its logarithms in single precision for half-precision inputs too.
+        # Attention also returns logarithms, which are in single precision even for half-precision inputs.
         if func is _ATEN._scaled_dot_product_flash_attention_for_cpu.default:
             return to_half(results[0]), results[1]
         return tuple(None if result is None else to_half(result) for result in results)
@@ -55,7 +55,7 @@ class HalfArithmetic(TorchDispatchMode):
 
 @contextmanager
 def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Compute with :class:`HalfArithmetic` if any of a program's weights is in half precision."""
+    """Compute with :class:`HalfArithmetic`, if any weight of a program is in half precision."""
     if not any(_is_half(parameter) for parameter in parameters.values()):
         yield
         return
@@ -64,7 +64,7 @@ def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
 
 
 def to_half(tensor: Tensor) -> Tensor:
-    """Round to half precision; what is too large becomes the largest number, as on a device, and not infinity."""
+    """Round to half precision; what is too large becomes the largest number."""
     return tensor.clamp(-LARGEST, LARGEST).half()
 
 

@@ -1,4 +1,4 @@
-"""Weights that groups of replicas hold different values of."""
+"""What a program has on the device: copies of weights and buffers for each replica, and the compiled structure."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ from poptorch_emulator.enums import CommGroupType, VariableRetrievalMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.machine import settings
 
-_ATTRIBUTE = "_ipu_replica_grouping"
+_GROUPING = "_ipu_replica_grouping"
 
 
 class ReplicaGroups:
     """Which replicas share a value of a parameter.
 
-    On the host, a grouped parameter has the groups as its first dimension.
+    On the host, the first dimension of a grouped parameter is the groups.
 
     Args:
         num_replicas: Replicas of the program.
@@ -32,12 +32,12 @@ class ReplicaGroups:
 
     @classmethod
     def of(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
-        """Return the groups that a parameter was given, or one of all replicas.
+        """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas.
 
         Raises:
             Error: If the groups do not divide the replicas, or the parameter has no dimension for them.
         """
-        kind, size = getattr(parameter, _ATTRIBUTE, (CommGroupType.All, 0))
+        kind, size = getattr(parameter, _GROUPING, (CommGroupType.All, 0))
         if kind is CommGroupType.All:
             return cls(num_replicas, [0] * num_replicas)
         size = 1 if kind is CommGroupType.NoGrouping else size
@@ -65,14 +65,8 @@ class ReplicaGroups:
         host.copy_(values[0] if self.num_groups == 1 else torch.stack(list(values)))
 
 
-def offer_grouping(module: nn.Module) -> None:
-    """Give every parameter of ``module`` the method ``replicaGrouping``."""
-    for parameter in module.parameters():
-        parameter.replicaGrouping = _Grouping(parameter)  # type: ignore[attr-defined]
-
-
-class _Grouping:
-    """``parameter.replicaGrouping(...)``."""
+class _ReplicaGrouping:
+    """The method ``replicaGrouping`` of a parameter; copies of the parameter keep the original's."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self._parameter = parameter
@@ -83,53 +77,66 @@ class _Grouping:
         shards: int,
         variable_retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
     ) -> None:
-        setattr(self._parameter, _ATTRIBUTE, (comm_group_type, shards))
+        setattr(self._parameter, _GROUPING, (comm_group_type, shards))
 
-    def __deepcopy__(self, memo: Any) -> "_Grouping":
+    def __deepcopy__(self, memo: Any) -> "_ReplicaGrouping":
         return self
+
+
+def add_replica_grouping(module: nn.Module) -> None:
+    """Give every parameter of ``module`` the method ``replicaGrouping``."""
+    for parameter in module.parameters():
+        parameter.replicaGrouping = _ReplicaGrouping(parameter)  # type: ignore[attr-defined]
 
 
 @dataclass
 class _Buffer:
+    """A buffer: its name, the module and key that hold it, the host's tensor, and the device's for each replica."""
+
     name: str
     owner: nn.Module
     key: str
     tensor: Tensor
     replicas: list[Tensor]
 
+    def restore(self, data: Tensor) -> None:
+        """Make the module hold the host's tensor again, with ``data``."""
+        self.tensor.data = data
+        self.owner._buffers[self.key] = self.tensor
+
 
 class DeviceMemory:
     """Parameters and buffers as the device holds them.
 
-    A program runs the user's own modules, whose tensors point at the device's memory for the length of a call: a copy
-    of the modules would miss models that reach sub-modules through closures. Parameters are shared by the replicas,
-    unless they are grouped; each replica has its own buffers.
+    A program runs the user's own modules, whose tensors point to the device's memory during a call: a copy of the
+    modules would miss models that reach sub-modules through closures. Replicas share parameters, unless these are
+    grouped; each replica has its own buffers.
 
     Args:
         module: The model.
-        num_replicas: Copies of the model that work on other data.
+        num_replicas: Replicas of the program.
         broadcasts_buffers: Whether the replicas' buffers have to stay equal.
 
     Attributes:
         parameters: The module's parameters by name.
-        values: What the device holds of each, one tensor for each replica group.
+        groups: Which replicas share each parameter.
+        parameter_ids: Identities of the parameters.
+        values: The device's tensors of each parameter, one for each replica group.
     """
 
     def __init__(self, module: nn.Module, *, num_replicas: int, broadcasts_buffers: bool) -> None:
-        self._module = module
         self._num_replicas = num_replicas
         self._broadcasts_buffers = broadcasts_buffers
         self.parameters = dict(module.named_parameters())
         self.groups = {name: ReplicaGroups.of(parameter, num_replicas) for name, parameter in self.parameters.items()}
+        self._grouped = [name for name, groups in self.groups.items() if groups.num_groups > 1]
         self.parameter_ids = frozenset(map(id, self.parameters.values()))
         self.values: dict[str, list[Tensor]] = {}
-        self._buffers = [_buffer(module, name, tensor) for name, tensor in module.named_buffers()]
+        self._buffers = []
+        for name, tensor in module.named_buffers():
+            path, _, key = name.rpartition(".")
+            self._buffers.append(_Buffer(name, module.get_submodule(path), key, tensor, []))
         self.upload()
-
-    @property
-    def grouped_names(self) -> list[str]:
-        """Parameters of which groups of replicas hold different values."""
-        return [name for name, groups in self.groups.items() if groups.num_groups > 1]
 
     # Between host and device
 
@@ -137,8 +144,7 @@ class DeviceMemory:
     def upload(self) -> None:
         """Overwrite the device's memory with the host's."""
         for name, parameter in self.parameters.items():
-            slices = self.groups[name].split(parameter.data)
-            self.values[name] = [_device_copy(part) for part in slices]
+            self.values[name] = [_device_copy(part) for part in self.groups[name].split(parameter.data)]
         for buffer in self._buffers:
             buffer.tensor = buffer.owner._buffers[buffer.key]  # type: ignore[assignment]
             buffer.replicas = [_device_copy(buffer.tensor) for _ in range(self._num_replicas)]
@@ -152,7 +158,7 @@ class DeviceMemory:
             buffer.tensor.data.copy_(buffer.replicas[0])
 
     @torch.no_grad()
-    def upload_buffers(self, names: list[str]) -> None:
+    def upload_buffers(self, names: Sequence[str]) -> None:
         """Overwrite the named buffers of the device."""
         for buffer in self._buffers:
             if buffer.name in names:
@@ -163,9 +169,8 @@ class DeviceMemory:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Let the module's tensors point at the device's memory, and the host's again afterwards."""
-        host_data = {name: parameter.data for name, parameter in self.parameters.items()}
-        host_gradients = {name: parameter.grad for name, parameter in self.parameters.items()}
+        """Let the module's tensors point to the device's memory inside the ``with`` block."""
+        host = {name: (parameter.data, parameter.grad) for name, parameter in self.parameters.items()}
         host_buffers = [buffer.tensor.data for buffer in self._buffers]
         try:
             for name, parameter in self.parameters.items():
@@ -174,25 +179,20 @@ class DeviceMemory:
             yield
         finally:
             for name, parameter in self.parameters.items():
-                parameter.data = host_data[name]
-                parameter.grad = host_gradients[name]
+                # Data first: a gradient has to match it in format and shape.
+                parameter.data, parameter.grad = host[name]
             for buffer, data in zip(self._buffers, host_buffers, strict=True):
-                buffer.tensor.data = data
-                buffer.owner._buffers[buffer.key] = buffer.tensor
+                buffer.restore(data)
 
     def enter_replica(self, replica: int) -> None:
-        """Point the module at the memory of a replica, inside :meth:`swapped_in`."""
-        for name in self.grouped_names:
+        """Point the module to the memory of a replica, inside :meth:`swapped_in`."""
+        for name in self._grouped:
             self.parameters[name].data = self.values[name][self.groups[name].group_of(replica)]
         for buffer in self._buffers:
             buffer.tensor.data = buffer.replicas[replica]
 
     def check_buffers(self) -> None:
-        """Refuse what a forward pass did to buffers, inside :meth:`swapped_in`.
-
-        Raises:
-            Error: If a buffer is another tensor now.
-        """
+        """Raise ``Error`` if a forward pass replaced the tensor of a buffer, inside :meth:`swapped_in`."""
         for buffer in self._buffers:
             if buffer.owner._buffers.get(buffer.key) is not buffer.tensor:
                 raise Error(
@@ -201,11 +201,11 @@ class DeviceMemory:
                 )
 
     @contextmanager
-    def buffers_on_trial(self) -> Iterator[None]:
-        """Undo what happens to the buffers of the replica that is entered, inside :meth:`swapped_in`.
+    def trial(self) -> Iterator[None]:
+        """Undo changes of the entered replica's buffers after the ``with`` block, inside :meth:`swapped_in`.
 
         Raises:
-            Error: If buffers change that several replicas are told to hold the same of.
+            Error: If buffers change that have to stay equal on several replicas.
         """
         saved = [buffer.tensor.data for buffer in self._buffers]
         try:
@@ -215,8 +215,7 @@ class DeviceMemory:
             self._refuse_diverging_buffers(saved)
         finally:
             for buffer, data in zip(self._buffers, saved, strict=True):
-                buffer.tensor.data = data
-                buffer.owner._buffers[buffer.key] = buffer.tensor
+                buffer.restore(data)
 
     def _refuse_diverging_buffers(self, before: list[Tensor]) -> None:
         if self._num_replicas == 1 or not self._broadcasts_buffers:
@@ -226,14 +225,9 @@ class DeviceMemory:
         if changed:
             raise Error(
                 f"PopTorch does not support broadcasting buffers that the model changes ({', '.join(changed)}) with "
-                f"a replication factor of {self._num_replicas}; set `poptorch.Options.broadcastBuffers(False)`, and "
-                "each replica keeps its own."
+                f"a replication factor of {self._num_replicas}; set `poptorch.Options.broadcastBuffers(False)`, which "
+                "gives each replica its own."
             )
-
-
-def _buffer(module: nn.Module, name: str, tensor: Tensor) -> _Buffer:
-    path, _, key = name.rpartition(".")
-    return _Buffer(name, module.get_submodule(path), key, tensor, [])
 
 
 def _device_copy(tensor: Tensor) -> Tensor:
@@ -241,45 +235,46 @@ def _device_copy(tensor: Tensor) -> Tensor:
     return copied if settings.keeps_float64 or copied.dtype != torch.float64 else copied.float()
 
 
-# Everything that decides which operations a module runs, beside its tensors.
-_COMPILED_ATTRIBUTES = ("training", "_modules", "_forward_hooks", "_forward_pre_hooks")
+# Everything besides its tensors that decides which operations a module runs.
+_STRUCTURE = ("training", "_modules", "_forward_hooks", "_forward_pre_hooks")
 
 
 class CompiledStructure:
     """Classes, children, hooks and training flags of a model at compilation.
 
-    Python runs once on a real device, so what changes on the host later is not in the program.
+    A real device runs no Python after compilation, so later changes on the host are not part of the program.
 
     Args:
         module: The model.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._compiled = [(part, type(part), _attributes(part)) for part in module.modules()]
+        self._compiled = [
+            (part, type(part), {name: _snapshot(part.__dict__[name]) for name in _STRUCTURE})
+            for part in module.modules()
+        ]
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Bring the modules back to what they were, and leave them as they are now afterwards."""
+        """Give the modules their compiled structure inside the ``with`` block."""
         changed = [
-            (part, part.__class__, {name: part.__dict__[name] for name in attributes})
+            (part, kind, attributes)
             for part, kind, attributes in self._compiled
             if type(part) is not kind or any(part.__dict__[name] != value for name, value in attributes.items())
         ]
-        kinds = {id(part): (kind, attributes) for part, kind, attributes in self._compiled} if changed else {}
-        for part, _, _ in changed:
-            kind, attributes = kinds[id(part)]
-            part.__class__ = kind
-            part.__dict__.update(attributes)
+        current = [(part, type(part), {name: part.__dict__[name] for name in _STRUCTURE}) for part, _, _ in changed]
+        _apply(changed)
         try:
             yield
         finally:
-            for part, kind, attributes in changed:
-                part.__class__ = kind
-                part.__dict__.update(attributes)
+            _apply(current)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    return {
-        name: value.copy() if isinstance(value := module.__dict__[name], dict) else value
-        for name in _COMPILED_ATTRIBUTES
-    }
+def _apply(structures: list[tuple[nn.Module, type, dict[str, Any]]]) -> None:
+    for part, kind, attributes in structures:
+        part.__class__ = kind
+        part.__dict__.update(attributes)
+
+
+def _snapshot(value: Any) -> Any:
+    return value.copy() if isinstance(value, dict) else value

@@ -1,6 +1,6 @@
-"""How a gradient changes a weight: one class for each optimizer of the device.
+"""How a gradient changes a weight: one class per optimizer of the device.
 
-State is kept in the formats it was declared with; arithmetic is in single precision or better.
+State is kept in its declared formats; arithmetic is in single precision or better.
 """
 
 import math
@@ -47,16 +47,16 @@ class UpdateRule(ABC):
         if target is not weight:
             weight.copy_(target)
 
-    def _zeros(self, weight: Tensor, *names: str) -> State:
+    def _new_state(self, weight: Tensor, group: Group) -> State:
         return {
             name: torch.zeros_like(
                 weight, dtype=self._state_types.get(name) or weight.dtype, memory_format=torch.preserve_format
             )
-            for name in names
+            for name in self._state_names(group)
         }
 
     @abstractmethod
-    def _new_state(self, weight: Tensor, group: Group) -> State: ...
+    def _state_names(self, group: Group) -> list[str]: ...
 
     @abstractmethod
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None: ...
@@ -65,12 +65,11 @@ class UpdateRule(ABC):
 class SgdRule(UpdateRule):
     """Gradient descent with momentum."""
 
-    def _new_state(self, weight: Tensor, group: Group) -> State:
-        return self._zeros(weight, "momentum_buffer") if group["momentum"] else {}
+    def _state_names(self, group: Group) -> list[str]:
+        return ["momentum_buffer"] if group["momentum"] else []
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        if group["weight_decay"]:
-            gradient = gradient.add(weight, alpha=group["weight_decay"])
+        gradient = _decayed(weight, gradient, group)
         if group["momentum"]:
             velocity = state["momentum_buffer"]
             damping = group["dampening"] if step > 1 else 0.0
@@ -80,26 +79,27 @@ class SgdRule(UpdateRule):
 
 
 class AdamRule(UpdateRule):
-    """Adam, with weight decay in the gradient or, decoupled, beside it. The bias is always corrected.
+    """Adam, which adds weight decay to the gradient, or AdamW, which decays the weight. The bias is always corrected.
 
     Args:
         state_types: Formats of the moments.
-        decoupled: Whether weight decay is left out of the moments.
+        decoupled: Whether weight decay stays out of the moments, as in AdamW.
     """
 
     def __init__(self, state_types: Mapping[str, torch.dtype | None] | None = None, *, decoupled: bool) -> None:
         super().__init__(state_types)
         self._decoupled = decoupled
 
-    def _new_state(self, weight: Tensor, group: Group) -> State:
-        return self._zeros(weight, "exp_avg", "exp_avg_sq")
+    def _state_names(self, group: Group) -> list[str]:
+        return ["exp_avg", "exp_avg_sq"]
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        decay, lr = group["weight_decay"], group["lr"]
-        if decay and self._decoupled:
-            weight.mul_(1 - lr * decay)
-        elif decay:
-            gradient = gradient.add(weight, alpha=decay)
+        lr = group["lr"]
+        if self._decoupled:
+            if group["weight_decay"]:
+                weight.mul_(1 - lr * group["weight_decay"])
+        else:
+            gradient = _decayed(weight, gradient, group)
         first, second = _moments(gradient, state, group)
         beta1, beta2 = group["betas"]
         denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
@@ -107,19 +107,17 @@ class AdamRule(UpdateRule):
 
 
 class LambRule(UpdateRule):
-    """Adam steps scaled to the norm of the weight; the bias is corrected if the group says so."""
+    """Adam steps scaled to the norm of the weight; the group says whether the bias is corrected."""
 
-    def _new_state(self, weight: Tensor, group: Group) -> State:
-        return self._zeros(weight, "exp_avg", "exp_avg_sq")
+    def _state_names(self, group: Group) -> list[str]:
+        return ["exp_avg", "exp_avg_sq"]
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
         first, second = _moments(gradient, state, group)
         if group["bias_correction"]:
             beta1, beta2 = group["betas"]
             first, second = first / (1 - beta1**step), second / (1 - beta2**step)
-        move = first / (second.sqrt() + group["eps"])
-        if group["weight_decay"]:
-            move = move.add(weight, alpha=group["weight_decay"])
+        move = _decayed(weight, first / (second.sqrt() + group["eps"]), group)
         weight_norm = weight.norm().clamp(max=group["max_weight_norm"])
         ratio = torch.where((weight_norm > 0) & (move.norm() > 0), weight_norm / move.norm(), 1.0)
         weight.sub_(group["lr"] * ratio * move)
@@ -128,24 +126,20 @@ class LambRule(UpdateRule):
 class RmspropRule(UpdateRule):
     """RMSprop as torch computes it."""
 
-    def _new_state(self, weight: Tensor, group: Group) -> State:
+    def _state_names(self, group: Group) -> list[str]:
         names = ["square_avg", *(["momentum_buffer"] if group["momentum"] else [])]
-        return self._zeros(weight, *names, *(["grad_avg"] if group["centered"] else []))
+        return [*names, *(["grad_avg"] if group["centered"] else [])]
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        denominator = self._mean_square(weight, gradient, state, group).sqrt().add_(group["eps"])
+        gradient = _decayed(weight, gradient, group)
+        denominator = self._mean_square(gradient, state, group).sqrt().add_(group["eps"])
         if group["momentum"]:
-            velocity = state["momentum_buffer"].mul_(group["momentum"])
-            velocity.addcdiv_(self._decayed(weight, gradient, group), denominator)
+            velocity = state["momentum_buffer"].mul_(group["momentum"]).addcdiv_(gradient, denominator)
             weight.add_(velocity, alpha=-group["lr"])
         else:
-            weight.addcdiv_(self._decayed(weight, gradient, group), denominator, value=-group["lr"])
+            weight.addcdiv_(gradient, denominator, value=-group["lr"])
 
-    def _decayed(self, weight: Tensor, gradient: Tensor, group: Group) -> Tensor:
-        return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
-
-    def _mean_square(self, weight: Tensor, gradient: Tensor, state: State, group: Group) -> Tensor:
-        gradient = self._decayed(weight, gradient, group)
+    def _mean_square(self, gradient: Tensor, state: State, group: Group) -> Tensor:
         square: Tensor = state["square_avg"]
         square.mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
         if not group["centered"]:
@@ -155,7 +149,7 @@ class RmspropRule(UpdateRule):
 
 
 class TensorflowRmspropRule(RmspropRule):
-    """RMSprop as TensorFlow computes it: mean squares start at one, and the velocity holds the learning rate."""
+    """RMSprop as TensorFlow computes it: mean squares start at one, and the velocity includes the learning rate."""
 
     def _new_state(self, weight: Tensor, group: Group) -> State:
         state = super()._new_state(weight, group)
@@ -163,11 +157,16 @@ class TensorflowRmspropRule(RmspropRule):
         return state
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        denominator = self._mean_square(weight, gradient, state, group).add(group["eps"]).sqrt_()
-        move = group["lr"] * self._decayed(weight, gradient, group) / denominator
+        gradient = _decayed(weight, gradient, group)
+        denominator = self._mean_square(gradient, state, group).add(group["eps"]).sqrt_()
+        move = group["lr"] * gradient / denominator
         if group["momentum"]:
             move = state["momentum_buffer"].mul_(group["momentum"]).add_(move)
         weight.sub_(move)
+
+
+def _decayed(weight: Tensor, gradient: Tensor, group: Group) -> Tensor:
+    return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
 
 def _moments(gradient: Tensor, state: State, group: Group) -> tuple[Tensor, Tensor]:

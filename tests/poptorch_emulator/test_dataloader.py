@@ -46,7 +46,7 @@ class TestSizes:
         assert loaded(poptorch.DataLoader(options(2), numbers(5), batch_size=2)) == [[0, 1, 2, 3]]
         with caplog.at_level(logging.WARNING):
             loader = poptorch.DataLoader(options(2), numbers(5), batch_size=2, drop_last=False)
-        assert "5 rows, which is no multiple of the combined batch size 4: the last batch has 1" in caplog.text
+        assert "5 rows, which is not a multiple of the combined batch size 4: the last batch has 1" in caplog.text
         assert loaded(loader)[-1] == [4]
 
 
@@ -156,4 +156,4 @@ class TestProcesses:
 def test_streams_read_by_several_workers_are_announced(caplog):
     with caplog.at_level(logging.WARNING):
         poptorch.DataLoader(options(), Numbers(), num_workers=2)
-    assert "the 2 workers return 2 times each element" in caplog.text
+    assert "the 2 workers return each element 2 times" in caplog.text

@@ -26,9 +26,9 @@ def test_serialized_products_are_products(mode, factor):
 
 
 def test_serialized_products_are_cut_evenly():
-    with pytest.raises(AssertionError, match="ReducingDim has 3 elements, which is no multiple of the factor 2"):
+    with pytest.raises(AssertionError, match="ReducingDim has 3 elements, which is not a multiple of the factor 2"):
         poptorch.serializedMatMul(X, X.T, MODES.ReducingDim, 2)
-    with pytest.raises(AssertionError, match="mode must be a MatMulSerializationMode"):
+    with pytest.raises(AssertionError, match="mode must be of type MatMulSerializationMode"):
         poptorch.serializedMatMul(X, X.T, "rows", 2)
 
 

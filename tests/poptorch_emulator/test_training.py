@@ -131,13 +131,13 @@ class TestMutants:
     def test_optimizer_state_lost_with_every_call(self, monkeypatch):
         from poptorch_emulator.weight_updates import DeviceOptimizer
 
-        original = DeviceOptimizer.take
+        original = DeviceOptimizer.set_optimizer
 
         def forgetful(self, optimizer):
             original(self, optimizer)
-            self.state, self.num_updates = {}, 0
+            self._state, self._num_updates = {}, 0
 
-        monkeypatch.setattr(DeviceOptimizer, "take", forgetful)
+        monkeypatch.setattr(DeviceOptimizer, "set_optimizer", forgetful)
         assert self.difference("adamw") > 1e-3
 
     def test_a_sum_for_a_mean_which_only_sgd_shows(self):
