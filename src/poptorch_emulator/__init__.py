@@ -4,6 +4,8 @@ It follows `poptorch`'s rules, so that what fails on IPUs fails here. Import it 
 :func:`install` to let scripts that import ``poptorch`` find it.
 """
 
+# ruff: noqa: F401 (the public names are what is imported here)
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,86 +82,6 @@ from poptorch_emulator.options import Options, TensorLocationSettings
 from poptorch_emulator.program import registerPostCompileHook, registerPreCompileHook
 
 __version__ = VERSION
-
-__all__ = [
-    "CPU",
-    "AsynchronousDataAccessor",
-    "Attribute",
-    "AutoStage",
-    "BeginBlock",
-    "Block",
-    "BlockFunction",
-    "CommGroupType",
-    "ConfigFileError",
-    "ConnectionType",
-    "DataLoader",
-    "DataLoaderMode",
-    "EmulatorSettings",
-    "Error",
-    "Faults",
-    "HalfFloatCastingBehavior",
-    "ICustomArgParser",
-    "Liveness",
-    "MatMulSerializationMode",
-    "MeanReductionStrategy",
-    "MultiConv",
-    "MultiConvPartialsType",
-    "MultiConvPlanType",
-    "NameScope",
-    "Options",
-    "OutputMode",
-    "OverlapMode",
-    "ParallelPhasedExecution",
-    "Phase",
-    "PipelinedExecution",
-    "PoplarExecutor",
-    "RecoverableError",
-    "ReductionType",
-    "SerialPhasedExecution",
-    "ShardedExecution",
-    "SharingStrategy",
-    "Stage",
-    "SyncPattern",
-    "TensorLocationSettings",
-    "UnrecoverableError",
-    "VariableRetrievalMode",
-    "cond",
-    "configured",
-    "ctc_beam_search_decoder",
-    "custom_op",
-    "dynamic_slice",
-    "dynamic_update",
-    "for_loop",
-    "fps",
-    "hasMLIRSupportOnPlatform",
-    "identity_loss",
-    "inferenceModel",
-    "injected",
-    "install",
-    "installed",
-    "ipuHardwareIsAvailable",
-    "ipuHardwareVersion",
-    "ipu_print_tensor",
-    "isRunningOnIpu",
-    "load",
-    "nearest",
-    "nop",
-    "optim",
-    "recomputationCheckpoint",
-    "registerCustomArgParser",
-    "registerPostCompileHook",
-    "registerPreCompileHook",
-    "register_custom_op",
-    "removeBlocks",
-    "serializedMatMul",
-    "setLogLevel",
-    "set_available_memory",
-    "set_overlap_for_input",
-    "set_overlap_for_output",
-    "settings",
-    "trainingModel",
-    "uninstall",
-]
 
 _SUBMODULES = ("enums", "optim", "options")
 

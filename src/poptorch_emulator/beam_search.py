@@ -75,16 +75,16 @@ def _extended(
         found[prefix] = (float(np.logaddexp(before[0], ends_blank)), float(np.logaddexp(before[1], ends_label)))
 
     for prefix, (ends_blank, ends_label) in beams.items():
-        add(prefix, float(np.logaddexp(ends_blank, ends_label)) + values_C[blank], _NEVER)
+        total = float(np.logaddexp(ends_blank, ends_label))
+        add(prefix, total + values_C[blank], _NEVER)
         for label, value in enumerate(values_C):
             if label == blank:
                 continue
-            if prefix and label == prefix[-1]:
-                # Repetitions of a label without a blank between them are one label.
+            # Repetitions of a label without a blank between them are one label.
+            is_repeated = prefix[-1:] == (label,)
+            if is_repeated:
                 add(prefix, _NEVER, ends_label + value)
-                add((*prefix, label), _NEVER, ends_blank + value)
-            else:
-                add((*prefix, label), _NEVER, float(np.logaddexp(ends_blank, ends_label)) + value)
+            add((*prefix, label), _NEVER, (ends_blank if is_repeated else total) + value)
     return found
 
 

@@ -80,15 +80,8 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts, such as the arguments of a torch function."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
+    """Yield the tensors in nested containers, such as the arguments of a torch function."""
+    return (tensor for _, tensor in named_tensors("", value))
 
 
 def named_tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:

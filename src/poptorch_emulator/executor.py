@@ -36,7 +36,7 @@ class PoplarExecutor:
 
     The first call compiles it. The device has its own copy of the weights, which is made when the program is attached
     and by ``copyWeightsToDevice``, and copied to the host after every training call. Attributes that an executor does
-    not have are the model's.
+    not have are the model's. Methods that need a compiled model raise ``Error`` before.
 
     Args:
         model: The model.
@@ -176,13 +176,11 @@ class PoplarExecutor:
         optimizer = program.optimizer
         faults = current_faults()
         if faults is not None:
-            faults.before_call(
-                self._inputs.by_name(bound), optimizer_is_current=optimizer is None or optimizer.is_current
-            )
+            is_current = optimizer is None or optimizer.is_current
+            faults.before_call(self._inputs.by_name(bound), optimizer_is_current=is_current)
         if optimizer is None:
-            if any(
-                other._num_training_calls > self._seen_calls.get(other, 0) for other in self._trainers_of_weights()
-            ):
+            trainers = self._trainers_of_weights()
+            if any(trainer._num_training_calls > self._seen_calls.get(trainer, 0) for trainer in trainers):
                 program.memory.upload()
                 self._mark_weights_as_read()
             return program.infer(bound)
@@ -215,11 +213,7 @@ class PoplarExecutor:
     # Weights
 
     def copyWeightsToHost(self) -> None:
-        """Overwrite the model's weights with the device's.
-
-        Raises:
-            Error: If the model was not compiled.
-        """
+        """Overwrite the model's weights with the device's."""
         self.compiled.memory.download()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -227,11 +221,7 @@ class PoplarExecutor:
         return False
 
     def copyWeightsToDevice(self) -> None:
-        """Overwrite the device's weights with the model's.
-
-        Raises:
-            Error: If the model was not compiled.
-        """
+        """Overwrite the device's weights with the model's."""
         self.compiled.memory.upload()
 
     def copyNamedBuffersToDevice(self) -> None:
@@ -241,15 +231,15 @@ class PoplarExecutor:
     def _trainers_of_weights(self) -> Iterator["PoplarExecutor"]:
         parameter_ids = self.compiled.memory.parameter_ids
         for reference in list(_trainers.values()):
-            other = reference()
-            if other is None or other._program is None:
+            trainer = reference()
+            if trainer is None or trainer._program is None:
                 continue
-            if not parameter_ids.isdisjoint(other._program.memory.parameter_ids):
-                yield other
+            if not parameter_ids.isdisjoint(trainer._program.memory.parameter_ids):
+                yield trainer
 
     def _mark_weights_as_read(self) -> None:
-        for other in self._trainers_of_weights():
-            self._seen_calls[other] = other._num_training_calls
+        for trainer in self._trainers_of_weights():
+            self._seen_calls[trainer] = trainer._num_training_calls
 
     # IPUs
 
@@ -330,9 +320,6 @@ class PoplarExecutor:
             filename: The file, whose folder is created; or a folder, for ``model.poptorch`` in it.
             export_model: Include the model, without which the file cannot be loaded.
             save_rng_state: Include the random state of the device, from which a loaded program continues.
-
-        Raises:
-            Error: If the model is not compiled.
         """
         self._require_program()
         file = Path(filename)
@@ -398,17 +385,13 @@ class PoplarExecutor:
 
 
 class _Destroy:
-    """``model.destroy()``; without effect where the model is copied or pickled.
+    """``model.destroy()``, which does nothing in copies of the model: their executor is unknown."""
 
-    Args:
-        trainer: The executor to destroy.
-    """
-
-    def __init__(self, trainer: "weakref.ref[PoplarExecutor] | None" = None) -> None:
+    def __init__(self, trainer: "Callable[[], PoplarExecutor | None]" = lambda: None) -> None:
         self._trainer = trainer
 
     def __call__(self) -> None:
-        trainer = None if self._trainer is None else self._trainer()
+        trainer = self._trainer()
         if trainer is not None:
             trainer.destroy()
 

@@ -21,14 +21,13 @@ class ReplicaGroups:
     On the host, the first dimension of a grouped parameter is the groups.
 
     Args:
-        num_replicas: Replicas of the program.
-        group_of_replica: Group of each replica.
+        group_of: Group of each replica.
     """
 
-    def __init__(self, num_replicas: int, group_of_replica: Sequence[int]) -> None:
-        self._group_of_replica = list(group_of_replica)
-        self.num_groups = max(self._group_of_replica) + 1
-        self.num_members = num_replicas // self.num_groups
+    def __init__(self, group_of: Sequence[int]) -> None:
+        self.group_of = group_of
+        self.num_groups = max(group_of) + 1
+        self.num_members = len(group_of) // self.num_groups
 
     @classmethod
     def of(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
@@ -39,7 +38,7 @@ class ReplicaGroups:
         """
         kind, size = getattr(parameter, _GROUPING, (CommGroupType.All, 0))
         if kind is CommGroupType.All:
-            return cls(num_replicas, [0] * num_replicas)
+            return cls([0] * num_replicas)
         size = 1 if kind is CommGroupType.NoGrouping else size
         if size < 1 or num_replicas % size:
             raise Error(f"Groups of {size} replicas do not divide the replication factor {num_replicas}.")
@@ -50,11 +49,7 @@ class ReplicaGroups:
                 f"{tuple(parameter.shape)}."
             )
         consecutive = kind is not CommGroupType.Orthogonal
-        return cls(num_replicas, [r // size if consecutive else r % num_groups for r in range(num_replicas)])
-
-    def group_of(self, replica: int) -> int:
-        """Return the group of a replica."""
-        return self._group_of_replica[replica]
+        return cls([r // size if consecutive else r % num_groups for r in range(num_replicas)])
 
     def split(self, host: Tensor) -> list[Tensor]:
         """Return the value of each group."""
@@ -187,7 +182,7 @@ class DeviceMemory:
     def enter_replica(self, replica: int) -> None:
         """Point the module to the memory of a replica, inside :meth:`swapped_in`."""
         for name in self._grouped:
-            self.parameters[name].data = self.values[name][self.groups[name].group_of(replica)]
+            self.parameters[name].data = self.values[name][self.groups[name].group_of[replica]]
         for buffer in self._buffers:
             buffer.tensor.data = buffer.replicas[replica]
 

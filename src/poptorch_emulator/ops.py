@@ -1,6 +1,6 @@
 """Operations of `poptorch` inside a model: they compute what they stand for, or have no effect on results."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
 from itertools import pairwise
@@ -321,39 +321,22 @@ class MultiConvPlanType(Enum):
     Serial = "serial"
 
 
-def _require_each(*kinds: Any) -> Callable[[Any, str], None]:
-    """Return a check of a value, or of each in a list or tuple; ``kinds`` are types and values."""
-    types = tuple(kind for kind in kinds if isinstance(kind, type))
-
-    def check(value: Any, name: str) -> None:
-        for one in _as_values(value):
-            if not isinstance(one, types) and one not in kinds:
-                allowed = " or ".join(kind.__name__ if isinstance(kind, type) else str(kind) for kind in kinds)
-                raise AssertionError(f"{name} takes {allowed}; {one!r} was given")
-
-    return check
-
-
-def _as_values(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+def _require_partials_type(value: Any, name: str) -> None:
+    if not isinstance(value, MultiConvPartialsType) and value not in (torch.float32, torch.float16):
+        raise AssertionError(f"{name} takes torch.float or torch.half; {value!r} was given")
 
 
 class MultiConv(OptionsGroup, AbstractContextManager["MultiConv"]):
     """Lets the convolutions inside a ``with`` block run at the same time; setters take one value, or one for each."""
 
     availableMemoryProportions = Setting(
-        "available_memory_proportions", _require_each(int, float), parameter="value", convert=_as_values
+        "available_memory_proportions", (int, float), parameter="value", takes_each=True
     )
-    partialsTypes = Setting(
-        "partials_types",
-        _require_each(MultiConvPartialsType, torch.float32, torch.float16),
-        parameter="value",
-        convert=_as_values,
-    )
+    partialsTypes = Setting("partials_types", _require_partials_type, parameter="value", takes_each=True)
     planType = Setting("plan_type", MultiConvPlanType, parameter="value")
     perConvReservedTiles = Setting("per_conv_reserved_tiles", int, parameter="value")
     cycleBackOff = Setting("cycle_back_off", (int, float), parameter="value")
-    enableConvDithering = Setting("enable_conv_dithering", _require_each(bool), parameter="value", convert=_as_values)
+    enableConvDithering = Setting("enable_conv_dithering", bool, parameter="value", takes_each=True)
 
     def __exit__(self, *exception: Any) -> None:
         """Exit the scope."""

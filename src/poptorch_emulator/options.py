@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
@@ -43,6 +43,7 @@ class Setting:
         default: Value before the setter is called; left out, the option does not exist before.
         parameter: Name of the setter's parameter; the option by default.
         omitted: Value that a call without an argument stores; left out, the argument is required.
+        takes_each: Whether the setter takes one value or an iterable of values, and stores a list.
         convert: Makes the stored value from the given one.
     """
 
@@ -54,6 +55,7 @@ class Setting:
         *,
         parameter: str = "",
         omitted: Any = _MISSING,
+        takes_each: bool = False,
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.option = option
@@ -61,6 +63,7 @@ class Setting:
         self._check = check
         self._parameter = parameter or option
         self._omitted = omitted
+        self._takes_each = takes_each
         self._convert = convert
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -86,10 +89,13 @@ class Setting:
         value, *more = args if args else (kwargs.pop(self._parameter, self._omitted),)
         if more or kwargs or value is _MISSING:
             raise TypeError(f"{self._setter}() takes one argument, {self._parameter}")
-        if isinstance(self._check, type | tuple):
-            require_type(value, self._check, self._setter)
-        else:
-            self._check(value, self._setter)
+        if self._takes_each:
+            value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        for one in value if self._takes_each else [value]:
+            if isinstance(self._check, type | tuple):
+                require_type(one, self._check, self._setter)
+            else:
+                self._check(one, self._setter)
         return value if self._convert is None else self._convert(value)
 
 

@@ -20,7 +20,6 @@ from torch.utils.hooks import RemovableHandle
 
 from poptorch_emulator.batches import Arguments, BatchLayout, MicroBatch, OutputCollector
 from poptorch_emulator.containers import map_tensors
-from poptorch_emulator.enums import MeanReductionStrategy, ReductionType
 from poptorch_emulator.errors import Error
 from poptorch_emulator.execution import PipelinedExecution
 from poptorch_emulator.faults import active_faults
@@ -176,7 +175,7 @@ class Program:
         collector = self._collector()
         with self._running(), torch.enable_grad():
             for iteration in range(self._layout.device_iterations):
-                accumulator = self._accumulator(optimizer)
+                accumulator = GradientAccumulator(self.memory, self._options.Training, optimizer.accum_type)
                 scale = optimizer.loss_scaling
                 for micro_batch in self._layout.iteration(iteration):
                     outputs, loss = self._forward_with_loss(micro_batch, arguments)
@@ -204,18 +203,6 @@ class Program:
 
     def _collector(self) -> OutputCollector:
         return OutputCollector(self._options.output_mode, self._options.output_return_period, self._layout)
-
-    def _accumulator(self, optimizer: DeviceOptimizer) -> GradientAccumulator:
-        training = self._options.Training
-        strategy = training.meanAccumulationAndReplicationReductionStrategy
-        return GradientAccumulator(
-            self.memory.parameters,
-            self.memory.groups,
-            num_accumulated=self._layout.gradient_accumulation,
-            takes_mean=training.accumulation_and_replication_reduction_type is ReductionType.Mean,
-            running_mean=strategy is MeanReductionStrategy.Running,
-            accum_type=optimizer.accum_type,
-        )
 
     def _forward(self, micro_batch: MicroBatch, arguments: Arguments) -> Any:
         self.memory.enter_replica(micro_batch.replica)

@@ -23,31 +23,14 @@ from poptorch_emulator.containers import map_tensors, tensors_in
 from poptorch_emulator.errors import Error
 from poptorch_emulator.execution import Stage
 
-_LOSS_NAMES = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_embedding_loss",
-    "cross_entropy",
-    "ctc_loss",
-    "gaussian_nll_loss",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "margin_ranking_loss",
-    "mse_loss",
-    "multi_margin_loss",
-    "multilabel_margin_loss",
-    "multilabel_soft_margin_loss",
-    "nll_loss",
-    "poisson_nll_loss",
-    "smooth_l1_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-    "triplet_margin_with_distance_loss",
-)
+# All of torch's losses but these end in "_loss".
+_OTHER_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "kl_div")
 _LOSS_FUNCTIONS = frozenset(
-    getattr(home, name) for name in _LOSS_NAMES for home in (functional, torch) if hasattr(home, name)
+    getattr(home, name)
+    for name in dir(functional)
+    if name.endswith("_loss") or name in _OTHER_LOSSES
+    for home in (functional, torch)
+    if hasattr(home, name)
 )
 # Functions that read a property of a tensor and compute nothing.
 _PROPERTY_ACCESS = ("__get__", "__set__", "size", "dim", "stride", "is_floating_point")
@@ -291,8 +274,6 @@ def call_with_values(function: Callable[..., Any], args: tuple[Any, ...], kwargs
     if mode is None:
         return function(*args, **kwargs)
     with unset_fake_temporarily():
-        real_args, real_kwargs = map_tensors(
-            lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype), (args, kwargs)
-        )
-        result = function(*real_args, **real_kwargs)
+        args, kwargs = map_tensors(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype), (args, kwargs))
+        result = function(*args, **kwargs)
     return map_tensors(mode.from_tensor, result)

@@ -6,7 +6,7 @@ State is kept in its declared formats; arithmetic is in single precision or bett
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,12 @@ class UpdateRule(ABC):
 
     Args:
         state_types: Format of each state tensor, where it is not that of the arithmetic.
+
+    Attributes:
+        hyperparameters: Entries of a parameter group that the rule reads.
     """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
 
     def __init__(self, state_types: Mapping[str, torch.dtype | None] | None = None) -> None:
         self._state_types = dict(state_types or {})
@@ -55,8 +60,8 @@ class UpdateRule(ABC):
             for name in self._state_names(group)
         }
 
-    @abstractmethod
-    def _state_names(self, group: Group) -> list[str]: ...
+    def _state_names(self, group: Group) -> list[str]:
+        return ["exp_avg", "exp_avg_sq"]
 
     @abstractmethod
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None: ...
@@ -64,6 +69,8 @@ class UpdateRule(ABC):
 
 class SgdRule(UpdateRule):
     """Gradient descent with momentum."""
+
+    hyperparameters = ("lr", "weight_decay", "momentum", "dampening", "nesterov")
 
     def _state_names(self, group: Group) -> list[str]:
         return ["momentum_buffer"] if group["momentum"] else []
@@ -90,9 +97,6 @@ class AdamRule(UpdateRule):
         super().__init__(state_types)
         self._decoupled = decoupled
 
-    def _state_names(self, group: Group) -> list[str]:
-        return ["exp_avg", "exp_avg_sq"]
-
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
         lr = group["lr"]
         if self._decoupled:
@@ -109,8 +113,7 @@ class AdamRule(UpdateRule):
 class LambRule(UpdateRule):
     """Adam steps scaled to the norm of the weight; the group says whether the bias is corrected."""
 
-    def _state_names(self, group: Group) -> list[str]:
-        return ["exp_avg", "exp_avg_sq"]
+    hyperparameters = (*UpdateRule.hyperparameters, "max_weight_norm", "bias_correction")
 
     def _apply(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
         first, second = _moments(gradient, state, group)
@@ -125,6 +128,8 @@ class LambRule(UpdateRule):
 
 class RmspropRule(UpdateRule):
     """RMSprop as torch computes it."""
+
+    hyperparameters = ("lr", "eps", "weight_decay", "momentum", "alpha", "centered")
 
     def _state_names(self, group: Group) -> list[str]:
         names = ["square_avg", *(["momentum_buffer"] if group["momentum"] else [])]

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from poptorch_emulator import optim
+from poptorch_emulator.enums import MeanReductionStrategy, ReductionType
 from poptorch_emulator.errors import Error
 from poptorch_emulator.half import to_half
-from poptorch_emulator.memory import ReplicaGroups
+from poptorch_emulator.memory import DeviceMemory
+from poptorch_emulator.options import TrainingOptions
 from poptorch_emulator.update_rules import (
     AdamRule,
     LambRule,
@@ -22,49 +24,25 @@ from poptorch_emulator.update_rules import (
 
 Gradients = dict[str, list[Tensor]]
 
-# Entries of the groups of any supported optimizer that its rule reads.
-_HYPERPARAMETERS = (
-    "lr",
-    "betas",
-    "eps",
-    "weight_decay",
-    "momentum",
-    "dampening",
-    "nesterov",
-    "alpha",
-    "centered",
-    "max_weight_norm",
-    "bias_correction",
-)
-
 
 class GradientAccumulator:
     """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas.
 
     Args:
-        parameters: The model's parameters by name.
-        groups: Which replicas share each parameter.
-        num_accumulated: Micro-batches of a replica.
-        takes_mean: Whether to take the mean rather than the sum.
-        running_mean: Whether to update the mean while accumulating; accumulators in half precision always do.
+        memory: The device's parameters.
+        options: Choose accumulation and reduction.
         accum_type: Format of the accumulators; that of each weight if ``None``.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        groups: Mapping[str, ReplicaGroups],
-        *,
-        num_accumulated: int,
-        takes_mean: bool,
-        running_mean: bool,
-        accum_type: torch.dtype | None,
-    ) -> None:
-        self._parameters = parameters
-        self._groups = groups
-        self._num_accumulated = num_accumulated
-        self._takes_mean = takes_mean
-        self._running = takes_mean and (running_mean or accum_type is torch.float16)
+    def __init__(self, memory: DeviceMemory, options: TrainingOptions, accum_type: torch.dtype | None) -> None:
+        self._parameters = memory.parameters
+        self._groups = memory.groups
+        self._num_accumulated = options.gradient_accumulation
+        self._takes_mean = options.accumulation_and_replication_reduction_type is ReductionType.Mean
+        strategy = options.meanAccumulationAndReplicationReductionStrategy
+        # Accumulators in half precision always keep a running mean.
+        is_running = strategy is MeanReductionStrategy.Running or accum_type is torch.float16
+        self._running = self._takes_mean and is_running
         self._accum_type = accum_type
         self._sums: dict[str, list[Tensor | None]] = {}
         self._counts: dict[tuple[str, int], int] = {}
@@ -75,7 +53,7 @@ class GradientAccumulator:
         for name, parameter in self._parameters.items():
             gradient, parameter.grad = parameter.grad, None
             if gradient is not None:
-                self._add(name, self._groups[name].group_of(replica), gradient)
+                self._add(name, self._groups[name].group_of[replica], gradient)
                 taken.append(gradient)
         return taken
 
@@ -175,18 +153,25 @@ class DeviceOptimizer:
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             for group in optimizer.param_groups
         ]
-        self._constants = _constants(optimizer)
         self._state: dict[str, dict[str, Any]] = {}
         self._num_updates = 0
         self._read(optimizer)
+        self._constants = set[str]()
+        if isinstance(optimizer, optim.Optimizer):
+            attributes = optimizer.variable_attrs
+            self._constants = {name for name in self._groups[0] if name in attributes and attributes.isConstant(name)}
         self.scaling = AutomaticLossScaling(self._scalars["loss_scaling"]) if scales_automatically else None
 
     def _read(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = [_hyperparameters(group) for group in optimizer.param_groups]
+        self._groups = self._hyperparameters(optimizer)
         self._scalars = _scalars(optimizer)
         self.accum_type: torch.dtype | None = getattr(optimizer, "accum_type", None)
         if isinstance(optimizer, optim.Optimizer):
             optimizer.connect(self._export)
+
+    def _hyperparameters(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        names = self._rule.hyperparameters
+        return [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
 
     # Hyperparameters
 
@@ -198,8 +183,7 @@ class DeviceOptimizer:
     @property
     def is_current(self) -> bool:
         """Whether the user's optimizer still has the hyperparameters of the program."""
-        groups = [_hyperparameters(group) for group in self._users.param_groups]
-        return groups == self._groups and _scalars(self._users) == self._scalars
+        return self._hyperparameters(self._users) == self._groups and _scalars(self._users) == self._scalars
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the present hyperparameters of ``optimizer``, which becomes the user's.
@@ -212,7 +196,7 @@ class DeviceOptimizer:
                 f"The program was compiled with {type(self._users).__name__} and cannot take a "
                 f"{type(optimizer).__name__}; make a new training model for another optimizer."
             )
-        groups = [_hyperparameters(group) for group in optimizer.param_groups]
+        groups = self._hyperparameters(optimizer)
         if len(groups) != len(self._groups):
             raise Error(
                 f"The program was compiled with {len(self._groups)} parameter groups and cannot take {len(groups)}."
@@ -302,23 +286,11 @@ def _half_type(optimizer: torch.optim.Optimizer, name: str) -> torch.dtype | Non
     return torch.float16 if getattr(optimizer, name, None) is torch.float16 else None
 
 
-def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: group[name] for name in _HYPERPARAMETERS if name in group}
-
-
 def _scalars(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     return {
         "loss_scaling": float(getattr(optimizer, "loss_scaling", 1.0)),
         "max_grad_norm": float(getattr(optimizer, "max_grad_norm", float("inf"))),
     }
-
-
-def _constants(optimizer: torch.optim.Optimizer) -> set[str]:
-    if not isinstance(optimizer, optim.Optimizer):
-        return set()
-    attributes = optimizer.variable_attrs
-    names = [name for name in _hyperparameters(optimizer.param_groups[0]) if name in attributes]
-    return {name for name in names if attributes.isConstant(name)}
 
 
 def _clip_factor(gradients: Gradients, max_norm: float) -> Tensor | None:
