@@ -1,7 +1,7 @@
 """PopTorch's API, computed by torch on the CPU; see the README.
 
-It follows `poptorch`'s rules, so that what fails on IPUs fails here. Import it as ``poptorch``, or call
-:func:`install` to let scripts that import ``poptorch`` find it.
+It follows `poptorch`'s rules, so that what fails on IPUs fails here. Scripts that ``import poptorch`` find it after
+:func:`install`.
 """
 
 # ruff: noqa: F401 (the public names are what is imported here)

@@ -13,12 +13,7 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class BlockEntry:
-    """Forward pre-hook of the module at which a block begins.
-
-    Args:
-        user_id: Name of the block.
-        ipu_id: IPU of the block.
-    """
+    """Forward pre-hook of the module at which a block begins."""
 
     def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
         self.user_id = user_id
@@ -30,15 +25,12 @@ class BlockEntry:
 
 
 def BeginBlock(layer_to_call: Layer, user_id: str | None = None, ipu_id: int | None = None) -> Layer:
-    """Begin a block at a module; it lasts until another block begins.
+    """Begin a block at a module, and return the module; the block lasts until another begins.
 
     Args:
         layer_to_call: The module.
-        user_id: Name of the block.
+        user_id: Name of the block, by which the execution strategy places it.
         ipu_id: IPU of the block.
-
-    Returns:
-        The same module.
 
     Raises:
         Error: If a block already begins there.

@@ -34,12 +34,7 @@ class Faults:
     num_calls: int = 0
 
     def before_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
-        """Fail or check at the start of a call.
-
-        Args:
-            arguments: Arguments of the call by name.
-            optimizer_is_current: Whether the device has the present hyperparameters of the user's optimizer.
-        """
+        """Fail or check at the start of a call, whose arguments come by name."""
         self.num_calls += 1
         if self.num_calls in self.fails_on_call:
             raise self.error

@@ -20,7 +20,7 @@ class ReplicaGroups:
 
     On the host, the first dimension of a grouped parameter is the groups.
 
-    Args:
+    Attributes:
         group_of: Group of each replica.
     """
 

@@ -39,8 +39,6 @@ class VariableAttributes:
     def __init__(self, variable: Iterable[str], allowed: Iterable[str]) -> None:
         self._allowed = set(allowed)
         self._variable = set(variable)
-        for name in self._variable:
-            self._check(name)
 
     def __contains__(self, attr: str) -> bool:
         return attr in self._allowed
@@ -73,13 +71,13 @@ class Optimizer(torch.optim.Optimizer):
         hyperparameters: Arguments of torch's optimizer; ``None`` stands for its default.
         attributes: Scalars that torch's optimizer does not have; ``None`` stands for their default.
         formats: Formats of accumulators and momenta: half or single precision, or ``None`` for that of the weights.
-        **fixed: Arguments of torch's optimizer that are no hyperparameters of the device.
+        **fixed: Arguments of torch's optimizer that can never change after compilation.
 
     Attributes:
         variable_attrs: Which attributes may change after compilation.
 
     Raises:
-        ValueError: If a format is neither half nor single precision.
+        ValueError: If a format is neither half nor single precision, or ``amsgrad`` is set.
     """
 
     variable_attrs: VariableAttributes
@@ -95,6 +93,8 @@ class Optimizer(torch.optim.Optimizer):
         formats: Mapping[str, torch.dtype | None],
         **fixed: Any,
     ) -> None:
+        if hyperparameters.get("amsgrad"):
+            raise ValueError("`amsgrad=True` is not supported on IPUs; leave it out.")
         for name, dtype in formats.items():
             if dtype not in (None, *_ACCUMULATION_TYPES):
                 raise ValueError(f"`{name}={dtype}` is not supported; use torch.float16 or torch.float32.")
@@ -227,7 +227,6 @@ class Adam(Optimizer, torch.optim.Adam):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
-        _refuse_amsgrad(amsgrad)
         super().__init__(
             params,
             {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
@@ -259,7 +258,6 @@ class AdamW(Optimizer, torch.optim.AdamW):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
-        _refuse_amsgrad(amsgrad)
         self.bias_correction = bias_correction
         super().__init__(
             params,
@@ -388,8 +386,3 @@ def _formats(
 ) -> dict[str, torch.dtype | None]:
     names = ("accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type")
     return dict(zip(names, (accumulator, first, second), strict=True))
-
-
-def _refuse_amsgrad(amsgrad: bool | None) -> None:
-    if amsgrad:
-        raise ValueError("`amsgrad=True` is not supported on IPUs; leave it out.")

@@ -1,8 +1,8 @@
 """``Options``: how a model is compiled and run.
 
 Most options are a row of a table, a :class:`Setting`: the name of the setter, the option it stores, the check of its
-value and the default. PopTorch's user guide says what each does on hardware; comments here say which of them the
-emulator only stores.
+value and the default. Comments say what the emulator does with it; PopTorch's user guide says what those do on
+hardware that are only stored here.
 """
 
 import copy
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
@@ -30,7 +31,7 @@ from poptorch_emulator.execution import ExecutionStrategy, PipelinedExecution
 Group = TypeVar("Group", bound="OptionsGroup")
 Check = type | tuple[type, ...] | Callable[[Any, str], None]
 
-_MISSING: Any = object()
+_LEFT_OUT: Any = Parameter.empty
 _FROZEN = "Can't modify frozen Options"
 
 
@@ -39,7 +40,7 @@ class Setting:
 
     Args:
         option: Name under which the value is stored and read.
-        check: Type of the value, or a function that gets the value and the name of the setter and raises.
+        check: Type or types of the value, or a function that gets the value and the name of the setter and raises.
         default: Value before the setter is called; left out, the option does not exist before.
         parameter: Name of the setter's parameter; the option by default.
         omitted: Value that a call without an argument stores; left out, the argument is required.
@@ -51,18 +52,17 @@ class Setting:
         self,
         option: str,
         check: Check,
-        default: Any = _MISSING,
+        default: Any = _LEFT_OUT,
         *,
         parameter: str = "",
-        omitted: Any = _MISSING,
+        omitted: Any = _LEFT_OUT,
         takes_each: bool = False,
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.option = option
         self.default = default
         self._check = check
-        self._parameter = parameter or option
-        self._omitted = omitted
+        self._signature = Signature([Parameter(parameter or option, Parameter.POSITIONAL_OR_KEYWORD, default=omitted)])
         self._takes_each = takes_each
         self._convert = convert
 
@@ -80,15 +80,17 @@ class Setting:
             return self
 
         def set_option(*args: Any, **kwargs: Any) -> Group:
-            group.set(**{self.option: self._checked(args, kwargs)})
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            (value,) = bound.arguments.values()
+            group.set(**{self.option: self._checked(value)})
             return group
 
+        set_option.__name__ = self._setter
+        set_option.__signature__ = self._signature  # type: ignore[attr-defined]
         return set_option
 
-    def _checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        value, *more = args if args else (kwargs.pop(self._parameter, self._omitted),)
-        if more or kwargs or value is _MISSING:
-            raise TypeError(f"{self._setter}() takes one argument, {self._parameter}")
+    def _checked(self, value: Any) -> Any:
         if self._takes_each:
             value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
         for one in value if self._takes_each else [value]:
@@ -114,7 +116,7 @@ class OptionsGroup:
     def __init__(self, **defaults: Any) -> None:
         entries = [entry for kind in type(self).__mro__ for entry in vars(kind).values()]
         declared = [entry for entry in entries if isinstance(entry, Setting)]
-        values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _MISSING}
+        values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _LEFT_OUT}
         object.__setattr__(self, "_values", values | defaults)
         object.__setattr__(self, "_is_frozen", False)
 
@@ -217,19 +219,23 @@ def _require_count_or_none(value: Any, name: str) -> None:
 class TrainingOptions(OptionsGroup):
     """Accumulation, reduction and loss scaling; reached as ``options.Training``."""
 
+    # Micro-batches of a replica for one weight update.
     gradientAccumulation = Setting("gradient_accumulation", require_count, 1)
+    # How the gradients of micro-batches and replicas are combined.
     accumulationAndReplicationReductionType = Setting(
         "accumulation_and_replication_reduction_type",
         _require_reduction,
         ReductionType.Mean,
         parameter="reduction_type",
     )
+    # Whether a mean gradient is updated while accumulating, or divided at the end.
     setMeanAccumulationAndReplicationReductionStrategy = Setting(
         "meanAccumulationAndReplicationReductionStrategy",
         MeanReductionStrategy,
         MeanReductionStrategy.Post,
         parameter="mean_reduction_strategy",
     )
+    # Adapt the loss scaling to the size of the gradients after every update.
     setAutomaticLossScaling = Setting("auto_loss_scaling", bool, False, parameter="enabled")
     # Only stored.
     setConvolutionDithering = Setting("convolution_dithering", bool, False, parameter="enabled")
@@ -347,13 +353,17 @@ class Options(OptionsGroup):
         _Popart: Options that go to the compiler unchanged.
     """
 
-    # What a call takes and returns.
+    # Weight updates, or inference batches, of one call.
     deviceIterations = Setting("device_iterations", require_count, 1)
+    # Copies of the model that work on different data.
     replicationFactor = Setting("replication_factor", require_count, 1)
+    # Require buffers to be equal on all replicas; otherwise each replica changes its own.
     broadcastBuffers = Setting("broadcast_buffers", bool, True, omitted=True)
+    # Buffers that `PoplarExecutor.copyNamedBuffersToDevice` uploads.
     updatableNamedBuffers = Setting("updatable_named_buffers", list, [], parameter="buffers", convert=list)
-    # Devices.
+    # Round the number of IPUs up to a power of two.
     autoRoundNumIPUs = Setting("auto_round_num_ipus", bool, False, omitted=True)
+    # When IPUs are taken.
     connectionType = Setting("connection_type", ConnectionType, ConnectionType.Always)
     setExecutionStrategy = Setting("execution_strategy", ExecutionStrategy, parameter="strategy")
     logCycleCount = Setting("log_cycle_count", bool, False)

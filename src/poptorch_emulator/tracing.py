@@ -219,11 +219,7 @@ _DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, Un
 
 
 def refuse_data_dependence(model: Callable[..., Any], arguments: Arguments) -> None:
-    """Run ``model`` twice on tensors that have shapes but no values.
-
-    Args:
-        model: The model.
-        arguments: Arguments of a micro-batch.
+    """Run ``model`` twice on a micro-batch of tensors that have shapes but no values.
 
     Raises:
         Error: If shapes or branches depend on values.

@@ -70,11 +70,7 @@ class GradientAccumulator:
         sums[group] = _rounded(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
 
     def reduced(self, loss_scaling: float) -> Gradients:
-        """Return the gradients of one update, in single precision or better, without the loss scaling.
-
-        Args:
-            loss_scaling: Factor of the losses.
-        """
+        """Return the gradients of one update, in single precision or better, divided by the loss scaling."""
         return {
             name: [self._unscaled(name, total, loss_scaling) for total in sums if total is not None]
             for name, sums in self._sums.items()
@@ -89,11 +85,7 @@ class GradientAccumulator:
 
 
 class AutomaticLossScaling:
-    """Doubles the loss scaling after every update, or halves it when gradients come close to overflow.
-
-    Args:
-        initial: First scaling.
-    """
+    """Doubles the loss scaling after every update, or halves it when gradients come close to overflow."""
 
     # A gradient value above this share of the largest number of its format is about to overflow.
     _EDGE = 0.125
