@@ -1,4 +1,4 @@
-"""Small models on the emulator, and the plain torch loops they have to agree with."""
+"""Small models for the emulator, and the plain torch loops whose results it has to reproduce."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -12,13 +12,7 @@ from torch.nn import functional
 import poptorch_emulator as poptorch
 from poptorch_emulator.machine import pool
 
-
-@contextmanager
-def one_free_ipu() -> Iterator[None]:
-    """Leave one IPU free, whatever programs of other tests still hold."""
-    gc.collect()
-    with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + 1):
-        yield
+Batches = list[tuple[Tensor, Tensor]]
 
 
 class Perceptron(nn.Module):
@@ -38,7 +32,31 @@ class Perceptron(nn.Module):
         return logits, functional.mse_loss(logits, labels)
 
 
-def batches(num_calls: int, size: int, dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+class Falling(nn.Module):
+    """A weight that every step lowers by the learning rate, if the rows are ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.weight + 0, poptorch.identity_loss((self.weight * x).mean(), "none")
+
+
+class Calls(nn.Module):
+    """Runs a function as a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def infer(function: Callable[..., Any], *args: Any, device_iterations: int = 1, **kwargs: Any) -> Any:
+    """Return the results of a function that runs as a program."""
+    return poptorch.inferenceModel(Calls(function), options(device_iterations))(*args, **kwargs)
+
+
+def batches(num_calls: int, size: int, dtype: torch.dtype = torch.float64) -> Batches:
     generator = torch.Generator().manual_seed(1)
     return [
         (
@@ -49,7 +67,7 @@ def batches(num_calls: int, size: int, dtype: torch.dtype = torch.float64) -> li
     ]
 
 
-def options(iterations: int = 1, replicas: int = 1, accumulation: int = 1, **modes: Any) -> Any:
+def options(iterations: int = 1, replicas: int = 1, accumulation: int = 1, **modes: Any) -> poptorch.Options:
     made = poptorch.Options().deviceIterations(iterations).replicationFactor(replicas)
     made.Training.gradientAccumulation(accumulation)
     if "output" in modes:
@@ -67,10 +85,8 @@ def largest_difference(first: dict[str, Tensor], second: dict[str, Tensor]) -> f
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
-def plain_weights(
-    make_optimizer: Callable[[Any], Any], data: list[tuple[Tensor, Tensor]], iterations: int
-) -> dict[str, Tensor]:
-    """Train on whole global batches, `iterations` updates a call, halving the rate after every call."""
+def plain_weights(make_optimizer: Callable[[Any], Any], data: Batches, iterations: int) -> dict[str, Tensor]:
+    """Train on whole global batches, `iterations` updates per call, halving the rate after every call."""
     model = Perceptron().double()
     optimizer = make_optimizer(model.parameters())
     for x, labels in data:
@@ -83,7 +99,7 @@ def plain_weights(
 
 
 def emulated_weights(
-    make_optimizer: Callable[[Any], Any], data: list[tuple[Tensor, Tensor]], program_options: Any
+    make_optimizer: Callable[[Any], Any], data: Batches, program_options: poptorch.Options
 ) -> dict[str, Tensor]:
     """Train the same on the emulator, in double precision."""
     model = Perceptron().double()
@@ -101,3 +117,11 @@ def emulated_weights(
 def _halve(optimizer: Any) -> None:
     for group in optimizer.param_groups:
         group["lr"] /= 2
+
+
+@contextmanager
+def free_ipus(number: int) -> Iterator[None]:
+    """Leave a number of IPUs free, whatever programs of other tests still hold."""
+    gc.collect()
+    with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + number):
+        yield

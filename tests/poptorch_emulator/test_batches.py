@@ -1,4 +1,4 @@
-"""What a call takes, and what it returns."""
+"""Inputs are checked and cut, outputs are joined."""
 
 from collections import namedtuple
 from typing import Any
@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 import poptorch_emulator as poptorch
-from emulator_peers import Perceptron, batches, options
+from emulator_peers import Calls, Perceptron, batches, options
 from poptorch_emulator.batches import BatchLayout, OutputCollector
 
 MODES = poptorch.OutputMode
@@ -188,71 +187,76 @@ class TestInputs:
         assert poptorch.inferenceModel(Echo(), chosen)(rows(2)).tolist() == [0, 0, 1, 1]
 
 
-class TestLosses:
-    def train(self, forward):
-        class Model(Perceptron):
-            pass
+tensors = st.builds(
+    lambda rows, columns, dtype: torch.zeros(rows, columns, dtype=dtype),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.sampled_from([torch.float32, torch.int32, torch.float16]),
+)
 
-        Model.forward = forward
-        executor = poptorch.trainingModel(Model(), None)
-        return executor(*batches(1, 2, torch.float32)[0])
 
-    def test_none_is_refused(self):
-        with pytest.raises(poptorch.Error, match="Couldn't find a loss in graph!"):
-            self.train(lambda self, x, y: (self.second(self.first(x)) - y).pow(2).mean())
+structures = st.recursive(
+    tensors | st.booleans() | st.none(),
+    lambda inner: st.tuples(inner) | st.lists(inner, max_size=2) | st.fixed_dictionaries({"a": inner}),
+    max_leaves=3,
+)
 
-    def test_several_are_refused(self):
-        def forward(self, x, y):
-            out = self.second(self.first(x))
-            return functional.mse_loss(out, y) + functional.l1_loss(out, y)
 
-        with pytest.raises(poptorch.Error, match="Multiple independent losses found in graph"):
-            self.train(forward)
+def form(value):
+    """Everything that a compiled program fixes about an argument."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, tuple(value.shape))
+    if isinstance(value, dict):
+        return (dict, [(key, form(item)) for key, item in value.items()])
+    return (type(value), [form(item) for item in value]) if isinstance(value, list | tuple) else (type(value), value)
 
-    def test_several_inside_a_marked_one_are_fine(self):
-        def forward(self, x, y):
-            out = self.second(self.first(x))
-            return poptorch.identity_loss(functional.mse_loss(out, y) + functional.l1_loss(out, y), "none")
 
-        assert torch.isfinite(self.train(forward))
+@given(first=structures, second=structures)
+@settings(max_examples=60, deadline=None)
+def test_e6_a_program_takes_arguments_of_one_form(first, second):
+    executor = poptorch.inferenceModel(Echo())
+    executor(first)
+    if form(first) == form(second):
+        executor(second)
+    else:
+        with pytest.raises(poptorch.Error, match=r"mismatch for x[\s\S]*don't match the inputs used to compile"):
+            executor(second)
 
-    def test_that_is_not_returned_is_trained_on(self):
-        def forward(self, x, y):
-            out = self.second(self.first(x))
-            functional.mse_loss(out, y)
-            return out
 
-        model = type("Model", (Perceptron,), {"forward": forward})()
-        before = model.first.weight.clone()
-        poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
-        assert not torch.equal(before, model.first.weight)
+@given(first=tensors, second=tensors)
+@settings(max_examples=60, deadline=None)
+def test_e6_a_program_takes_tensors_of_one_type_and_shape(first, second):
+    executor = poptorch.inferenceModel(Echo())
+    executor(first)
+    if first.dtype != second.dtype:
+        message = rf"Data type mismatch for x: expected {first.dtype} but got {second.dtype}"
+    elif first.shape != second.shape:
+        message = rf"Shape mismatch for x: expected \[{first.shape[0]}, {first.shape[1]}\] but got"
+    else:
+        executor(second)
+        return
+    with pytest.raises(poptorch.Error, match=message):
+        executor(second)
 
-    @pytest.mark.parametrize(("reduction", "value"), [("sum", 3.0), ("mean", 1.5), ("none", [1.0, 2.0]), (1, 1.5)])
-    def test_identity_loss_reduces(self, reduction, value):
-        assert poptorch.identity_loss(torch.tensor([1.0, 2.0]), reduction).tolist() == value
 
-    def test_identity_loss_refuses_other_reductions(self):
-        with pytest.raises(poptorch.Error, match="Unsupported reduction type 'max'"):
-            poptorch.identity_loss(torch.ones(2), "max")
+def test_arguments_by_name_position_and_default():
+    class Model(Perceptron):
+        def forward(self, x, *more, factor=1, mask=None, **named):
+            out = super().forward(x) * factor + sum(more)
+            return out if mask is None else out * mask + named["shift"]
 
-    def test_ignored_labels_make_a_mean_of_means(self):
-        class Classifier(nn.Module):
-            def __init__(self):
-                super().__init__()
-                torch.manual_seed(0)
-                self.linear = nn.Linear(3, 4).double()
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    executor = poptorch.inferenceModel(Model())
+    plain = executor(x, torch.ones(2, 2))
+    assert torch.equal(executor(x, torch.ones(2, 2)), plain)
+    named = poptorch.inferenceModel(Model())
+    arguments = {"factor": 2, "mask": torch.ones(2, 1), "shift": torch.ones(2, 1)}
+    assert torch.allclose(named(x, torch.ones(2, 2), **arguments), (plain - 1) * 2 + 2, atol=1e-6)
 
-            def forward(self, x, labels):
-                return functional.cross_entropy(self.linear(x), labels)
 
-        x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        labels = torch.tensor([0, -100, -100, 1, 2, 3])
-        with poptorch.configured(keeps_float64=True):
-            model = Classifier()
-            poptorch.trainingModel(model, options(accumulation=2), poptorch.optim.SGD(model.parameters(), lr=1.0))(
-                x, labels
-            )
-        plain = Classifier()
-        ((plain(x[:3], labels[:3]) + plain(x[3:], labels[3:])) / 2).backward()
-        expected = plain.linear.weight - plain.linear.weight.grad
-        assert float((model.linear.weight - expected).detach().abs().max()) <= 1e-12
+def test_defaults_may_be_given_or_left_out():
+    program = poptorch.inferenceModel(Calls(lambda x, y=None, scale=2: x * scale if y is None else y))
+    for args, kwargs in ((), {}), ((None,), {}), ((), {"y": None, "scale": 2}), ((None, 2), {}):
+        assert program(torch.ones(2), *args, **kwargs).tolist() == [2, 2]
+    with pytest.raises(poptorch.Error, match=r"expected \['x'\] but got \['x', 'y'\]"):
+        program(torch.ones(2), torch.ones(2))

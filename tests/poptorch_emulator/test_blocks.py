@@ -1,11 +1,17 @@
 """Blocks become pipeline stages, and stages have rules."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import poptorch_emulator as poptorch
-from emulator_peers import Perceptron, batches, options
+from emulator_peers import Calls, Perceptron, batches, options
+
+rules = settings(max_examples=25, deadline=None)
 
 BATCH = batches(1, 6, torch.float32)[0]
 
@@ -65,6 +71,45 @@ class TestStages:
         for model in (plain, blocked):
             pipelined(model)(*BATCH)
         assert torch.equal(plain.first.weight, blocked.first.weight)
+
+
+class Chain(nn.Module):
+    def __init__(self, ipus):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in ipus)
+        for layer, ipu in zip(self.layers, ipus, strict=True):
+            poptorch.BeginBlock(layer, ipu_id=ipu)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return poptorch.identity_loss(x.sum(), "none")
+
+
+@given(
+    ipus=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    accumulation=st.integers(1, 7),
+    is_pipelined=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_e14_e24_ipus_are_a_power_of_two_and_then_stages_need_accumulation(ipus, accumulation, is_pipelined):
+    stages = 1 + sum(before != after for before, after in pairwise(ipus))
+    kind = poptorch.PipelinedExecution if is_pipelined else poptorch.ShardedExecution
+    chosen = options(accumulation=accumulation).setExecutionStrategy(kind(poptorch.AutoStage.AutoIncrement))
+    executor = poptorch.trainingModel(Chain(ipus), chosen)
+    x = torch.ones(accumulation, 2)
+    if max(ipus) == 2:
+        with pytest.raises(poptorch.Error, match="power of two"):
+            executor(x)
+    elif is_pipelined and stages > 1 and accumulation < 2 * stages - 1:
+        with pytest.raises(
+            poptorch.Error, match=rf"gradientAccumulation must be .* pipeline stages \({2 * stages - 1}\)"
+        ):
+            executor(x)
+    else:
+        executor(x)
+        assert executor.compiled.num_stages == stages
+        assert executor.compiled.num_ipus == max(ipus) + 1
 
 
 class TestBlocks:
@@ -135,88 +180,33 @@ class TestBlocks:
         assert two_blocks()(BATCH[0]).shape == (6, 2)
 
 
-class TestStrict:
-    @pytest.fixture(autouse=True)
-    def strict(self):
-        with poptorch.configured(strict=True):
-            yield
+def test_a_block_goes_on_after_one_inside_of_it():
+    visited = []
 
-    class Model(Perceptron):
-        def forward(self, x, labels):
-            return nn.functional.mse_loss(self.second(self.first(self.chosen(x))), labels)
+    def forward(x):
+        with poptorch.Block("outer", ipu_id=0):
+            x = x + 1
+            with poptorch.Block("inner", ipu_id=1):
+                x = x * 2
+            visited.append(None)
+            return x + 1
 
-    @pytest.mark.parametrize(
-        "chosen",
-        [
-            lambda x: x if x.sum() > 0 else -x,
-            lambda x: x[x[:, 0] > -100],
-            lambda x: x * x.max().item(),
-        ],
-    )
-    def test_what_depends_on_data_is_refused(self, chosen):
-        model = self.Model()
-        model.chosen = chosen
-        with pytest.raises(poptorch.Error, match="cannot be compiled: a shape or a branch depends on the values"):
-            poptorch.trainingModel(model)(*BATCH)
-
-    def test_what_does_not_passes(self):
-        model = self.Model()
-        model.chosen = lambda x: torch.where(x > 0, x, -x)
-        poptorch.trainingModel(model)(*BATCH)
-
-    def test_random_numbers_of_python_are_announced(self):
-        import random
-
-        model = self.Model()
-        model.chosen = lambda x: x * random.random()
-        with pytest.warns(UserWarning, match="a compiled program repeats those of its compilation"):
-            poptorch.trainingModel(model)(*BATCH)
+    program = poptorch.inferenceModel(Calls(forward), poptorch.Options().deviceIterations(3))
+    assert program(torch.ones(3)).tolist() == [5, 5, 5]
+    assert program.compiled.num_stages == 3
 
 
-class TestFaults:
-    def test_host_access_can_be_forbidden(self):
-        class Model(Perceptron):
-            def forward(self, x, labels):
-                out, loss = super().forward(x, labels)
-                return out * x.max().item(), loss
-
-        executor = poptorch.trainingModel(Model())
-        executor(*BATCH)
-        with (
-            poptorch.injected(forbids_host_access=True),
-            pytest.raises(poptorch.Error, match="calls `item` on a tensor, but the host cannot see values"),
-        ):
-            executor(*BATCH)
-
-    def test_a_forgotten_set_optimizer_is_noticed(self):
-        model = Perceptron()
-        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
-        executor = poptorch.trainingModel(model, None, optimizer)
-        with poptorch.injected(requires_set_optimizer=True):
-            executor(*BATCH)
-            optimizer.param_groups[0]["lr"] = 0.2
-            with pytest.raises(poptorch.Error, match="changed without `setOptimizer`"):
-                executor(*BATCH)
-            executor.setOptimizer(optimizer)
-            executor(*BATCH)
-
-    def test_a_call_can_fail_and_the_next_go_on(self):
-        executor = poptorch.inferenceModel(Perceptron())
-        error = poptorch.RecoverableError("gone", "PARTITION_RESET")
-        with poptorch.injected(fails_on_call=(2,), error=error):
-            executor(BATCH[0])
-            with pytest.raises(poptorch.RecoverableError, match="gone") as caught:
-                executor(BATCH[0])
-            assert caught.value.recovery_action == "PARTITION_RESET"
-            executor(BATCH[0])
-
-    def test_inputs_can_be_checked(self):
-        def full(arguments):
-            if not arguments["x"].any(dim=1).all():
-                raise poptorch.Error("a row of zeros")
-
-        executor = poptorch.inferenceModel(Perceptron())
-        with poptorch.injected(input_check=full):
-            executor(BATCH[0])
-            with pytest.raises(poptorch.Error, match="a row of zeros"):
-                executor(torch.zeros(6, 3))
+@given(st.lists(st.sampled_from(["begin", "remove"]), max_size=6))
+@rules
+def test_e15_a_block_begins_once_at_a_module(events):
+    layer, has_block = nn.Linear(2, 2), False
+    for event in events:
+        if event == "remove":
+            poptorch.removeBlocks(layer)
+            has_block = False
+        elif has_block:
+            with pytest.raises(poptorch.Error, match=r"Linear module has already been assigned to a block\."):
+                poptorch.BeginBlock(layer, ipu_id=0)
+        else:
+            assert poptorch.BeginBlock(layer, ipu_id=0) is layer
+            has_block = True

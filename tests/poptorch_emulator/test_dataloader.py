@@ -1,4 +1,4 @@
-"""Loaders give combined batches."""
+"""Loaders yield combined batches."""
 
 import logging
 
@@ -8,7 +8,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from transformers import BatchEncoding
 
 import poptorch_emulator as poptorch
-from emulator_peers import options
+from emulator_peers import Perceptron, options
 
 MODES = poptorch.DataLoaderMode
 
@@ -157,3 +157,14 @@ def test_streams_read_by_several_workers_are_announced(caplog):
     with caplog.at_level(logging.WARNING):
         poptorch.DataLoader(options(), Numbers(), num_workers=2)
     assert "the 2 workers return each element 2 times" in caplog.text
+
+
+@pytest.mark.parametrize("mode", list(poptorch.DataLoaderMode))
+def test_loaders_feed_programs(mode):
+    data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3))
+    chosen = options(2)
+    loader = poptorch.DataLoader(chosen, data, batch_size=2, mode=mode)
+    executor = poptorch.inferenceModel(Perceptron(), chosen)
+    found = torch.cat([executor(x) for (x,) in loader])
+    loader.terminate()
+    assert torch.allclose(found, Perceptron()(data.tensors[0][:8]), atol=1e-6)

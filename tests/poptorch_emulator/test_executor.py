@@ -1,12 +1,285 @@
-"""Programs in files, and functions around compilations."""
+"""Executors: weights, optimizers, IPUs, times, files."""
+
+import copy
+import gc
+import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 import poptorch_emulator as poptorch
-from emulator_peers import Perceptron, batches, largest_difference, weights
+from emulator_peers import Falling, Perceptron, batches, free_ipus, largest_difference, options, weights
+
+rules = settings(max_examples=25, deadline=None)
 
 BATCH = batches(1, 4, torch.float32)[0]
+
+
+def trained(model=None, optimizer=None, chosen=None):
+    model = model or Perceptron()
+    optimizer = optimizer or poptorch.optim.SGD(model.parameters(), lr=0.1)
+    executor = poptorch.trainingModel(model, chosen, optimizer)
+    executor(*BATCH)
+    return executor
+
+
+@pytest.fixture(autouse=True)
+def ipus_are_given_back():
+    yield
+    gc.collect()
+
+
+class TestWeights:
+    def test_are_on_the_host_after_every_training_call(self):
+        executor = trained()
+        assert largest_difference(weights(executor.model), weights(Perceptron())) > 0
+
+    def test_changed_on_the_host_are_not_seen_until_they_are_copied(self):
+        model = Perceptron()
+        executor = poptorch.inferenceModel(model)
+        first = executor(BATCH[0])
+        with torch.no_grad():
+            model.second.bias.add_(1.0)
+        assert torch.equal(executor(BATCH[0]), first)
+        executor.copyWeightsToDevice()
+        assert torch.allclose(executor(BATCH[0]), first + 1.0)
+
+    def test_changed_on_the_host_are_overwritten_by_the_next_training_call(self):
+        changed, untouched = trained(), trained()
+        with torch.no_grad():
+            changed.model.second.bias.add_(100.0)
+        changed(*BATCH)
+        untouched(*BATCH)
+        assert largest_difference(weights(changed.model), weights(untouched.model)) == 0
+
+    def test_changed_on_the_host_stay_when_the_program_is_detached(self):
+        executor = trained()
+        with torch.no_grad():
+            executor.model.second.bias.fill_(5.0)
+        executor.detachFromDevice()
+        assert executor.model.second.bias.tolist() == [5.0, 5.0]
+        executor.attachToDevice()
+        executor.copyWeightsToHost()
+        assert executor.model.second.bias.tolist() == [5.0, 5.0]
+
+    def test_loaded_through_the_executor_reach_the_device(self):
+        executor = trained()
+        executor.load_state_dict(Perceptron().state_dict())
+        executor.copyWeightsToHost()
+        assert largest_difference(weights(executor.model), weights(Perceptron())) == 0
+
+    def test_that_another_executor_trained_are_read_anew(self):
+        model = Perceptron()
+        reader = poptorch.inferenceModel(model)
+        before = reader(BATCH[0])
+        executor = trained(model)
+        assert not torch.equal(reader(BATCH[0]), before)
+        executor(*BATCH)
+        assert torch.equal(reader(BATCH[0]), model(BATCH[0]))
+
+    def test_cannot_be_copied_before_compilation(self):
+        for method in ("copyWeightsToHost", "copyWeightsToDevice"):
+            with pytest.raises(poptorch.Error, match="not compiled yet"):
+                getattr(poptorch.trainingModel(Perceptron()), method)()
+
+    def test_of_a_model_are_trained_by_one_executor_at_a_time(self):
+        executor = trained()
+        with pytest.raises(RuntimeError, match=r"already been wrapped in 'poptorch.trainingModel'"):
+            poptorch.trainingModel(executor.model)
+        executor.destroy()
+        poptorch.trainingModel(executor.model)
+
+    def test_reached_through_closures_are_the_devices(self):
+        class Closure(nn.Module):
+            def __init__(self):
+                super().__init__()
+                inner = nn.Linear(3, 2)
+                self.inner = inner
+                self.apply_inner = lambda x: inner(x)
+
+            def forward(self, x, labels):
+                return nn.functional.mse_loss(self.apply_inner(x), labels)
+
+        model = Closure()
+        before = model.inner.weight.clone()
+        executor = poptorch.trainingModel(model, None, poptorch.optim.SGD(model.parameters(), lr=0.1))
+        losses = [float(executor(*BATCH)) for _ in range(3)]
+        assert losses == sorted(losses, reverse=True)
+        assert not torch.equal(before, model.inner.weight)
+
+    def test_gradients_of_the_host_are_left_alone(self):
+        model = Perceptron()
+        model.first.weight.grad = torch.ones_like(model.first.weight)
+        trained(model)
+        assert model.first.weight.grad.sum() == model.first.weight.numel()
+        assert model.second.weight.grad is None
+
+
+ONE = torch.ones(1)
+
+
+def falling(**options_of_sgd):
+    model = Falling()
+    optimizer = poptorch.optim.SGD(model.parameters(), **{"lr": 1.0, **options_of_sgd})
+    return model, optimizer, poptorch.trainingModel(model, None, optimizer)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.booleans()), min_size=1, max_size=6))
+@rules
+def test_e10_a_rate_counts_once_the_device_was_told(changes):
+    model, optimizer, executor = falling()
+    executor(ONE)
+    expected, known = -1.0, 1.0
+    for rate, is_told in changes:
+        optimizer.param_groups[0]["lr"] = rate
+        if is_told:
+            executor.setOptimizer(optimizer)
+            known = rate
+        executor(ONE)
+        expected -= known
+    assert model.weight.item() == expected
+
+
+EVENTS = ["train", "edit", "to_device", "to_host", "detach", "attach", "load"]
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=10))
+@rules
+def test_e11_e16_host_and_device_have_weights_of_their_own(events):
+    model, _, executor = falling()
+    executor(ONE)
+    host = device = -1.0
+    for event in events:
+        if event == "train":
+            if not executor.isAttachedToDevice():
+                device = host
+            executor(ONE)
+            device -= 1.0
+            host = device
+        elif event == "edit":
+            with torch.no_grad():
+                model.weight.fill_(10.0)
+            host = 10.0
+        elif event == "to_device":
+            executor.copyWeightsToDevice()
+            device = host
+        elif event == "to_host":
+            executor.copyWeightsToHost()
+            host = device
+        elif event == "detach" and executor.isAttachedToDevice():
+            executor.detachFromDevice()
+        elif event == "attach" and not executor.isAttachedToDevice():
+            executor.attachToDevice()
+            device = host
+        elif event == "load":
+            executor.load_state_dict({"weight": torch.tensor(3.0)})
+            host = device = 3.0
+        assert model.weight.item() == host
+    executor.copyWeightsToHost()
+    assert model.weight.item() == device
+
+
+def test_an_optimizer_may_be_replaced_between_calls():
+    model = Perceptron()
+    executor = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    executor(*BATCH)
+    before = model.first.weight.clone()
+    executor.setOptimizer(poptorch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9))
+    executor(*BATCH)
+    assert torch.equal(before, model.first.weight)
+
+
+class TestAttachment:
+    def test_before_compilation_is_refused(self):
+        executor = poptorch.trainingModel(Perceptron())
+        assert not executor.isCompiled()
+        with pytest.raises(poptorch.Error, match="not compiled yet"):
+            executor.attachToDevice()
+        with pytest.raises(poptorch.Error, match="not compiled yet"):
+            executor.detachFromDevice()
+
+    def test_is_told_apart(self):
+        executor = trained()
+        assert executor.isAttachedToDevice()
+        with pytest.raises(poptorch.Error, match="Device is already attached"):
+            executor.attachToDevice()
+        executor.detachFromDevice()
+        assert not executor.isAttachedToDevice()
+        with pytest.raises(poptorch.Error, match="Device is not attached"):
+            executor.detachFromDevice()
+
+    def test_takes_ipus_that_others_miss(self):
+        with free_ipus(1):
+            first = trained()
+            second = poptorch.inferenceModel(Perceptron())
+            with pytest.raises(poptorch.Error, match=r"Failed to acquire 1 IPU"):
+                second(BATCH[0])
+            first.detachFromDevice()
+            second(BATCH[0])
+
+    def test_offline_programs_do_not_run(self):
+        executor = poptorch.trainingModel(Perceptron(), poptorch.Options().useOfflineIpuTarget())
+        executor.compile(*BATCH)
+        assert executor.isCompiled()
+        with pytest.raises(AssertionError, match="offline device"):
+            executor(*BATCH)
+
+    def test_the_number_of_ipus_is_a_power_of_two(self):
+        with pytest.raises(poptorch.Error, match=r"has to be a power of two.*autoRoundNumIPUs\(True\) to take 4"):
+            poptorch.inferenceModel(Perceptron(), options(1, 3))(torch.ones(3, 3))
+        executor = poptorch.inferenceModel(Perceptron(), options(1, 3).autoRoundNumIPUs())
+        executor(torch.ones(3, 3))
+        assert executor.compiled.num_ipus == 4
+
+    def test_no_machine_has_more_than_64(self):
+        with pytest.raises(poptorch.Error, match="needs 128 IPUs"):
+            poptorch.inferenceModel(Perceptron(), options(1, 128))(torch.ones(128, 3))
+
+
+class TestTimes:
+    def test_are_those_of_the_last_call(self):
+        executor = poptorch.inferenceModel(Perceptron(), poptorch.Options().logCycleCount(True))
+        executor(BATCH[0])
+        least, most, mean = executor.getLatency()
+        assert 0 < least <= mean <= most
+        assert executor.getComputeLatency() == executor.getLatency()
+        assert executor.getHostIpuLatency() == executor.getIpuHostLatency() == (0, 0, 0)
+        assert executor.cycleCount() > 0
+        counters = executor.getPerfCounters()
+        assert counters["output_complete"][0][0] - counters["input"][0][0] == pytest.approx(mean)
+
+    def test_are_there_after_a_call_only(self):
+        executor = poptorch.inferenceModel(Perceptron())
+        with pytest.raises(poptorch.Error, match="has not been run yet"):
+            executor.getLatency()
+
+    def test_are_counted_in_cycles_when_asked_to(self):
+        executor = poptorch.inferenceModel(Perceptron())
+        executor(BATCH[0])
+        with pytest.raises(AssertionError, match="Cycle count logging is disabled"):
+            executor.cycleCount()
+
+
+class TestDestroy:
+    def test_is_a_method_of_the_model_too(self):
+        model = Perceptron()
+        executor = poptorch.trainingModel(model)
+        executor(*BATCH)
+        model.destroy()
+        assert not executor.isCompiled()
+        assert not hasattr(model, "destroy")
+        poptorch.trainingModel(model)(*BATCH)
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+    def test_does_not_follow_copies(self, copied):
+        model = Perceptron()
+        executor = poptorch.trainingModel(model)
+        executor(*BATCH)
+        copied(model).destroy()
+        assert executor.isCompiled()
 
 
 def training():
@@ -42,26 +315,6 @@ def test_what_cannot_be_loaded_is_refused(tmp_path):
     torch.save({**content, "version": "1.0"}, tmp_path / "program.pt")
     with pytest.raises(poptorch.Error, match=r"was written by version 1\.0"):
         poptorch.load(tmp_path / "program.pt")
-
-
-def test_functions_are_called_around_compilations():
-    seen = []
-    handles = [
-        poptorch.registerPreCompileHook(lambda: seen.append("before")),
-        poptorch.registerPostCompileHook(lambda: seen.append("after")),
-    ]
-    executor = training()
-    executor(*BATCH)
-    executor(*BATCH)
-    for handle in handles:
-        handle.remove()
-    training()(*BATCH)
-    assert seen == ["before", "after"]
-
-
-def test_attributes_change_nothing():
-    with poptorch.Attribute(__outline={"layer": "1"}) as attribute:
-        assert attribute.attributes == {"__outline": {"layer": "1"}}
 
 
 def test_programs_are_saved_in_folders_and_loaded_with_other_options(tmp_path):

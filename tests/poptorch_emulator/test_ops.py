@@ -1,11 +1,15 @@
-"""Operations of `poptorch` compute what they stand for."""
+"""Operations compute what they stand for."""
 
 import pytest
 import torch
+from torch import nn
 
 import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, batches, infer, options
 
 X = torch.arange(6.0).reshape(2, 3)
+
+
 MODES = poptorch.MatMulSerializationMode
 
 
@@ -50,3 +54,119 @@ def test_conditions_choose_a_body():
     for condition, expected in ((True, 1), (False, 2)):
         chosen = poptorch.cond(torch.tensor(condition), lambda: torch.tensor(1), [], lambda: torch.tensor(2), [])
         assert chosen[0] == expected
+
+
+def test_attributes_change_nothing():
+    with poptorch.Attribute(__outline={"layer": "1"}) as attribute:
+        assert attribute.attributes == {"__outline": {"layer": "1"}}
+
+
+class TestNames:
+    def test_convolutions_at_once_are_those_one_by_one(self):
+        layer = nn.Conv1d(2, 3, 2)
+        plan = poptorch.MultiConv().availableMemoryProportions([0.2, 0.3]).partialsTypes(torch.half)
+        plan.planType(poptorch.MultiConvPlanType.Parallel).perConvReservedTiles(50).cycleBackOff(0.1)
+        plan.enableConvDithering(True)
+        x = torch.ones(1, 2, 4)
+        with plan, poptorch.NameScope("convolutions"):
+            assert torch.equal(layer(x), layer(x))
+        with pytest.raises(AssertionError, match="partialsTypes takes"):
+            plan.partialsTypes("half")
+        with pytest.raises(AssertionError, match="planType must be of type MultiConvPlanType"):
+            plan.planType(0)
+        assert poptorch.hasMLIRSupportOnPlatform() is False
+
+    def test_nearest_of_the_same_example(self):
+        x, y = torch.tensor([[0.0], [5.0], [5.0]]), torch.tensor([[1.0], [4.0], [9.0]])
+        assert poptorch.nearest(x, y).tolist() == [0, 1, 1]
+        assert poptorch.nearest(x, y, torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1])).tolist() == [0, 1, 2]
+
+    def test_samples_of_points_are_spread_out(self):
+        points = torch.tensor([[0.0], [1.0], [9.0], [4.0], [0.0], [2.0]])
+        assert poptorch.fps(points, [0, 4, 6], ratio=0.5).tolist() == [0, 2, 4]
+        assert poptorch.fps(torch.arange(30.0)[:, None], [0, 30], ratio=0.1).tolist() == [0, 29, 14]
+        assert len(poptorch.fps(points, [0, 6], random_start=True)) == 3
+
+
+class OnHost(nn.Module):
+    """Calls numpy in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Perceptron()
+        self.cpu = poptorch.CPU(self.doubled, "doubled")
+
+    def doubled(self, x):
+        assert x.sum().item() != 1.0
+        return torch.from_numpy(x.numpy() * 2)
+
+    def forward(self, x, labels=None):
+        return self.model(self.cpu(x), labels)
+
+
+class TestCPU:
+    def test_runs_in_programs_for_inference(self):
+        model = OnHost()
+        with poptorch.injected(forbids_host_access=True):
+            found = poptorch.inferenceModel(model, options(2))(X)
+        assert torch.allclose(found, Perceptron()(X * 2))
+
+    def test_runs_outside_of_programs(self):
+        assert torch.equal(OnHost()(X), Perceptron()(X * 2))
+
+    def test_is_refused_in_programs_that_train(self):
+        with pytest.raises(poptorch.Error, match="only supported in inference graphs; the model calls 'doubled'"):
+            poptorch.trainingModel(OnHost())(*batches(1, 2, torch.float32)[0])
+
+    def test_is_the_only_part_that_sees_values(self):
+        class Looks(OnHost):
+            def forward(self, x, labels=None):
+                return super().forward(x * x.max().item(), labels)
+
+        executor = poptorch.inferenceModel(Looks())
+        executor(X)
+        with poptorch.injected(forbids_host_access=True), pytest.raises(poptorch.Error, match="calls `item`"):
+            executor(X)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_operations_of_the_host_may_use_numpy(strict):
+    operation = poptorch.CPU(lambda x: torch.from_numpy(x.numpy() * 2), "double")
+    with poptorch.configured(strict=strict):
+        assert infer(lambda x: operation(x) + 1, torch.ones(2)).tolist() == [3, 3]
+
+
+class TestCustomOp:
+    def call(self, example=X, name="scaled"):
+        return poptorch.custom_op([X], name, "tests", 1, example_outputs=[example], attributes={"by": 3})
+
+    def test_is_a_registered_function(self):
+        poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
+        assert torch.equal(self.call()[0], X * 3)
+
+    def test_may_return_several(self):
+        poptorch.register_custom_op("both", "tests", lambda x: (x, -x))
+        found = poptorch.custom_op([X], "both", "tests", 1, [X, X])
+        assert torch.equal(found[1], -X)
+
+    def test_is_trained_through(self):
+        poptorch.register_custom_op("tripled", "tests", lambda x: x * 3)
+
+        class Model(Perceptron):
+            def forward(self, x, labels):
+                return super().forward(poptorch.custom_op([x], "tripled", "tests", 1, [x])[0], labels)
+
+        model = Model()
+        poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
+        assert not torch.equal(model.first.weight, Perceptron().first.weight)
+
+    def test_that_is_not_registered_is_refused(self):
+        with pytest.raises(poptorch.Error, match=r"no operation 'unknown' of the domain 'tests'.*register_custom_op"):
+            self.call(name="unknown")
+
+    def test_that_returns_something_else_is_refused(self):
+        poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
+        with pytest.raises(
+            poptorch.Error, match=r"returned \[\(\(2, 3\), torch.float32\)\], but its `example_outputs`"
+        ):
+            self.call(example=X[:1])

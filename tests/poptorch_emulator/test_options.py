@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import poptorch_emulator as poptorch
-from emulator_peers import Perceptron
+from emulator_peers import Calls, Perceptron, batches, options
+
+rules = settings(max_examples=25, deadline=None)
 
 
 class TestDefaults:
@@ -99,6 +103,33 @@ class TestFreezing:
         assert options.device_iterations == 1
 
 
+SETTERS = {
+    "deviceIterations": lambda o: o.deviceIterations(2),
+    "replicationFactor": lambda o: o.replicationFactor(2),
+    "outputMode": lambda o: o.outputMode(poptorch.OutputMode.Sum),
+    "randomSeed": lambda o: o.randomSeed(3),
+    "Training": lambda o: o.Training.gradientAccumulation(2),
+    "Precision": lambda o: o.Precision.enableStochasticRounding(True),
+    "TensorLocations": lambda o: o.TensorLocations.numIOTiles(8),
+    "Distributed": lambda o: o.Distributed.configureProcessId(0, 2),
+    "_Popart": lambda o: o._Popart.set("a", 1),
+    "attribute": lambda o: setattr(o, "log_dir", "x"),
+}
+
+
+@given(name=st.sampled_from(sorted(SETTERS)), wraps=st.booleans())
+@rules
+def test_e7_options_are_frozen_by_what_uses_them_and_copies_are_not(name, wraps):
+    chosen = poptorch.Options()
+    kept = poptorch.inferenceModel(Calls(lambda x: x), chosen) if wraps else poptorch.DataLoader(chosen, [1, 2])
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        SETTERS[name](chosen)
+    copied = chosen.clone()
+    SETTERS[name](copied)
+    assert copied != chosen
+    assert kept.options.device_iterations == 1
+
+
 class TestToDict:
     def test_has_all_groups(self):
         options = poptorch.Options().outputMode(poptorch.OutputMode.All)
@@ -127,20 +158,45 @@ def test_inference_does_not_accumulate():
         poptorch.inferenceModel(Perceptron(), options)
 
 
-class TestInstallation:
-    def test_imports_as_poptorch(self):
-        with poptorch.installed():
-            import poptorch as taken
-            from poptorch.optim import AdamW
+class TestOptions:
+    def test_setters_of_older_and_newer_scripts(self):
+        options = poptorch.Options().maxRepeatLogs(3).relaxOptimizerAttributesChecks().disableModuleNamescope()
+        options.sourceLocationExcludes(["a"]).appendToLocationExcludes("b")
+        options.Jit.traceModel(True)
+        assert (options.max_repeat_logs, options.relax_optimizer_checks) == (3, True)
+        assert options.source_location_excludes == ["a", "b"]
 
-            assert taken is poptorch
-            assert AdamW is poptorch.optim.AdamW
-        with pytest.raises(ImportError):
-            import poptorch as gone  # noqa: F401
-        poptorch.install()
-        poptorch.uninstall()
+    @pytest.mark.parametrize(("setter", "value"), [("modelName", 3), ("logDir", 3), ("sourceLocationExcludes", "a")])
+    def test_values_of_another_type_are_refused(self, setter, value):
+        with pytest.raises(AssertionError, match=f"{setter} must be of type"):
+            getattr(poptorch.Options(), setter)(value)
 
-    def test_no_hardware_is_claimed(self):
-        assert not poptorch.ipuHardwareIsAvailable()
-        assert poptorch.ipuHardwareVersion() == 2
-        assert not poptorch.isRunningOnIpu()
+
+STORED = {
+    "memory": lambda o: o.setAvailableMemoryProportion({"IPU0": 0.1}),
+    "partials": lambda o: o.Precision.setPartialsType(torch.float16),
+    "rounding": lambda o: o.Precision.enableStochasticRounding(True),
+    "offchip": lambda o: o.TensorLocations.setOptimizerLocation(
+        poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
+    ),
+    "patterns": lambda o: o._Popart.setPatterns({"TiedGather": True}),
+    "cache": lambda o: o.enableExecutableCaching("nowhere"),
+    "profile": lambda o: o.enableProfiling("nowhere"),
+    "synthetic": lambda o: o.enableSyntheticData(True),
+}
+
+
+@given(names=st.sets(st.sampled_from(sorted(STORED))), half=st.booleans())
+@rules
+def test_e17_e18_what_is_only_stored_changes_no_number(names, half):
+    found = []
+    for chosen_names in (set(), names):
+        model = Perceptron().half() if half else Perceptron()
+        chosen = options(1, 2)
+        for name in chosen_names:
+            STORED[name](chosen)
+        executor = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=0.1))
+        executor(*(tensor.to(model.first.weight.dtype) for tensor in batches(1, 2, torch.float32)[0]))
+        found.append(model.first.weight.detach().clone())
+    assert found[0].dtype is (torch.float16 if half else torch.float32)
+    assert torch.equal(*found)

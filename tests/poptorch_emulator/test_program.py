@@ -1,4 +1,4 @@
-"""E-1 to E-4, E-8, E-9: what a call makes of its rows, in any shape of batch."""
+"""A call makes the updates and random numbers of its device iterations."""
 
 import pytest
 import torch
@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 import poptorch_emulator as poptorch
-from emulator_peers import options
+from emulator_peers import Perceptron, batches, options
 
 MODES = poptorch.OutputMode
+
+
 few = st.integers(1, 3)
+
+
 shapes = {"iterations": few, "accumulation": few, "replicas": st.sampled_from([1, 2, 4])}
+
+
 rules = settings(max_examples=25, deadline=None)
 
 
@@ -137,3 +143,102 @@ def test_e9_updates_are_those_of_torch_and_e25_so_they_are_on_the_host(name, dat
             optimizer.step()
     assert device.weight.item() == pytest.approx(plain.weight.item(), abs=1e-12)
     assert host.weight.item() == plain.weight.item()
+
+
+BATCH = batches(1, 4, torch.float32)[0]
+
+
+class TestRandomness:
+    def losses(self, executor, number=3):
+        return [float(executor(*BATCH)[1]) for _ in range(number)]
+
+    def executor(self, seed=5):
+        chosen = options(2, output=poptorch.OutputMode.All).randomSeed(seed)
+        model = Perceptron(dropout=0.5)
+        frozen = poptorch.optim.SGD(model.parameters(), lr=0.0)
+        return poptorch.trainingModel(model, poptorch_mean(chosen), frozen)
+
+    def test_of_the_host_is_not_consumed(self):
+        executor = self.executor()
+        executor(*BATCH)
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        executor(*BATCH)
+        assert torch.equal(before, torch.get_rng_state())
+
+    def test_does_not_depend_on_the_hosts(self):
+        first = self.executor()
+        torch.manual_seed(1)
+        second = self.executor()
+        torch.manual_seed(2)
+        assert self.losses(first) == self.losses(second)
+
+    def test_differs_by_seed_call_and_replica(self):
+        one, other = self.losses(self.executor(5)), self.losses(self.executor(6))
+        assert len({*one, *other}) == 6
+
+        class Drop(nn.Module):
+            def forward(self, x):
+                return nn.functional.dropout(x, training=True)
+
+        found = poptorch.inferenceModel(Drop(), options(1, 2))(torch.ones(2, 32))
+        assert not torch.equal(found[0], found[1])
+
+    def test_goes_on_from_its_state(self):
+        whole = self.losses(self.executor(), 4)
+        first = self.executor()
+        assert self.losses(first, 2) == whole[:2]
+        second = self.executor()
+        second.rng_state = first.rng_state
+        assert self.losses(second, 2) == whole[2:]
+
+    def test_seeding_the_options_seeds_the_host(self):
+        poptorch.Options().randomSeed(9)
+        drawn = torch.rand(1)
+        torch.manual_seed(9)
+        assert torch.equal(drawn, torch.rand(1))
+
+
+def poptorch_mean(chosen):
+    chosen.outputMode(poptorch.OutputMode.Final)
+    return chosen
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return torch.rand(3) + x
+
+
+@given(seed=st.integers(0, 2**31), first=st.integers(0, 3), second=st.integers(1, 3), replicas=st.sampled_from([1, 2]))
+@rules
+def test_e13_random_numbers_follow_seed_and_call_and_can_be_taken_up(seed, first, second, replicas):
+    def program():
+        return poptorch.inferenceModel(Noise(), options(1, replicas).randomSeed(seed))
+
+    x = torch.zeros(replicas, 1)
+    whole = program()
+    every = [whole(x) for _ in range(first + second)]
+    stopped, resumed = program(), program()
+    before = [stopped(x) for _ in range(first)]
+    torch.manual_seed(0)
+    resumed.rng_state = stopped.rng_state
+    after = [resumed(x) for _ in range(second)]
+    assert torch.equal(torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(0)))
+    assert all(map(torch.equal, every, before + after))
+    drawn = torch.cat(every).flatten().tolist()
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_functions_are_called_around_compilations():
+    seen = []
+    handles = [
+        poptorch.registerPreCompileHook(lambda: seen.append("before")),
+        poptorch.registerPostCompileHook(lambda: seen.append("after")),
+    ]
+    executor = poptorch.trainingModel(Perceptron())
+    executor(*BATCH)
+    executor(*BATCH)
+    for handle in handles:
+        handle.remove()
+    poptorch.trainingModel(Perceptron())(*BATCH)
+    assert seen == ["before", "after"]

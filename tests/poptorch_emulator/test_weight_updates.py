@@ -4,6 +4,9 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
 
 import poptorch_emulator as poptorch
 from emulator_peers import Perceptron, batches, emulated_weights, largest_difference, options, plain_weights, weights
@@ -265,3 +268,24 @@ class TestAutomaticLossScaling:
         resumed.optimizer.load_state_dict(state)
         resumed(*batch)
         assert resumed.loss_scaling == 16.0
+
+
+@given(frozen=st.sets(st.sampled_from(["first", "second"])), num_calls=st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_e23_frozen_weights_stay_and_the_rest_is_trained(frozen, num_calls):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return poptorch.identity_loss(((self.first + self.second) * x).mean(), "none")
+
+    model = Two()
+    for name in frozen:
+        getattr(model, name).requires_grad_(False)
+    executor = poptorch.trainingModel(model, None, poptorch.optim.SGD(model.parameters(), lr=1.0))
+    for _ in range(num_calls):
+        executor(torch.ones(1))
+    for name in ("first", "second"):
+        assert getattr(model, name).item() == (0 if name in frozen else -num_calls)

@@ -1,0 +1,75 @@
+"""The emulated machine, and the emulator under the name `poptorch`."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, batches, free_ipus, options
+
+
+class TestInstallation:
+    def test_imports_as_poptorch(self):
+        with poptorch.installed():
+            import poptorch as taken
+            from poptorch.optim import AdamW
+
+            assert taken is poptorch
+            assert AdamW is poptorch.optim.AdamW
+        with pytest.raises(ImportError):
+            import poptorch as gone  # noqa: F401
+        poptorch.install()
+        poptorch.uninstall()
+
+    def test_no_hardware_is_claimed(self):
+        assert not poptorch.ipuHardwareIsAvailable()
+        assert poptorch.ipuHardwareVersion() == 2
+        assert not poptorch.isRunningOnIpu()
+
+
+BATCH = batches(1, 2, torch.float32)[0]
+
+
+def test_a_model_knows_that_it_runs_on_an_ipu():
+    seen = []
+
+    class Model(Perceptron):
+        def forward(self, x, labels=None):
+            seen.append(poptorch.isRunningOnIpu())
+            return super().forward(x, labels)
+
+    model = Model()
+    executor = poptorch.inferenceModel(model, options(2))
+    executor(BATCH[0])
+    executor(BATCH[0])
+    model(BATCH[0])
+    # Once to compile, twice for each call, and once on the host.
+    assert seen == [True] * 5 + [False]
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return torch.rand(3) + x
+
+
+@given(taken=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=6))
+@settings(max_examples=8, deadline=None)
+def test_e21_programs_get_the_ipus_that_are_free(taken):
+    held = []
+    with free_ipus(6):
+        for number in taken:
+            free = 6 - sum(size for size, _ in held)
+            program = poptorch.inferenceModel(Noise(), options(1, number))
+            if number <= free:
+                program(torch.zeros(number, 1))
+                held.append((number, program))
+            else:
+                with pytest.raises(poptorch.Error, match=rf"Failed to acquire {number} IPU.*of which {free} are free"):
+                    program(torch.zeros(number, 1))
+                for _, other in held:
+                    other.detachFromDevice()
+                held = []
+    for _, program in held:
+        program.destroy()
