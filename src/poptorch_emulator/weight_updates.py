@@ -125,6 +125,8 @@ class DeviceOptimizer:
 
     Attributes:
         scaling: Automatic loss scaling, if it is on.
+        state: State of each weight by name.
+        num_updates: Updates so far.
         accum_type: Format of gradient accumulators.
 
     Raises:
@@ -145,8 +147,8 @@ class DeviceOptimizer:
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             for group in optimizer.param_groups
         ]
-        self._state: dict[str, dict[str, Any]] = {}
-        self._num_updates = 0
+        self.state: dict[str, dict[str, Any]] = {}
+        self.num_updates = 0
         self._read(optimizer)
         self._constants = set[str]()
         if isinstance(optimizer, optim.Optimizer):
@@ -215,15 +217,15 @@ class DeviceOptimizer:
             weights: Values of each weight by name, one for each of its replica groups.
             gradients: Unscaled gradients, likewise; weights without one stay unchanged.
         """
-        self._num_updates += 1
+        self.num_updates += 1
         clipping = _clip_factor(gradients, self._scalars["max_grad_norm"])
         for members, group in zip(self._members, self._groups, strict=True):
             for name in members:
                 for number, gradient in enumerate(gradients.get(name, ())):
                     if clipping is not None:
                         gradient = gradient * clipping
-                    state = self._state.setdefault(f"{name}[{number}]" if number else name, {})
-                    self._rule.update(weights[name][number], gradient, state, group, self._num_updates)
+                    state = self.state.setdefault(f"{name}[{number}]" if number else name, {})
+                    self._rule.update(weights[name][number], gradient, state, group, self.num_updates)
         if self.scaling is not None:
             self.scaling.update()
 
@@ -235,8 +237,8 @@ class DeviceOptimizer:
         if pending is None or pending[0] is None:
             return
         state, whole = pending
-        self._state = _copied(state)
-        self._num_updates = int(whole["num_updates"])
+        self.state = _copied(state)
+        self.num_updates = int(whole["num_updates"])
         if self.scaling is not None:
             self.scaling.scaling = float(whole["loss_scaling"])
 
@@ -247,7 +249,7 @@ class DeviceOptimizer:
 
     def _export(self) -> optim.DeviceState:
         self.load_pending_state()
-        return _copied(self._state), {"num_updates": self._num_updates, "loss_scaling": self.loss_scaling}
+        return _copied(self.state), {"num_updates": self.num_updates, "loss_scaling": self.loss_scaling}
 
 
 def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:

@@ -48,24 +48,24 @@ class TestOutputs:
                 collector.add(place, model(layout.part(x, place.index)))
         return collector.result()
 
-    def test_all_come_back_in_the_order_of_the_inputs(self):
+    def test_all_returns_every_micro_batch_in_input_order(self):
         assert self.call(MODES.All).tolist() == list(range(8))
 
-    def test_final_is_the_last_micro_batch_of_each_replica(self):
+    def test_final_returns_the_last_micro_batch_of_each_replica(self):
         assert self.call(MODES.Final).tolist() == [6, 7]
 
-    def test_every_second_iteration_with_all_its_micro_batches(self):
+    def test_every_n_returns_all_micro_batches_of_every_second_iteration(self):
         assert self.call(MODES.EveryN, 2).tolist() == [4, 5, 6, 7]
 
-    def test_sum_is_over_the_micro_batches_of_a_replica(self):
+    def test_sum_adds_the_micro_batches_of_each_replica(self):
         assert self.call(MODES.Sum).tolist() == [0 + 2 + 4 + 6, 1 + 3 + 5 + 7]
 
     @pytest.mark.parametrize(("mode", "shape"), [(MODES.Final, (2,)), (MODES.All, (8,)), (MODES.Sum, (2,))])
-    def test_scalars_become_vectors(self, mode, shape):
+    def test_scalars_of_several_micro_batches_become_a_vector(self, mode, shape):
         found = self.call(mode, iterations=1, accumulation=4, model=Mean())
         assert found.shape == shape
 
-    def test_one_scalar_stays_one(self):
+    def test_single_scalar_stays_a_scalar(self):
         assert self.call(MODES.All, iterations=1, accumulation=1, replicas=1, model=Mean()).shape == ()
 
     @given(
@@ -75,12 +75,12 @@ class TestOutputs:
         rows_=st.integers(1, 3),
     )
     @settings(max_examples=40, deadline=None)
-    def test_any_layout_gives_all_rows_back_in_order(self, iterations, accumulation, replicas, rows_):
+    def test_any_layout_returns_all_rows_in_order(self, iterations, accumulation, replicas, rows_):
         x = rows(iterations * accumulation * replicas * rows_)
         found = self.call(MODES.All, None, iterations, accumulation, replicas, x=x)
         assert found.tolist() == x.tolist()
 
-    def test_containers_are_those_of_the_model(self):
+    def test_containers_of_the_model_are_kept(self):
         Pair = namedtuple("Pair", "a b")
 
         class Containers(Echo):
@@ -94,16 +94,16 @@ class TestOutputs:
         assert found["out"].logits.tolist() == [0, 1]
         assert found["none"] is None
 
-    def test_wide_formats_become_those_of_a_device(self):
+    def test_wide_dtypes_become_device_dtypes(self):
         found = poptorch.inferenceModel(Echo())((torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)))
         assert [tensor.dtype for tensor in found] == [torch.int32, torch.float32]
 
-    def test_the_default_is_final_for_training_and_all_for_inference(self):
+    def test_default_mode_is_final_for_training_and_all_for_inference(self):
         chosen = options(2)
         assert poptorch.trainingModel(Perceptron(), chosen).options.output_mode is MODES.Final
         assert poptorch.inferenceModel(Perceptron(), chosen).options.output_mode is MODES.All
 
-    def test_are_snapshots_of_what_later_micro_batches_change(self):
+    def test_outputs_are_copies_of_tensors_that_later_micro_batches_change(self):
         class Counter(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -116,7 +116,7 @@ class TestOutputs:
         found = poptorch.inferenceModel(Counter(), options(3))(torch.ones(3))
         assert found.tolist() == [1, 2, 3]
 
-    def test_cannot_be_differentiated(self):
+    def test_backward_on_outputs_is_refused(self):
         _, loss = poptorch.trainingModel(Perceptron())(*batches(1, 1, torch.float32)[0])
         with pytest.raises(poptorch.Error, match=r"backward\(\) cannot be called explicitly on outputs"):
             loss.backward()
@@ -140,39 +140,39 @@ class TestInputs:
             ({"a": rows(2)}, {"a": rows(4)}, r"Shape mismatch for x\[a\]"),
         ],
     )
-    def test_of_another_form_are_refused(self, first, second, message):
+    def test_inputs_of_another_form_are_refused(self, first, second, message):
         with pytest.raises(poptorch.Error, match=message) as caught:
             self.compiled(first)(second)
         assert "inputs passed at runtime don't match the inputs used to compile" in str(caught.value)
 
-    def test_by_name_and_by_position_are_the_same(self):
+    def test_positional_and_named_arguments_are_the_same(self):
         assert self.compiled(rows(2))(x=rows(2)).tolist() == [0, 1]
 
-    def test_new_names_are_refused(self):
+    def test_arguments_missing_at_compilation_are_refused(self):
         with pytest.raises(poptorch.Error, match="Keys mismatch for the arguments"):
             self.compiled(rows(2))(rows(2), other=rows(2))
 
-    def test_unknown_names_are_refused(self):
+    def test_unknown_arguments_are_refused(self):
         with pytest.raises(poptorch.Error, match="do not fit the model's forward"):
             self.compiled(rows(2))(rows(2), another=1)
 
-    def test_that_require_gradients_are_refused(self):
+    def test_inputs_that_require_gradients_are_refused(self):
         with pytest.raises(poptorch.Error, match="can not have requires_grad set to True"):
             self.compiled(rows(2).requires_grad_())
 
-    def test_must_be_a_multiple_of_the_factors(self):
+    def test_batch_size_must_be_a_multiple_of_the_factors(self):
         executor = poptorch.inferenceModel(Echo(), options(4, 2))
         with pytest.raises(AssertionError, match=r"In the input x, the batch dimension \(12\) must be a multiple of"):
             executor(rows(12))
 
-    def test_without_dimensions_go_to_every_micro_batch(self):
+    def test_every_micro_batch_gets_tensors_without_dimensions(self):
         class Scaled(Echo):
             def forward(self, x, other):
                 return x * other
 
         assert poptorch.inferenceModel(Scaled(), options(2))(rows(2), torch.tensor(2.0)).tolist() == [0, 2]
 
-    def test_changed_in_place_by_the_model_are_changed_for_the_caller_once(self):
+    def test_in_place_changes_of_inputs_reach_the_caller_once(self):
         class InPlace(Echo):
             def forward(self, x):
                 x += 1
@@ -182,7 +182,7 @@ class TestInputs:
         poptorch.inferenceModel(InPlace())(x)
         assert x.tolist() == [1, 1]
 
-    def test_replicas_of_an_input_group_read_the_same(self):
+    def test_replicas_of_an_input_group_read_the_same_rows(self):
         chosen = options(1, 4).inputReplicaGrouping(2)
         assert poptorch.inferenceModel(Echo(), chosen)(rows(2)).tolist() == [0, 0, 1, 1]
 
@@ -213,7 +213,7 @@ def form(value):
 
 @given(first=structures, second=structures)
 @settings(max_examples=60, deadline=None)
-def test_e6_a_program_takes_arguments_of_one_form(first, second):
+def test_program_accepts_arguments_of_one_form(first, second):
     executor = poptorch.inferenceModel(Echo())
     executor(first)
     if form(first) == form(second):
@@ -225,7 +225,7 @@ def test_e6_a_program_takes_arguments_of_one_form(first, second):
 
 @given(first=tensors, second=tensors)
 @settings(max_examples=60, deadline=None)
-def test_e6_a_program_takes_tensors_of_one_type_and_shape(first, second):
+def test_program_accepts_tensors_of_one_dtype_and_shape(first, second):
     executor = poptorch.inferenceModel(Echo())
     executor(first)
     if first.dtype != second.dtype:
@@ -239,7 +239,7 @@ def test_e6_a_program_takes_tensors_of_one_type_and_shape(first, second):
         executor(second)
 
 
-def test_arguments_by_name_position_and_default():
+def test_variadic_keyword_only_and_default_arguments():
     class Model(Perceptron):
         def forward(self, x, *more, factor=1, mask=None, **named):
             out = super().forward(x) * factor + sum(more)
@@ -254,7 +254,7 @@ def test_arguments_by_name_position_and_default():
     assert torch.allclose(named(x, torch.ones(2, 2), **arguments), (plain - 1) * 2 + 2, atol=1e-6)
 
 
-def test_defaults_may_be_given_or_left_out():
+def test_default_arguments_may_be_passed_or_omitted():
     program = poptorch.inferenceModel(Calls(lambda x, y=None, scale=2: x * scale if y is None else y))
     for args, kwargs in ((), {}), ((None,), {}), ((), {"y": None, "scale": 2}), ((None, 2), {}):
         assert program(torch.ones(2), *args, **kwargs).tolist() == [2, 2]

@@ -33,7 +33,7 @@ class TestBeamSearch:
         seed=st.integers(0, 99),
     )
     @settings(max_examples=40, deadline=None)
-    def test_finds_the_likeliest_of_all_paths(self, steps, classes, blank, top_paths, seed):
+    def test_finds_the_most_probable_of_all_paths(self, steps, classes, blank, top_paths, seed):
         generator = torch.Generator().manual_seed(seed)
         probs = torch.randn(steps, 2, classes, generator=generator).log_softmax(-1)
         lengths = torch.tensor([steps, max(steps - 1, 1)])
@@ -65,6 +65,6 @@ class TestBeamSearch:
             ((2, 1, 3), {"beam_width": 2, "top_paths": 3}, "at most `beam_width` are returned"),
         ],
     )
-    def test_refuses_what_does_not_go_together(self, shape, choice, message):
+    def test_mismatched_arguments_are_refused(self, shape, choice, message):
         with pytest.raises(poptorch.Error, match=message):
             poptorch.ctc_beam_search_decoder(torch.zeros(shape), torch.tensor([2]), **choice)

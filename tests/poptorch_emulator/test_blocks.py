@@ -31,33 +31,33 @@ def two_blocks():
 
 
 class TestStages:
-    def test_are_counted(self):
+    def test_stages_and_ipus_are_counted(self):
         executor = pipelined()
         executor(*BATCH)
         assert executor.compiled.num_stages == 2
         assert executor.compiled.num_ipus == 2
         assert executor.compiled.ipu_of_parameter["second.weight"] == 1
 
-    def test_need_accumulation_of_2n_minus_1(self):
+    def test_training_needs_accumulation_of_2n_minus_1(self):
         with pytest.raises(poptorch.Error, match=r"gradientAccumulation must be greater than or equal.*\(3\)"):
             pipelined(accumulation=2)(*BATCH)
 
-    def test_do_not_matter_to_sharded_execution(self):
+    def test_sharded_execution_needs_no_accumulation(self):
         pipelined(accumulation=1, execution=poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement))(*BATCH)
 
-    def test_of_inference_need_device_iterations(self):
+    def test_inference_needs_device_iterations(self):
         with pytest.raises(poptorch.Error, match=r"deviceIterations must be greater than or equal.*\(2\)"):
             pipelined(train=False)(BATCH[0])
         pipelined(train=False, iterations=2)(BATCH[0])
 
-    def test_come_after_the_power_of_two(self):
+    def test_power_of_two_is_checked_before_the_stages(self):
         model = Perceptron()
         poptorch.BeginBlock(model.first, ipu_id=0)
         poptorch.BeginBlock(model.second, ipu_id=2)
         with pytest.raises(poptorch.Error, match="power of two"):
             pipelined(model, accumulation=1)(*BATCH)
 
-    def test_may_be_listed_by_the_names_of_blocks(self):
+    def test_stages_may_list_names_of_blocks(self):
         model = Perceptron()
         poptorch.BeginBlock(model.first, "first")
         poptorch.BeginBlock(model.second, "second")
@@ -66,7 +66,7 @@ class TestStages:
         executor(*BATCH)
         assert executor.compiled.ipu_of_parameter["first.weight"] == 1
 
-    def test_change_nothing_in_the_numbers(self):
+    def test_stages_do_not_change_results(self):
         plain, blocked = Perceptron(), two_blocks()
         for model in (plain, blocked):
             pipelined(model)(*BATCH)
@@ -92,7 +92,7 @@ class Chain(nn.Module):
     is_pipelined=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_e14_e24_ipus_are_a_power_of_two_and_then_stages_need_accumulation(ipus, accumulation, is_pipelined):
+def test_rules_of_ipus_and_stages_hold_for_any_chain(ipus, accumulation, is_pipelined):
     stages = 1 + sum(before != after for before, after in pairwise(ipus))
     kind = poptorch.PipelinedExecution if is_pipelined else poptorch.ShardedExecution
     chosen = options(accumulation=accumulation).setExecutionStrategy(kind(poptorch.AutoStage.AutoIncrement))
@@ -113,22 +113,22 @@ def test_e14_e24_ipus_are_a_power_of_two_and_then_stages_need_accumulation(ipus,
 
 
 class TestBlocks:
-    def test_begin_once_at_a_module(self):
+    def test_second_block_at_a_module_is_refused(self):
         model = two_blocks()
         with pytest.raises(poptorch.Error, match=r"module has already been assigned to a block."):
             poptorch.BeginBlock(model.first, ipu_id=1)
 
-    def test_can_be_removed(self):
+    def test_blocks_can_be_removed(self):
         model = two_blocks()
         poptorch.removeBlocks(model)
         poptorch.BeginBlock(model.first, ipu_id=0)
         assert not model.second._forward_pre_hooks
 
-    def test_begin_at_modules_only(self):
+    def test_begin_block_refuses_functions(self):
         with pytest.raises(poptorch.Error, match=r"takes a torch.nn.Module; a function was given"):
             poptorch.BeginBlock(lambda x: x)
 
-    def test_of_functions(self):
+    def test_block_function_places_a_forward(self):
         class Model(Perceptron):
             @poptorch.BlockFunction("all", ipu_id=1)
             def forward(self, x, labels):
@@ -138,7 +138,7 @@ class TestBlocks:
         executor(*BATCH)
         assert set(executor.compiled.ipu_of_parameter.values()) == {1}
 
-    def test_that_are_scoped_leave_none_behind(self):
+    def test_operations_after_a_scoped_block_are_refused(self):
         class Model(Perceptron):
             def forward(self, x, labels):
                 with poptorch.Block("first", ipu_id=0):
@@ -148,7 +148,7 @@ class TestBlocks:
         with pytest.raises(poptorch.Error, match="No active Block, all the ops must belong to a Block"):
             pipelined(Model())(*BATCH)
 
-    def test_can_begin_anywhere(self):
+    def test_block_can_start_anywhere(self):
         class Model(Perceptron):
             def forward(self, x, labels):
                 with poptorch.Block("first", ipu_id=0):
@@ -160,7 +160,7 @@ class TestBlocks:
         executor(*BATCH)
         assert executor.compiled.num_stages == 2
 
-    def test_do_not_share_parameters(self):
+    def test_parameter_on_two_ipus_is_refused(self):
         class Tied(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -176,11 +176,11 @@ class TestBlocks:
         with pytest.raises(poptorch.Error, match=r"first.weight is used on IPUs \[0, 1\]"):
             pipelined(model)(BATCH[0], BATCH[0])
 
-    def test_are_nothing_on_the_host(self):
+    def test_blocks_have_no_effect_on_the_host(self):
         assert two_blocks()(BATCH[0]).shape == (6, 2)
 
 
-def test_a_block_goes_on_after_one_inside_of_it():
+def test_outer_block_continues_after_an_inner_one():
     visited = []
 
     def forward(x):
@@ -198,7 +198,7 @@ def test_a_block_goes_on_after_one_inside_of_it():
 
 @given(st.lists(st.sampled_from(["begin", "remove"]), max_size=6))
 @rules
-def test_e15_a_block_begins_once_at_a_module(events):
+def test_blocks_can_be_added_and_removed_in_any_order(events):
     layer, has_block = nn.Linear(2, 2), False
     for event in events:
         if event == "remove":

@@ -23,7 +23,7 @@ class Bag:
 
 
 class TestContainers:
-    def test_default_dicts_keep_their_default(self):
+    def test_default_dicts_keep_their_factory(self):
         found = infer(lambda x: collections.defaultdict(list, a=x + 1), torch.arange(4.0), device_iterations=2)
         assert found["a"].tolist() == [1, 2, 3, 4]
         assert found["b"] == []
@@ -34,13 +34,13 @@ class TestContainers:
         assert found.second is None
 
     @pytest.mark.parametrize("hides", [Bag, lambda tensor: {tensor}])
-    def test_other_objects_with_tensors_are_refused(self, hides):
+    def test_unknown_objects_that_hold_tensors_are_refused(self, hides):
         with pytest.raises(poptorch.Error, match=r"A (Bag|set) holds tensors, .*registerCustomArgParser"):
             infer(hides, torch.ones(2))
         with pytest.raises(poptorch.Error, match="holds tensors, which a program cannot find"):
             infer(lambda x, bag: x, torch.ones(2), hides(torch.ones(2)))
 
-    def test_results_in_bfloat16_come_back_in_single_precision(self):
+    def test_bfloat16_results_become_single_precision(self):
         assert infer(lambda x: x.bfloat16(), torch.ones(2)).dtype is torch.float32
 
 
@@ -59,7 +59,7 @@ class ScaledParser(poptorch.ICustomArgParser):
         return Scaled(next(tensor_iterator), next(tensor_iterator))
 
 
-class TestOwnClasses:
+class TestRegisteredClasses:
     class Model(nn.Module):
         def forward(self, pair):
             return Scaled(pair.x * pair.scale, pair.scale)
@@ -69,11 +69,11 @@ class TestOwnClasses:
         poptorch.registerCustomArgParser(Scaled, ScaledParser())
         return poptorch.inferenceModel(self.Model(), options(2))
 
-    def test_are_cut_and_joined_like_others(self, executor):
+    def test_registered_classes_are_cut_and_joined(self, executor):
         found = executor(Scaled(torch.arange(4.0), torch.tensor([1.0, 1.0, 10.0, 10.0])))
         assert found.x.tolist() == [0, 1, 20, 30]
 
-    def test_are_checked_like_others(self, executor):
+    def test_registered_classes_are_checked(self, executor):
         executor(Scaled(torch.arange(4.0), torch.ones(4)))
         with pytest.raises(poptorch.Error, match=r"Shape mismatch for pair\[0\]: expected \[4\] but got \[2\]"):
             executor(Scaled(torch.arange(2.0), torch.ones(4)))

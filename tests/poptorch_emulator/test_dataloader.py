@@ -27,22 +27,22 @@ def loaded(loader):
 
 
 class TestSizes:
-    def test_are_those_of_a_call(self):
+    def test_batches_have_the_size_of_a_call(self):
         loader = poptorch.DataLoader(options(2, 2, 3), numbers(30), batch_size=2)
         assert loader.combinedBatchSize == loader.batch_size == 24
         assert len(loader) == 1
         assert loader.options.device_iterations == 2
 
-    def test_count_input_groups(self):
+    def test_replicas_of_an_input_group_count_once(self):
         loader = poptorch.DataLoader(options(1, 4).inputReplicaGrouping(2), numbers(), batch_size=2)
         assert loader.combinedBatchSize == 4
 
-    def test_may_be_left_to_the_data(self):
+    def test_batched_data_is_passed_through(self):
         loader = poptorch.DataLoader(options(2), numbers(3), batch_size=None)
         assert loader.combinedBatchSize is None
         assert [batch[0].item() for batch in loader] == [0, 1, 2]
 
-    def test_what_is_left_over_is_dropped_or_announced(self, caplog):
+    def test_incomplete_batch_is_dropped_or_warned_about(self, caplog):
         assert loaded(poptorch.DataLoader(options(2), numbers(5), batch_size=2)) == [[0, 1, 2, 3]]
         with caplog.at_level(logging.WARNING):
             loader = poptorch.DataLoader(options(2), numbers(5), batch_size=2, drop_last=False)
@@ -61,24 +61,24 @@ class TestBatchSampler:
         assert loaded(rest)[-1] == [8, 9]
         assert len(rest) == 3
 
-    def test_excludes_other_ways(self):
+    def test_excludes_batch_size_and_shuffle(self):
         with pytest.raises(poptorch.Error, match="batch_sampler is mutually exclusive with batch_size and shuffle"):
             poptorch.DataLoader(options(), numbers(), batch_size=2, batch_sampler=[[1]])
 
 
 class TestAsynchronous:
-    def test_gives_the_same_in_the_same_order(self):
+    def test_batches_and_their_order_do_not_change(self):
         loader = poptorch.DataLoader(options(2), numbers(12), batch_size=2, mode=MODES.Async)
         assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
         assert loaded(loader) == loaded(loader)
         loader.terminate()
 
-    def test_can_be_left_early(self):
+    def test_iteration_can_stop_early(self):
         loader = poptorch.DataLoader(options(), numbers(1000), mode=MODES.Async)
         assert [batch[0].item() for batch, _ in zip(loader, range(3), strict=False)] == [0, 1, 2]
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_rebatches(self, workers):
+    def test_workers_load_smaller_batches(self, workers):
         loader = poptorch.DataLoader(
             options(2),
             numbers(),
@@ -91,16 +91,16 @@ class TestAsynchronous:
         assert len(loader) == 2
         loader.terminate()
 
-    def test_rebatches_when_nothing_is_dropped(self):
+    def test_last_incomplete_batch_is_kept_without_drop_last(self):
         loader = poptorch.DataLoader(options(2), numbers(), 2, drop_last=False, mode=MODES.Async)
         assert loaded(loader)[-1] == [8, 9]
         assert len(loader) == 3
 
-    def test_worker_batches_are_at_most_combined_ones(self):
+    def test_worker_batches_larger_than_combined_ones_are_refused(self):
         with pytest.raises(AssertionError, match="rebatched_worker_size must be at most the combined batch size 4"):
             poptorch.DataLoader(options(2), numbers(), 2, mode=MODES.AsyncRebatched, rebatched_worker_size=5)
 
-    def test_the_size_is_not_an_option_of_the_accessor(self):
+    def test_rebatched_size_in_async_options_is_refused(self):
         with pytest.raises(AssertionError, match="rebatched_size in async_options is decided by the loader"):
             poptorch.DataLoader(options(), numbers(), mode=MODES.Async, async_options={"rebatched_size": 2})
 
@@ -108,7 +108,7 @@ class TestAsynchronous:
         with pytest.raises(AssertionError, match="AsyncRebatched needs a batch_size"):
             poptorch.DataLoader(options(), numbers(), None, mode=MODES.AsyncRebatched)
 
-    def test_refuses_what_it_cannot_hand_over(self):
+    def test_batches_that_are_not_plain_dicts_are_refused(self):
         def collate(rows):
             return BatchEncoding({"x": torch.stack([row[0] for row in rows])})
 
@@ -116,7 +116,7 @@ class TestAsynchronous:
         with pytest.raises(poptorch.Error, match="A batch holds a BatchEncoding"):
             next(iter(loader))
 
-    def test_passes_the_errors_of_the_data_on(self):
+    def test_errors_of_the_data_are_raised(self):
         def collate(rows):
             raise KeyError("no such column")
 
@@ -135,25 +135,25 @@ class TestProcesses:
             found.append(loaded(poptorch.DataLoader(chosen, dataset, batch_size=1, shuffle=shuffle)))
         return found
 
-    def test_read_different_parts(self):
+    def test_processes_read_different_parts(self):
         first, second = self.parts(numbers(4))
         assert (first, second) == ([[0], [1]], [[2], [3]])
 
-    def test_read_different_elements_of_a_stream(self):
+    def test_processes_read_different_elements_of_iterable_data(self):
         first, second = self.parts(Numbers())
         assert first == [[0], [2], [4], [6], [8]]
         assert second == [[1], [3], [5], [7], [9]]
 
-    def test_draw_one_order(self):
+    def test_processes_share_one_random_order(self):
         first, second = self.parts(numbers(10), shuffle=True, seed=1)
         assert sorted(first + second) == [[number] for number in range(10)]
 
-    def test_need_a_seed_for_it(self):
+    def test_shuffling_needs_a_seed(self):
         with pytest.raises(AssertionError, match=r"need poptorch.Options.randomSeed"):
             self.parts(numbers(), shuffle=True)
 
 
-def test_streams_read_by_several_workers_are_announced(caplog):
+def test_iterable_data_with_several_workers_warns(caplog):
     with caplog.at_level(logging.WARNING):
         poptorch.DataLoader(options(), Numbers(), num_workers=2)
     assert "the 2 workers return each element 2 times" in caplog.text

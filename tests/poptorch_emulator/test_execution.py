@@ -32,11 +32,11 @@ def ipus(execution):
         (poptorch.ParallelPhasedExecution(poptorch.Phase("first").ipus(1), poptorch.Phase("second").ipus(0)), (1, 0)),
     ],
 )
-def test_lie_where_their_stages_do(execution, expected):
+def test_parameters_are_on_the_ipus_of_their_stages(execution, expected):
     assert ipus(execution) == expected
 
 
-def test_need_no_accumulation_and_change_no_number():
+def test_phases_need_no_accumulation_and_do_not_change_results():
     plain = Perceptron()
     poptorch.trainingModel(plain)(*BATCH)
     phased = trained(
@@ -45,7 +45,7 @@ def test_need_no_accumulation_and_change_no_number():
     assert torch.equal(plain.first.weight, phased.model.first.weight)
 
 
-def test_are_reached_by_number_and_stages_by_block():
+def test_phases_are_found_by_number_and_stages_by_block():
     execution = poptorch.SerialPhasedExecution("first", "second")
     execution.phase(1).ipus(3)
     assert execution.stage("second").ipu_id == 3

@@ -33,11 +33,11 @@ def ipus_are_given_back():
 
 
 class TestWeights:
-    def test_are_on_the_host_after_every_training_call(self):
+    def test_weights_are_on_the_host_after_every_training_call(self):
         executor = trained()
         assert largest_difference(weights(executor.model), weights(Perceptron())) > 0
 
-    def test_changed_on_the_host_are_not_seen_until_they_are_copied(self):
+    def test_changes_on_the_host_have_no_effect_until_they_are_copied(self):
         model = Perceptron()
         executor = poptorch.inferenceModel(model)
         first = executor(BATCH[0])
@@ -47,7 +47,7 @@ class TestWeights:
         executor.copyWeightsToDevice()
         assert torch.allclose(executor(BATCH[0]), first + 1.0)
 
-    def test_changed_on_the_host_are_overwritten_by_the_next_training_call(self):
+    def test_changes_on_the_host_are_overwritten_by_the_next_training_call(self):
         changed, untouched = trained(), trained()
         with torch.no_grad():
             changed.model.second.bias.add_(100.0)
@@ -55,7 +55,7 @@ class TestWeights:
         untouched(*BATCH)
         assert largest_difference(weights(changed.model), weights(untouched.model)) == 0
 
-    def test_changed_on_the_host_stay_when_the_program_is_detached(self):
+    def test_changes_on_the_host_survive_detaching(self):
         executor = trained()
         with torch.no_grad():
             executor.model.second.bias.fill_(5.0)
@@ -65,13 +65,13 @@ class TestWeights:
         executor.copyWeightsToHost()
         assert executor.model.second.bias.tolist() == [5.0, 5.0]
 
-    def test_loaded_through_the_executor_reach_the_device(self):
+    def test_load_state_dict_of_the_executor_reaches_the_device(self):
         executor = trained()
         executor.load_state_dict(Perceptron().state_dict())
         executor.copyWeightsToHost()
         assert largest_difference(weights(executor.model), weights(Perceptron())) == 0
 
-    def test_that_another_executor_trained_are_read_anew(self):
+    def test_inference_reads_weights_that_another_executor_trained(self):
         model = Perceptron()
         reader = poptorch.inferenceModel(model)
         before = reader(BATCH[0])
@@ -80,19 +80,19 @@ class TestWeights:
         executor(*BATCH)
         assert torch.equal(reader(BATCH[0]), model(BATCH[0]))
 
-    def test_cannot_be_copied_before_compilation(self):
+    def test_copying_before_compilation_is_refused(self):
         for method in ("copyWeightsToHost", "copyWeightsToDevice"):
             with pytest.raises(poptorch.Error, match="not compiled yet"):
                 getattr(poptorch.trainingModel(Perceptron()), method)()
 
-    def test_of_a_model_are_trained_by_one_executor_at_a_time(self):
+    def test_second_training_executor_of_a_model_is_refused(self):
         executor = trained()
         with pytest.raises(RuntimeError, match=r"already been wrapped in 'poptorch.trainingModel'"):
             poptorch.trainingModel(executor.model)
         executor.destroy()
         poptorch.trainingModel(executor.model)
 
-    def test_reached_through_closures_are_the_devices(self):
+    def test_modules_reached_through_closures_are_trained(self):
         class Closure(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -110,7 +110,7 @@ class TestWeights:
         assert losses == sorted(losses, reverse=True)
         assert not torch.equal(before, model.inner.weight)
 
-    def test_gradients_of_the_host_are_left_alone(self):
+    def test_gradients_on_the_host_are_not_touched(self):
         model = Perceptron()
         model.first.weight.grad = torch.ones_like(model.first.weight)
         trained(model)
@@ -129,7 +129,7 @@ def falling(**options_of_sgd):
 
 @given(st.lists(st.tuples(st.sampled_from([0.25, 0.5, 1.0, 2.0]), st.booleans()), min_size=1, max_size=6))
 @rules
-def test_e10_a_rate_counts_once_the_device_was_told(changes):
+def test_learning_rate_takes_effect_with_set_optimizer(changes):
     model, optimizer, executor = falling()
     executor(ONE)
     expected, known = -1.0, 1.0
@@ -148,7 +148,7 @@ EVENTS = ["train", "edit", "to_device", "to_host", "detach", "attach", "load"]
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=10))
 @rules
-def test_e11_e16_host_and_device_have_weights_of_their_own(events):
+def test_host_and_device_have_separate_weights_in_any_order_of_events(events):
     model, _, executor = falling()
     executor(ONE)
     host = device = -1.0
@@ -182,7 +182,7 @@ def test_e11_e16_host_and_device_have_weights_of_their_own(events):
     assert model.weight.item() == device
 
 
-def test_an_optimizer_may_be_replaced_between_calls():
+def test_optimizer_may_be_replaced_between_calls():
     model = Perceptron()
     executor = poptorch.trainingModel(model, optimizer=poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     executor(*BATCH)
@@ -193,7 +193,7 @@ def test_an_optimizer_may_be_replaced_between_calls():
 
 
 class TestAttachment:
-    def test_before_compilation_is_refused(self):
+    def test_attaching_before_compilation_is_refused(self):
         executor = poptorch.trainingModel(Perceptron())
         assert not executor.isCompiled()
         with pytest.raises(poptorch.Error, match="not compiled yet"):
@@ -201,7 +201,7 @@ class TestAttachment:
         with pytest.raises(poptorch.Error, match="not compiled yet"):
             executor.detachFromDevice()
 
-    def test_is_told_apart(self):
+    def test_attaching_or_detaching_twice_is_refused(self):
         executor = trained()
         assert executor.isAttachedToDevice()
         with pytest.raises(poptorch.Error, match="Device is already attached"):
@@ -211,7 +211,7 @@ class TestAttachment:
         with pytest.raises(poptorch.Error, match="Device is not attached"):
             executor.detachFromDevice()
 
-    def test_takes_ipus_that_others_miss(self):
+    def test_attached_programs_leave_fewer_ipus_to_others(self):
         with free_ipus(1):
             first = trained()
             second = poptorch.inferenceModel(Perceptron())
@@ -227,20 +227,20 @@ class TestAttachment:
         with pytest.raises(AssertionError, match="offline device"):
             executor(*BATCH)
 
-    def test_the_number_of_ipus_is_a_power_of_two(self):
+    def test_number_of_ipus_has_to_be_a_power_of_two(self):
         with pytest.raises(poptorch.Error, match=r"has to be a power of two.*autoRoundNumIPUs\(True\) to take 4"):
             poptorch.inferenceModel(Perceptron(), options(1, 3))(torch.ones(3, 3))
         executor = poptorch.inferenceModel(Perceptron(), options(1, 3).autoRoundNumIPUs())
         executor(torch.ones(3, 3))
         assert executor.compiled.num_ipus == 4
 
-    def test_no_machine_has_more_than_64(self):
+    def test_more_than_64_ipus_are_refused(self):
         with pytest.raises(poptorch.Error, match="needs 128 IPUs"):
             poptorch.inferenceModel(Perceptron(), options(1, 128))(torch.ones(128, 3))
 
 
 class TestTimes:
-    def test_are_those_of_the_last_call(self):
+    def test_latency_and_cycles_of_the_last_call(self):
         executor = poptorch.inferenceModel(Perceptron(), poptorch.Options().logCycleCount(True))
         executor(BATCH[0])
         least, most, mean = executor.getLatency()
@@ -251,12 +251,12 @@ class TestTimes:
         counters = executor.getPerfCounters()
         assert counters["output_complete"][0][0] - counters["input"][0][0] == pytest.approx(mean)
 
-    def test_are_there_after_a_call_only(self):
+    def test_latency_before_a_call_is_refused(self):
         executor = poptorch.inferenceModel(Perceptron())
         with pytest.raises(poptorch.Error, match="has not been run yet"):
             executor.getLatency()
 
-    def test_are_counted_in_cycles_when_asked_to(self):
+    def test_cycle_count_has_to_be_enabled(self):
         executor = poptorch.inferenceModel(Perceptron())
         executor(BATCH[0])
         with pytest.raises(AssertionError, match="Cycle count logging is disabled"):
@@ -264,7 +264,7 @@ class TestTimes:
 
 
 class TestDestroy:
-    def test_is_a_method_of_the_model_too(self):
+    def test_destroy_is_a_method_of_the_model(self):
         model = Perceptron()
         executor = poptorch.trainingModel(model)
         executor(*BATCH)
@@ -274,7 +274,7 @@ class TestDestroy:
         poptorch.trainingModel(model)(*BATCH)
 
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-    def test_does_not_follow_copies(self, copied):
+    def test_destroy_of_a_copy_does_nothing(self, copied):
         model = Perceptron()
         executor = poptorch.trainingModel(model)
         executor(*BATCH)
@@ -287,7 +287,7 @@ def training():
     return poptorch.trainingModel(model, None, poptorch.optim.AdamW(model.parameters(), lr=0.1))
 
 
-def test_a_program_goes_on_where_it_was_saved(tmp_path):
+def test_loaded_program_continues_where_it_was_saved(tmp_path):
     whole, saved = training(), training()
     for executor in (whole, saved):
         executor(*BATCH)
@@ -298,13 +298,13 @@ def test_a_program_goes_on_where_it_was_saved(tmp_path):
     assert largest_difference(weights(whole.model), weights(loaded.model)) == 0
 
 
-def test_a_program_can_be_compiled_and_saved_at_once(tmp_path):
+def test_compile_and_export(tmp_path):
     model = Perceptron()
     poptorch.inferenceModel(model).compileAndExport(tmp_path / "program.pt", BATCH[0])
     assert torch.equal(poptorch.load(tmp_path / "program.pt")(BATCH[0]), model(BATCH[0]))
 
 
-def test_what_cannot_be_loaded_is_refused(tmp_path):
+def test_programs_that_cannot_be_loaded_are_refused(tmp_path):
     with pytest.raises(poptorch.Error, match="not compiled yet"):
         training().save(tmp_path / "program.pt")
     executor = poptorch.inferenceModel(Perceptron())
@@ -327,6 +327,6 @@ def test_programs_are_saved_in_folders_and_loaded_with_other_options(tmp_path):
     assert loaded.options.device_iterations == 2
 
 
-def test_functions_are_no_models():
+def test_functions_are_refused_as_models():
     with pytest.raises(poptorch.Error, match=r"made of a torch\.nn\.Module, and a function was given"):
         poptorch.inferenceModel(lambda x: x)

@@ -28,7 +28,7 @@ class TestFaults:
         ):
             executor(*BATCH)
 
-    def test_a_forgotten_set_optimizer_is_noticed(self):
+    def test_forgotten_set_optimizer_is_found(self):
         model = Perceptron()
         optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
         executor = poptorch.trainingModel(model, None, optimizer)
@@ -40,7 +40,7 @@ class TestFaults:
             executor.setOptimizer(optimizer)
             executor(*BATCH)
 
-    def test_a_call_can_fail_and_the_next_go_on(self):
+    def test_call_after_a_failed_one_runs(self):
         executor = poptorch.inferenceModel(Perceptron())
         error = poptorch.RecoverableError("gone", "PARTITION_RESET")
         with poptorch.injected(fails_on_call=(2,), error=error):
@@ -64,7 +64,7 @@ class TestFaults:
 
 @given(failing=st.sets(st.integers(1, 6)))
 @rules
-def test_e20_calls_fail_when_told_and_compute_nothing(failing):
+def test_failed_calls_compute_nothing(failing):
     model = Falling()
     executor = poptorch.trainingModel(model, None, poptorch.optim.SGD(model.parameters(), lr=1.0))
     with poptorch.injected(fails_on_call=tuple(failing)):

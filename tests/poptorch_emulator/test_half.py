@@ -34,7 +34,7 @@ def test_products_are_exact_sums_rounded_once(rows, inner, columns, seed):
 
 @given(rows=sizes, inner=st.integers(1, 100), columns=sizes, seed=st.integers(0, 999))
 @settings(max_examples=30, deadline=None)
-def test_products_are_torchs_own_where_those_are_exact(rows, inner, columns, seed):
+def test_exact_products_equal_those_of_torch(rows, inner, columns, seed):
     # No partial sum exceeds 1600, and half precision has all integers up to 2048.
     first, second = integers(rows, inner, 4, seed).half(), integers(inner, columns, 4, seed + 1).half()
     with HalfArithmetic():
@@ -63,7 +63,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operations_and_their_gradients_are_those_of_single_precision_rounded(name):
+def test_operations_and_gradients_are_rounded_from_single_precision(name):
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(3, 4, 4, generator=generator).half()
     found = {}
@@ -78,7 +78,7 @@ def test_operations_and_their_gradients_are_those_of_single_precision_rounded(na
         assert torch.allclose(half.float(), single, rtol=4e-3, atol=4e-3)
 
 
-def test_many_rows_of_a_table_add_up():
+def test_gradient_of_an_embedding_sums_in_single_precision():
     # In half precision 2048 + 1 is 2048.
     weight = torch.zeros(1, 1, dtype=torch.float16, requires_grad=True)
     with HalfArithmetic():
@@ -86,7 +86,7 @@ def test_many_rows_of_a_table_add_up():
     assert weight.grad.item() == 3000
 
 
-def test_overflows_end_at_the_largest_number():
+def test_overflow_gives_the_largest_number():
     large = torch.full((2, 2), 60000.0, dtype=torch.float16)
     with HalfArithmetic():
         assert (large @ large).tolist() == [[LARGEST] * 2] * 2
@@ -116,18 +116,18 @@ class TestPrograms:
         poptorch.trainingModel(model, options(accumulation=2))(x.to(dtype), labels.to(dtype))
         return used
 
-    def test_in_half_precision_use_it_forward_and_backward(self, monkeypatch):
+    def test_programs_in_half_precision_use_it_forward_and_backward(self, monkeypatch):
         used = self.gradients(monkeypatch, Perceptron().half())
         aten = torch.ops.aten
         # Two layers, compiled once and run twice.
         assert used.count(aten.addmm.default) == 6
         assert used.count(aten.mm.default) == 2 * 3
 
-    def test_in_single_precision_do_not(self, monkeypatch):
+    def test_programs_in_single_precision_do_not_use_it(self, monkeypatch):
         assert not self.gradients(monkeypatch, Perceptron())
 
     @pytest.mark.parametrize("takes_mean", [True, False])
-    def test_accumulate_up_to_the_largest_number(self, takes_mean):
+    def test_accumulation_saturates_at_the_largest_number(self, takes_mean):
         model = nn.Linear(1, 1, bias=False).half()
         program = type("Program", (nn.Module,), {"forward": lambda self, x: poptorch.identity_loss(model(x).sum())})()
         program.model = model
@@ -139,7 +139,7 @@ class TestPrograms:
         # Of the sum, which is twice as large, the largest number is left.
         assert model.weight.item() == pytest.approx(before - 65504 / 2**10, abs=0.1)
 
-    def test_train_to_nearly_the_weights_of_single_precision(self):
+    def test_training_stays_close_to_single_precision(self):
         found = []
         for dtype in (torch.float32, torch.float16):
             model = Perceptron().to(dtype)

@@ -32,7 +32,7 @@ class TestInstallation:
 BATCH = batches(1, 2, torch.float32)[0]
 
 
-def test_a_model_knows_that_it_runs_on_an_ipu():
+def test_is_running_on_ipu_inside_programs_only():
     seen = []
 
     class Model(Perceptron):
@@ -56,7 +56,7 @@ class Noise(nn.Module):
 
 @given(taken=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=6))
 @settings(max_examples=8, deadline=None)
-def test_e21_programs_get_the_ipus_that_are_free(taken):
+def test_programs_get_free_ipus_only(taken):
     held = []
     with free_ipus(6):
         for number in taken:

@@ -25,23 +25,23 @@ class TestBuffers:
             self.seen.add_(len(x))
             return nn.functional.mse_loss(self.linear(x), labels), self.seen
 
-    def test_come_back_with_the_weights(self):
+    def test_buffers_are_copied_to_the_host(self):
         model = self.Counter()
         poptorch.trainingModel(model, options(2))(*BATCH)
         assert model.seen == 4
 
-    def test_that_change_cannot_be_shared_by_replicas(self):
+    def test_broadcast_buffers_that_change_are_refused(self):
         with pytest.raises(poptorch.Error, match=r"does not support broadcasting buffers.*\(seen\)"):
             poptorch.trainingModel(self.Counter(), options(1, 2))(*BATCH)
 
-    def test_that_change_are_each_replicas_own(self):
+    def test_replicas_change_their_own_buffers(self):
         chosen = options(2, 2, output=poptorch.OutputMode.All).broadcastBuffers(False)
         model = self.Counter()
         _, seen = poptorch.trainingModel(model, chosen)(*BATCH)
         assert seen.tolist() == [1, 1, 2, 2]
         assert model.seen == 2
 
-    def test_cannot_be_other_tensors(self):
+    def test_reassigned_buffers_are_refused(self):
         class Reassigning(self.Counter):
             def forward(self, x, labels):
                 self.seen = self.seen + 1
@@ -50,7 +50,7 @@ class TestBuffers:
         with pytest.raises(poptorch.Error, match="Buffer seen is reassigned within the model"):
             poptorch.trainingModel(Reassigning())(*BATCH)
 
-    def test_that_are_named_can_be_uploaded_alone(self):
+    def test_named_buffers_can_be_uploaded_separately(self):
         model = self.Counter()
         chosen = poptorch.Options().updatableNamedBuffers(["seen"])
         executor = poptorch.inferenceModel(model, chosen)
@@ -76,15 +76,15 @@ class Counter(nn.Module):
 
 @given(replicas=st.sampled_from([1, 2, 4]), iterations=st.integers(1, 4))
 @rules
-def test_e12_e22_replicas_count_for_themselves_and_outputs_are_snapshots(replicas, iterations):
+def test_buffers_of_each_replica_count_its_micro_batches(replicas, iterations):
     chosen = options(iterations, replicas).broadcastBuffers(False)
     x = torch.arange(1.0, replicas * iterations + 1)
     found = poptorch.inferenceModel(Counter(), chosen)(x)
     assert torch.equal(found.reshape(iterations, replicas), x.reshape(iterations, replicas).cumsum(0))
 
 
-class TestCompiledPython:
-    def test_modes_children_and_hooks_are_those_of_compilation(self):
+class TestCompiledStructure:
+    def test_later_changes_of_modes_children_and_hooks_are_ignored(self):
         model = Perceptron(dropout=0.9)
         executor = poptorch.trainingModel(model, None, poptorch.optim.SGD(model.parameters(), lr=0.0))
         executor.model.eval()
@@ -110,7 +110,7 @@ CHANGES = {
 
 @given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=4))
 @rules
-def test_e19_python_is_what_it_was_at_compilation(names):
+def test_any_later_changes_of_the_structure_are_ignored(names):
     model = Perceptron(dropout=0.9).eval()
     executor = poptorch.inferenceModel(model)
     before = executor(BATCH[0])

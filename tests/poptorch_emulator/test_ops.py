@@ -13,7 +13,7 @@ X = torch.arange(6.0).reshape(2, 3)
 MODES = poptorch.MatMulSerializationMode
 
 
-def test_pass_their_input_on(capsys):
+def test_hints_return_their_input(capsys):
     assert poptorch.nop(X) is X
     assert poptorch.set_available_memory(X, 0.1) is X
     assert poptorch.set_overlap_for_input(X, poptorch.OverlapMode.NoOverlap) is X
@@ -29,20 +29,20 @@ def test_serialized_products_are_products(mode, factor):
     assert torch.equal(poptorch.serializedMatMul(X, X.T, mode, factor), X @ X.T)
 
 
-def test_serialized_products_are_cut_evenly():
+def test_serialized_products_need_a_factor_that_divides():
     with pytest.raises(AssertionError, match="ReducingDim has 3 elements, which is not a multiple of the factor 2"):
         poptorch.serializedMatMul(X, X.T, MODES.ReducingDim, 2)
     with pytest.raises(AssertionError, match="mode must be of type MatMulSerializationMode"):
         poptorch.serializedMatMul(X, X.T, "rows", 2)
 
 
-def test_slices_start_where_a_tensor_says():
+def test_dynamic_slices_start_at_a_tensor():
     assert poptorch.dynamic_slice(X, 1, torch.tensor([1]), 2).tolist() == [[1, 2], [4, 5]]
     updated = poptorch.dynamic_update(X, torch.zeros(2, 2), 1, torch.tensor([1]), 2)
     assert updated.tolist() == [[0, 0, 0], [3, 0, 0]]
 
 
-def test_loops_apply_their_body_to_its_results():
+def test_for_loop_applies_its_body_repeatedly():
     assert poptorch.for_loop(3, lambda x: x * 2, [torch.ones(1)])[0] == 8
     with pytest.raises(poptorch.Error, match="takes a list of tensors; a Tensor was given"):
         poptorch.for_loop(1, lambda x: x, X)
@@ -50,19 +50,19 @@ def test_loops_apply_their_body_to_its_results():
         poptorch.for_loop(1, lambda x: (x, x), [X])
 
 
-def test_conditions_choose_a_body():
+def test_cond_chooses_a_body():
     for condition, expected in ((True, 1), (False, 2)):
         chosen = poptorch.cond(torch.tensor(condition), lambda: torch.tensor(1), [], lambda: torch.tensor(2), [])
         assert chosen[0] == expected
 
 
-def test_attributes_change_nothing():
+def test_attributes_are_stored():
     with poptorch.Attribute(__outline={"layer": "1"}) as attribute:
         assert attribute.attributes == {"__outline": {"layer": "1"}}
 
 
-class TestNames:
-    def test_convolutions_at_once_are_those_one_by_one(self):
+class TestScriptNames:
+    def test_multi_conv_does_not_change_results(self):
         layer = nn.Conv1d(2, 3, 2)
         plan = poptorch.MultiConv().availableMemoryProportions([0.2, 0.3]).partialsTypes(torch.half)
         plan.planType(poptorch.MultiConvPlanType.Parallel).perConvReservedTiles(50).cycleBackOff(0.1)
@@ -76,12 +76,12 @@ class TestNames:
             plan.planType(0)
         assert poptorch.hasMLIRSupportOnPlatform() is False
 
-    def test_nearest_of_the_same_example(self):
+    def test_nearest_within_the_same_example(self):
         x, y = torch.tensor([[0.0], [5.0], [5.0]]), torch.tensor([[1.0], [4.0], [9.0]])
         assert poptorch.nearest(x, y).tolist() == [0, 1, 1]
         assert poptorch.nearest(x, y, torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1])).tolist() == [0, 1, 2]
 
-    def test_samples_of_points_are_spread_out(self):
+    def test_farthest_point_sampling(self):
         points = torch.tensor([[0.0], [1.0], [9.0], [4.0], [0.0], [2.0]])
         assert poptorch.fps(points, [0, 4, 6], ratio=0.5).tolist() == [0, 2, 4]
         assert poptorch.fps(torch.arange(30.0)[:, None], [0, 30], ratio=0.1).tolist() == [0, 29, 14]
@@ -114,11 +114,11 @@ class TestCPU:
     def test_runs_outside_of_programs(self):
         assert torch.equal(OnHost()(X), Perceptron()(X * 2))
 
-    def test_is_refused_in_programs_that_train(self):
+    def test_training_programs_are_refused(self):
         with pytest.raises(poptorch.Error, match="only supported in inference graphs; the model calls 'doubled'"):
             poptorch.trainingModel(OnHost())(*batches(1, 2, torch.float32)[0])
 
-    def test_is_the_only_part_that_sees_values(self):
+    def test_only_the_host_function_sees_values(self):
         class Looks(OnHost):
             def forward(self, x, labels=None):
                 return super().forward(x * x.max().item(), labels)
@@ -130,7 +130,7 @@ class TestCPU:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_operations_of_the_host_may_use_numpy(strict):
+def test_cpu_function_may_use_numpy(strict):
     operation = poptorch.CPU(lambda x: torch.from_numpy(x.numpy() * 2), "double")
     with poptorch.configured(strict=strict):
         assert infer(lambda x: operation(x) + 1, torch.ones(2)).tolist() == [3, 3]
@@ -140,16 +140,16 @@ class TestCustomOp:
     def call(self, example=X, name="scaled"):
         return poptorch.custom_op([X], name, "tests", 1, example_outputs=[example], attributes={"by": 3})
 
-    def test_is_a_registered_function(self):
+    def test_registered_function_computes_the_operation(self):
         poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
         assert torch.equal(self.call()[0], X * 3)
 
-    def test_may_return_several(self):
+    def test_operation_may_return_several_tensors(self):
         poptorch.register_custom_op("both", "tests", lambda x: (x, -x))
         found = poptorch.custom_op([X], "both", "tests", 1, [X, X])
         assert torch.equal(found[1], -X)
 
-    def test_is_trained_through(self):
+    def test_gradients_flow_through_the_operation(self):
         poptorch.register_custom_op("tripled", "tests", lambda x: x * 3)
 
         class Model(Perceptron):
@@ -160,11 +160,11 @@ class TestCustomOp:
         poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
         assert not torch.equal(model.first.weight, Perceptron().first.weight)
 
-    def test_that_is_not_registered_is_refused(self):
+    def test_unregistered_operation_is_refused(self):
         with pytest.raises(poptorch.Error, match=r"no operation 'unknown' of the domain 'tests'.*register_custom_op"):
             self.call(name="unknown")
 
-    def test_that_returns_something_else_is_refused(self):
+    def test_outputs_unlike_the_examples_are_refused(self):
         poptorch.register_custom_op("scaled", "tests", lambda x, by: x * by)
         with pytest.raises(
             poptorch.Error, match=r"returned \[\(\(2, 3\), torch.float32\)\], but its `example_outputs`"

@@ -25,7 +25,7 @@ def training(make=lambda p: poptorch.optim.SGD(p, lr=0.1), model=None):
 
 
 class TestHyperparameters:
-    def test_have_no_effect_before_set_optimizer(self):
+    def test_changes_have_no_effect_before_set_optimizer(self):
         executor, optimizer = training()
         executor(*BATCH)
         before = weights(executor.model)
@@ -38,7 +38,7 @@ class TestHyperparameters:
         assert largest_difference(after, weights(executor.model)) == 0
 
     @pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "LAMB"])
-    def test_that_were_not_passed_are_constant(self, name):
+    def test_hyperparameters_that_were_not_passed_are_constant(self, name):
         executor, optimizer = training(lambda p: CLASSES[name][0](p))
         executor(*BATCH)
         assert optimizer.variable_attrs.isConstant("lr")
@@ -46,7 +46,7 @@ class TestHyperparameters:
         with pytest.raises(poptorch.Error, match="`lr` of parameter group 0 was compiled as the constant"):
             executor.setOptimizer(optimizer)
 
-    def test_can_be_made_variable_or_constant(self):
+    def test_attributes_can_be_marked_variable_or_constant(self):
         executor, optimizer = training(lambda p: poptorch.optim.AdamW(p, lr=0.1))
         optimizer.variable_attrs.markAsConstant("lr")
         optimizer.variable_attrs.markAsVariable("betas")
@@ -57,11 +57,11 @@ class TestHyperparameters:
         with pytest.raises(poptorch.Error, match="compiled as the constant"):
             executor.setOptimizer(optimizer)
 
-    def test_of_unknown_names_are_refused(self):
+    def test_unknown_attributes_are_refused(self):
         with pytest.raises(AssertionError, match="Unknown attribute speed"):
             training()[1].variable_attrs.markAsConstant("speed")
 
-    def test_stay_of_the_compiled_kind(self):
+    def test_other_classes_and_groups_are_refused_after_compilation(self):
         executor, _ = training()
         executor(*BATCH)
         with pytest.raises(poptorch.Error, match="compiled with SGD and cannot take a AdamW"):
@@ -70,7 +70,7 @@ class TestHyperparameters:
         with pytest.raises(poptorch.Error, match="compiled with 1 parameter groups and cannot take 4"):
             executor.setOptimizer(more)
 
-    def test_belong_to_training(self):
+    def test_inference_has_no_optimizer(self):
         with pytest.raises(poptorch.Error, match="setOptimizer is for training models"):
             poptorch.inferenceModel(Perceptron()).setOptimizer(training()[1])
 
@@ -84,7 +84,7 @@ class TestConstruction:
         with pytest.raises(ValueError, match=r"`accum_type=torch.bfloat16` is not supported"):
             training(lambda p: poptorch.optim.SGD(p, lr=1.0, accum_type=torch.bfloat16))
 
-    def test_what_sgd_cannot_do_is_refused(self):
+    def test_unsupported_arguments_of_sgd_are_refused(self):
         with pytest.raises(ValueError, match="`maximize` and `differentiable` are not supported"):
             training(lambda p: poptorch.optim.SGD(p, lr=1.0, maximize=True))
         with pytest.raises(ValueError, match="leaves no accumulators to choose types for"):
@@ -93,11 +93,11 @@ class TestConstruction:
     @pytest.mark.parametrize(
         ("wrong", "message"), [({"lr": -1.0}, "Invalid lr"), ({"betas": (1.0, 0.9)}, "Invalid betas")]
     )
-    def test_what_lamb_cannot_do_is_refused(self, wrong, message):
+    def test_invalid_arguments_of_lamb_are_refused(self, wrong, message):
         with pytest.raises(ValueError, match=message):
             training(lambda p: poptorch.optim.LAMB(p, **wrong))
 
-    def test_other_classes_are_refused(self):
+    def test_unsupported_optimizers_are_refused(self):
         executor, _ = training(lambda p: torch.optim.Adagrad(p))
         with pytest.raises(poptorch.Error, match="Adagrad is not supported on IPUs; use SGD, Adam"):
             executor(*BATCH)
@@ -110,7 +110,7 @@ class TestConstruction:
 
 class TestHostSteps:
     @pytest.mark.parametrize("name", CLASSES)
-    def test_are_those_of_the_device(self, name):
+    def test_steps_on_the_host_equal_those_of_the_device(self, name):
         kind, extra = CLASSES[name]
         host, device = Perceptron(), Perceptron()
         optimizer = kind(host.parameters(), lr=1e-2, **extra)
@@ -122,7 +122,7 @@ class TestHostSteps:
             executor(*BATCH)
         assert largest_difference(weights(host), weights(device)) < 1e-6
 
-    def test_of_lamb_may_have_a_closure(self):
+    def test_lamb_accepts_a_closure(self):
         model = Perceptron()
         optimizer = poptorch.optim.LAMB(model.parameters(), lr=1e-2)
 
@@ -136,7 +136,7 @@ class TestHostSteps:
 
 class TestState:
     @pytest.mark.parametrize("name", CLASSES)
-    def test_goes_on_where_it_was_saved(self, name, tmp_path):
+    def test_loaded_state_continues_training(self, name, tmp_path):
         kind, extra = CLASSES[name]
 
         def make(parameters):
@@ -157,27 +157,27 @@ class TestState:
         second(*BATCH)
         assert largest_difference(weights(whole.model), weights(model)) == 0
 
-    def test_is_empty_before_a_program_ran(self):
+    def test_state_is_empty_before_the_first_call(self):
         _, optimizer = training()
         state = optimizer.state_dict()
         assert state["ipu_state"] is None
         with pytest.raises(RuntimeError, match=r"Cannot load optimizer state dictionary because it is empty."):
             optimizer.load_state_dict(state)
 
-    def test_of_torch_is_refused(self):
+    def test_state_of_torch_is_refused(self):
         _, optimizer = training()
         plain = torch.optim.SGD(Perceptron().parameters(), lr=0.1)
         with pytest.raises(RuntimeError, match=r"Only IPU optimizer states can be loaded onto the IPU."):
             optimizer.load_state_dict(plain.state_dict())
 
-    def test_survives_a_copy(self):
+    def test_state_survives_a_copy(self):
         executor, optimizer = training(lambda p: poptorch.optim.AdamW(p, lr=0.1))
         executor(*BATCH)
         copied = copy.deepcopy(optimizer)
         assert copied.state_dict()["ipu_param"]["num_updates"] == 1
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-    def test_moments_keep_their_formats(self, dtype):
+    def test_moments_keep_their_dtypes(self, dtype):
         executor, optimizer = training(
             lambda p: poptorch.optim.AdamW(p, lr=0.1, first_order_momentum_accum_type=dtype), Perceptron().half()
         )
@@ -187,7 +187,7 @@ class TestState:
         assert state["exp_avg_sq"].dtype is torch.float32
 
 
-def test_a_max_weight_norm_of_zero_makes_lamb_adam():
+def test_lamb_with_max_weight_norm_zero_is_adam():
     adam, lamb = Perceptron(), Perceptron()
     for model, optimizer in (
         (adam, poptorch.optim.Adam(adam.parameters(), lr=1e-2)),

@@ -1,5 +1,7 @@
 """Options: defaults, checks, freezing."""
 
+import inspect
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ rules = settings(max_examples=25, deadline=None)
 
 
 class TestDefaults:
-    def test_are_those_of_poptorch(self):
+    def test_defaults_are_those_of_poptorch(self):
         options = poptorch.Options()
         assert (options.replication_factor, options.device_iterations, options.input_group_size) == (1, 1, 1)
         assert options.output_mode is poptorch.OutputMode.Default
@@ -21,14 +23,14 @@ class TestDefaults:
         assert options.available_memory_proportion == {}
         assert isinstance(options.execution_strategy, poptorch.PipelinedExecution)
 
-    def test_can_come_from_the_environment(self, monkeypatch):
+    def test_options_from_the_environment(self, monkeypatch):
         monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"deviceIterations": 3, "Training.gradientAccumulation": 5}')
         monkeypatch.setenv("POPTORCH_CACHE_DIR", "cache")
         options = poptorch.Options()
         assert (options.device_iterations, options.Training.gradient_accumulation) == (3, 5)
         assert options._popart.cachePath == "cache"
 
-    def test_can_come_from_a_file(self, tmp_path):
+    def test_options_from_a_file(self, tmp_path):
         file = tmp_path / "options.conf"
         file.write_text("deviceIterations(2) # a comment\n\noutputMode(poptorch.OutputMode.All)\n")
         options = poptorch.Options().loadFromFile(str(file))
@@ -57,7 +59,7 @@ def test_wrong_values_are_refused(call, message):
         call(poptorch.Options())
 
 
-def test_gradients_have_to_become_one():
+def test_no_reduction_of_gradients_is_refused():
     with pytest.raises(ValueError, match=r"cannot be ReductionType.NoReduction"):
         poptorch.Options().Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction)
 
@@ -82,7 +84,7 @@ class TestFreezing:
             lambda options: poptorch.DataLoader(options, [1, 2]),
         ],
     )
-    def test_is_done_by_executors_and_loaders(self, freeze):
+    def test_executors_and_loaders_freeze_options(self, freeze):
         options = poptorch.Options()
         kept = freeze(options)
         with pytest.raises(AttributeError, match="Can't modify frozen Options"):
@@ -93,7 +95,7 @@ class TestFreezing:
             options.device_iterations = 2
         assert kept.options.device_iterations == 1
 
-    def test_does_not_reach_clones(self):
+    def test_clones_are_not_frozen(self):
         options = poptorch.Options()
         options.freeze()
         clone = options.clone()
@@ -119,7 +121,7 @@ SETTERS = {
 
 @given(name=st.sampled_from(sorted(SETTERS)), wraps=st.booleans())
 @rules
-def test_e7_options_are_frozen_by_what_uses_them_and_copies_are_not(name, wraps):
+def test_every_kind_of_option_is_frozen(name, wraps):
     chosen = poptorch.Options()
     kept = poptorch.inferenceModel(Calls(lambda x: x), chosen) if wraps else poptorch.DataLoader(chosen, [1, 2])
     with pytest.raises(AttributeError, match="Can't modify frozen Options"):
@@ -131,7 +133,7 @@ def test_e7_options_are_frozen_by_what_uses_them_and_copies_are_not(name, wraps)
 
 
 class TestToDict:
-    def test_has_all_groups(self):
+    def test_to_dict_has_all_groups(self):
         options = poptorch.Options().outputMode(poptorch.OutputMode.All)
         location = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
         options.TensorLocations.setOptimizerLocation(location)
@@ -141,25 +143,40 @@ class TestToDict:
         assert found["available_memory_proportion"] == {0: 0.2}
         assert found["gradient_accumulation"] == 1
 
-    def test_needs_an_output_mode(self):
+    def test_to_dict_needs_an_output_mode(self):
         with pytest.raises(AssertionError, match="An output mode must be picked"):
             poptorch.Options().toDict()
 
 
-def test_options_that_do_not_exist_are_named():
+def test_unknown_options_are_refused():
     with pytest.raises(AttributeError, match="Options has no option 'speed'; it has anchored_tensors"):
         poptorch.Options().speed  # noqa: B018
 
 
-def test_inference_does_not_accumulate():
+def test_inference_with_accumulation_is_refused():
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)
     with pytest.raises(poptorch.Error, match=r"gradientAccumulation to 1 or leave it as its default value"):
         poptorch.inferenceModel(Perceptron(), options)
 
 
-class TestOptions:
-    def test_setters_of_older_and_newer_scripts(self):
+class TestSetters:
+    def test_accept_their_parameter_by_name(self):
+        chosen = poptorch.Options().deviceIterations(device_iterations=3).broadcastBuffers().modelName(name="a")
+        assert (chosen.device_iterations, chosen.broadcast_buffers, chosen.model_name) == (3, True, "a")
+        assert str(inspect.signature(chosen.modelName)) == "(name)"
+
+    def test_wrong_numbers_of_arguments_are_refused(self):
+        for call in (lambda o: o.deviceIterations(), lambda o: o.deviceIterations(1, 2), lambda o: o.modelName(n="a")):
+            with pytest.raises(TypeError, match="argument"):
+                call(poptorch.Options())
+
+    def test_subclasses_of_the_options_have_all_of_them(self):
+        assert type("Mine", (poptorch.Options,), {})().device_iterations == 1
+
+
+class TestStoredOptions:
+    def test_setters_that_only_store(self):
         options = poptorch.Options().maxRepeatLogs(3).relaxOptimizerAttributesChecks().disableModuleNamescope()
         options.sourceLocationExcludes(["a"]).appendToLocationExcludes("b")
         options.Jit.traceModel(True)
@@ -188,7 +205,7 @@ STORED = {
 
 @given(names=st.sets(st.sampled_from(sorted(STORED))), half=st.booleans())
 @rules
-def test_e17_e18_what_is_only_stored_changes_no_number(names, half):
+def test_stored_options_do_not_change_results(names, half):
     found = []
     for chosen_names in (set(), names):
         model = Perceptron().half() if half else Perceptron()

@@ -53,7 +53,7 @@ def train(model, x, shape, output=MODES.All, reduction=poptorch.ReductionType.Me
 
 @given(**shapes, size=few)
 @rules
-def test_e1_iterations_are_outermost_and_replicas_innermost(iterations, accumulation, replicas, size):
+def test_iterations_are_outermost_and_replicas_innermost(iterations, accumulation, replicas, size):
     x = rows_of(iterations, accumulation, replicas, size)
     found = train(Follower(), x, (iterations, replicas, accumulation), MODES.Final)[0]
     # Index ((d * A + a) * R + r), with d and a the last ones.
@@ -63,7 +63,7 @@ def test_e1_iterations_are_outermost_and_replicas_innermost(iterations, accumula
 
 @given(**shapes)
 @rules
-def test_e2_every_iteration_is_one_update_from_its_own_rows(iterations, accumulation, replicas):
+def test_every_iteration_is_one_update_from_its_own_rows(iterations, accumulation, replicas):
     x = rows_of(iterations, accumulation, replicas)
     weights = train(Follower(), x, (iterations, replicas, accumulation))[1]
     means = x.reshape(iterations, -1).mean(1)
@@ -74,7 +74,7 @@ def test_e2_every_iteration_is_one_update_from_its_own_rows(iterations, accumula
 
 @given(**shapes, reduction=st.sampled_from([poptorch.ReductionType.Mean, poptorch.ReductionType.Sum]))
 @rules
-def test_e3_gradients_are_summed_or_averaged_over_micro_batches(iterations, accumulation, replicas, reduction):
+def test_gradients_are_summed_or_averaged_over_micro_batches(iterations, accumulation, replicas, reduction):
     x, model = rows_of(iterations, accumulation, replicas, 2), Slope()
     train(model, x, (iterations, replicas, accumulation), reduction=reduction)
     slopes = x.reshape(iterations, accumulation * replicas, 2).mean(2)
@@ -84,7 +84,7 @@ def test_e3_gradients_are_summed_or_averaged_over_micro_batches(iterations, accu
 
 @given(**shapes, size=few, period=few)
 @rules
-def test_e4_output_modes_choose_micro_batches(iterations, accumulation, replicas, size, period):
+def test_output_modes_select_micro_batches(iterations, accumulation, replicas, size, period):
     x = rows_of(iterations, accumulation, replicas, size)
     blocks = x.reshape(iterations, accumulation, replicas, size)
     shape = (iterations, replicas, accumulation)
@@ -105,7 +105,7 @@ def test_e4_output_modes_choose_micro_batches(iterations, accumulation, replicas
 
 @given(power=st.integers(0, 20), accumulation=few)
 @rules
-def test_e8_loss_scaling_changes_no_weight(power, accumulation):
+def test_loss_scaling_does_not_change_weights(power, accumulation):
     found = []
     for scaling in (1.0, 2.0**power):
         model = Follower()
@@ -126,7 +126,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @given(data=st.data(), lr=st.floats(1e-4, 0.5), num_calls=few)
 @settings(max_examples=12, deadline=None)
-def test_e9_updates_are_those_of_torch_and_e25_so_they_are_on_the_host(name, data, lr, num_calls):
+def test_updates_equal_those_of_torch_on_device_and_host(name, data, lr, num_calls):
     chosen = {key: data.draw(values) for key, values in OPTIMIZERS[name].items()}
     device, host, plain = Follower(), Follower(), Follower()
     own = getattr(poptorch.optim, name)(device.parameters(), lr=lr, **chosen)
@@ -153,12 +153,11 @@ class TestRandomness:
         return [float(executor(*BATCH)[1]) for _ in range(number)]
 
     def executor(self, seed=5):
-        chosen = options(2, output=poptorch.OutputMode.All).randomSeed(seed)
         model = Perceptron(dropout=0.5)
         frozen = poptorch.optim.SGD(model.parameters(), lr=0.0)
-        return poptorch.trainingModel(model, poptorch_mean(chosen), frozen)
+        return poptorch.trainingModel(model, options(2).randomSeed(seed), frozen)
 
-    def test_of_the_host_is_not_consumed(self):
+    def test_generator_of_the_host_is_not_touched(self):
         executor = self.executor()
         executor(*BATCH)
         torch.manual_seed(0)
@@ -166,14 +165,14 @@ class TestRandomness:
         executor(*BATCH)
         assert torch.equal(before, torch.get_rng_state())
 
-    def test_does_not_depend_on_the_hosts(self):
+    def test_device_randomness_does_not_depend_on_the_host(self):
         first = self.executor()
         torch.manual_seed(1)
         second = self.executor()
         torch.manual_seed(2)
         assert self.losses(first) == self.losses(second)
 
-    def test_differs_by_seed_call_and_replica(self):
+    def test_random_numbers_differ_by_seed_call_and_replica(self):
         one, other = self.losses(self.executor(5)), self.losses(self.executor(6))
         assert len({*one, *other}) == 6
 
@@ -184,7 +183,7 @@ class TestRandomness:
         found = poptorch.inferenceModel(Drop(), options(1, 2))(torch.ones(2, 32))
         assert not torch.equal(found[0], found[1])
 
-    def test_goes_on_from_its_state(self):
+    def test_rng_state_continues_the_streams(self):
         whole = self.losses(self.executor(), 4)
         first = self.executor()
         assert self.losses(first, 2) == whole[:2]
@@ -199,11 +198,6 @@ class TestRandomness:
         assert torch.equal(drawn, torch.rand(1))
 
 
-def poptorch_mean(chosen):
-    chosen.outputMode(poptorch.OutputMode.Final)
-    return chosen
-
-
 class Noise(nn.Module):
     def forward(self, x):
         return torch.rand(3) + x
@@ -211,7 +205,7 @@ class Noise(nn.Module):
 
 @given(seed=st.integers(0, 2**31), first=st.integers(0, 3), second=st.integers(1, 3), replicas=st.sampled_from([1, 2]))
 @rules
-def test_e13_random_numbers_follow_seed_and_call_and_can_be_taken_up(seed, first, second, replicas):
+def test_random_numbers_never_repeat_and_can_be_resumed(seed, first, second, replicas):
     def program():
         return poptorch.inferenceModel(Noise(), options(1, replicas).randomSeed(seed))
 
@@ -229,7 +223,7 @@ def test_e13_random_numbers_follow_seed_and_call_and_can_be_taken_up(seed, first
     assert len(set(drawn)) == len(drawn)
 
 
-def test_functions_are_called_around_compilations():
+def test_hooks_are_called_around_compilations():
     seen = []
     handles = [
         poptorch.registerPreCompileHook(lambda: seen.append("before")),

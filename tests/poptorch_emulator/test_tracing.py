@@ -24,11 +24,11 @@ class TestLosses:
         executor = poptorch.trainingModel(Model(), None)
         return executor(*batches(1, 2, torch.float32)[0])
 
-    def test_none_is_refused(self):
+    def test_model_without_a_loss_is_refused(self):
         with pytest.raises(poptorch.Error, match="Couldn't find a loss in graph!"):
             self.train(lambda self, x, y: (self.second(self.first(x)) - y).pow(2).mean())
 
-    def test_several_are_refused(self):
+    def test_several_final_losses_are_refused(self):
         def forward(self, x, y):
             out = self.second(self.first(x))
             return functional.mse_loss(out, y) + functional.l1_loss(out, y)
@@ -36,14 +36,14 @@ class TestLosses:
         with pytest.raises(poptorch.Error, match="Multiple independent losses found in graph"):
             self.train(forward)
 
-    def test_several_inside_a_marked_one_are_fine(self):
+    def test_several_losses_inside_a_marked_one_are_allowed(self):
         def forward(self, x, y):
             out = self.second(self.first(x))
             return poptorch.identity_loss(functional.mse_loss(out, y) + functional.l1_loss(out, y), "none")
 
         assert torch.isfinite(self.train(forward))
 
-    def test_that_is_not_returned_is_trained_on(self):
+    def test_loss_that_is_not_returned_is_used(self):
         def forward(self, x, y):
             out = self.second(self.first(x))
             functional.mse_loss(out, y)
@@ -62,7 +62,7 @@ class TestLosses:
         with pytest.raises(poptorch.Error, match="Unsupported reduction type 'max'"):
             poptorch.identity_loss(torch.ones(2), "max")
 
-    def test_ignored_labels_make_a_mean_of_means(self):
+    def test_ignored_labels_give_a_mean_of_means(self):
         class Classifier(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -87,7 +87,7 @@ class TestLosses:
 
 @given(count=st.integers(0, 3), is_marked=st.booleans(), extra=st.booleans())
 @rules
-def test_e5_there_is_one_final_loss(count, is_marked, extra):
+def test_model_needs_exactly_one_final_loss(count, is_marked, extra):
     class Model(Perceptron):
         def forward(self, x, labels):
             out = self.second(self.first(x))
@@ -125,18 +125,18 @@ class TestStrict:
             lambda x: x * x.max().item(),
         ],
     )
-    def test_what_depends_on_data_is_refused(self, chosen):
+    def test_data_dependent_models_are_refused(self, chosen):
         model = self.Model()
         model.chosen = chosen
         with pytest.raises(poptorch.Error, match="cannot be compiled: a shape or a branch depends on the values"):
             poptorch.trainingModel(model)(*BATCH)
 
-    def test_what_does_not_passes(self):
+    def test_other_models_are_accepted(self):
         model = self.Model()
         model.chosen = lambda x: torch.where(x > 0, x, -x)
         poptorch.trainingModel(model)(*BATCH)
 
-    def test_random_numbers_of_python_are_announced(self):
+    def test_random_numbers_of_python_warn(self):
         import random
 
         model = self.Model()

@@ -11,6 +11,7 @@ from torch import nn
 import poptorch_emulator as poptorch
 from emulator_peers import Perceptron, batches, emulated_weights, largest_difference, options, plain_weights, weights
 from poptorch_emulator.batches import BatchLayout, MicroBatch
+from poptorch_emulator.weight_updates import DeviceOptimizer
 
 SHAPES = list(itertools.product([1, 4], [1, 2], [1, 4]))
 
@@ -102,7 +103,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("iterations", "replicas", "accumulation"), SHAPES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_are_those_of_a_plain_loop(name, iterations, replicas, accumulation):
+def test_updates_equal_those_of_a_plain_loop(name, iterations, replicas, accumulation):
     plain, emulated, tolerance = OPTIMIZERS[name]
     data = batches(4, 2 * iterations * replicas * accumulation)
     expected = plain_weights(plain, data, iterations)
@@ -111,7 +112,7 @@ def test_updates_are_those_of_a_plain_loop(name, iterations, replicas, accumulat
     assert largest_difference(expected, weights(Perceptron().double())) > 1e-3, "training moved nothing"
 
 
-class TestMutants:
+class TestComparisonCanFail:
     """What the comparison above has to catch."""
 
     def difference(self, name, iterations=4, replicas=2, accumulation=4, **modes):
@@ -121,7 +122,7 @@ class TestMutants:
         found = emulated_weights(emulated, data, options(iterations, replicas, accumulation, **modes))
         return largest_difference(expected, found)
 
-    def test_another_batch_layout(self, monkeypatch):
+    def test_wrong_batch_layout_is_noticed(self, monkeypatch):
         def replica_outermost(self, iteration):
             for place in original(self, iteration):
                 index = (place.replica * self.device_iterations + iteration) * self.gradient_accumulation
@@ -131,23 +132,21 @@ class TestMutants:
         monkeypatch.setattr(BatchLayout, "iteration", replica_outermost)
         assert self.difference("adamw") > 1e-3
 
-    def test_optimizer_state_lost_with_every_call(self, monkeypatch):
-        from poptorch_emulator.weight_updates import DeviceOptimizer
-
+    def test_lost_optimizer_state_is_noticed(self, monkeypatch):
         original = DeviceOptimizer.set_optimizer
 
         def forgetful(self, optimizer):
             original(self, optimizer)
-            self._state, self._num_updates = {}, 0
+            self.state, self.num_updates = {}, 0
 
         monkeypatch.setattr(DeviceOptimizer, "set_optimizer", forgetful)
         assert self.difference("adamw") > 1e-3
 
-    def test_a_sum_for_a_mean_which_only_sgd_shows(self):
+    def test_sum_instead_of_mean_is_noticed_with_sgd(self):
         assert self.difference("sgd", reduction=poptorch.ReductionType.Sum) > 1e-2
 
 
-def test_a_sum_is_the_sum_of_the_micro_batches():
+def test_sum_adds_the_gradients_of_micro_batches():
     data = batches(3, 8)
     expected = plain_weights(lambda p: torch.optim.SGD(p, lr=0.08), data, 1)
     found = emulated_weights(
@@ -156,7 +155,7 @@ def test_a_sum_is_the_sum_of_the_micro_batches():
     assert largest_difference(expected, found) <= 1e-12
 
 
-def test_the_tensorflow_variant_of_rmsprop():
+def test_rmsprop_of_tensorflow():
     data = batches(4, 2)
     found = emulated_weights(
         lambda p: poptorch.optim.RMSprop(p, lr=0.01, momentum=0.5, use_tf_variant=True), data, options()
@@ -164,7 +163,7 @@ def test_the_tensorflow_variant_of_rmsprop():
     assert largest_difference(plain_weights(lambda p: PlainTensorflowRMSprop(p, lr=0.01), data, 1), found) <= 1e-9
 
 
-def test_clipping_is_to_the_norm_over_all_weights():
+def test_clipping_uses_the_norm_over_all_weights():
     class Clipped(torch.optim.SGD):
         def step(self, closure=None):
             torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.05)
@@ -177,7 +176,7 @@ def test_clipping_is_to_the_norm_over_all_weights():
     assert largest_difference(plain_weights(lambda p: Clipped(p, lr=0.1), data, 1), found) <= 1e-12
 
 
-def test_a_running_mean_is_the_mean():
+def test_running_mean_equals_the_mean():
     strategy = poptorch.MeanReductionStrategy.Running
     chosen = options(1, 2, 4)
     chosen.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
@@ -186,7 +185,7 @@ def test_a_running_mean_is_the_mean():
     assert largest_difference(plain_weights(lambda p: torch.optim.SGD(p, lr=0.1), data, 1), found) <= 1e-12
 
 
-def test_parameters_outside_the_optimizer_and_frozen_ones_stay():
+def test_frozen_parameters_and_those_outside_the_optimizer_do_not_change():
     model = Perceptron()
     model.first.bias.requires_grad_(False)
     before = weights(model)
@@ -197,7 +196,7 @@ def test_parameters_outside_the_optimizer_and_frozen_ones_stay():
     assert changed == {"first.weight"}
 
 
-def test_a_wholly_frozen_model_runs_forward_and_changes_nothing():
+def test_frozen_model_runs_forward_and_does_not_change():
     model = Perceptron().requires_grad_(False)
     before = weights(model)
     _, loss = poptorch.trainingModel(model)(*batches(1, 2, torch.float32)[0])
@@ -214,10 +213,10 @@ class TestLossScaling:
         executor(*batch)
         return executor(*batch)[1]
 
-    def test_is_divided_out(self):
+    def test_loss_scaling_is_divided_out(self):
         assert torch.allclose(self.loss_after_two_calls(1.0), self.loss_after_two_calls(2.0**8), rtol=1e-2)
 
-    def test_overflows_half_precision(self):
+    def test_large_loss_scaling_overflows_half_precision(self):
         assert not torch.isfinite(self.loss_after_two_calls(2.0**30))
 
 
@@ -229,7 +228,7 @@ class TestAutomaticLossScaling:
             model, chosen, poptorch.optim.SGD(model.parameters(), lr=1e-3, loss_scaling=initial)
         )
 
-    def test_doubles_while_gradients_are_small_up_to_what_the_loss_can_hold(self):
+    def test_scaling_doubles_while_gradients_are_small(self):
         executor = self.executor(Perceptron().half(), 1.0)
         batch = batches(1, 2, torch.float16)[0]
         seen = []
@@ -238,27 +237,27 @@ class TestAutomaticLossScaling:
             seen.append(executor.loss_scaling)
         assert seen == [2.0, 4.0, 8.0, 16.0]
 
-    def test_halves_when_gradients_come_near_overflow(self):
+    def test_scaling_halves_when_gradients_come_close_to_overflow(self):
         executor = self.executor(Perceptron().half(), 2.0**12)
         x, labels = batches(1, 2, torch.float16)[0]
         executor(x, labels * 4)
         assert executor.loss_scaling == 2.0**11
         assert all(torch.isfinite(parameter).all() for parameter in executor.model.parameters())
 
-    def test_stays_within_the_format_of_the_loss(self):
+    def test_scaling_stays_within_the_dtype_of_the_loss(self):
         executor = self.executor(Perceptron().half(), 2.0**15)
         x, _ = batches(1, 2, torch.float16)[0]
         executor(x, executor.model(x).detach())
         assert executor.loss_scaling == 2.0**15
 
-    def test_does_not_change_the_updates(self):
+    def test_automatic_scaling_does_not_change_updates(self):
         data = batches(4, 4)
         chosen = options(2, 1, 2)
         chosen.Training.setAutomaticLossScaling(True)
         found = emulated_weights(lambda p: poptorch.optim.SGD(p, lr=0.1), data, chosen)
         assert largest_difference(plain_weights(lambda p: torch.optim.SGD(p, lr=0.1), data, 2), found) <= 1e-12
 
-    def test_is_part_of_the_optimizer_state(self):
+    def test_scaling_is_part_of_the_optimizer_state(self):
         executor = self.executor(Perceptron().half(), 4.0)
         batch = batches(1, 2, torch.float16)[0]
         executor(*batch)
@@ -272,7 +271,7 @@ class TestAutomaticLossScaling:
 
 @given(frozen=st.sets(st.sampled_from(["first", "second"])), num_calls=st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
-def test_e23_frozen_weights_stay_and_the_rest_is_trained(frozen, num_calls):
+def test_only_weights_that_are_not_frozen_are_trained(frozen, num_calls):
     class Two(nn.Module):
         def __init__(self):
             super().__init__()
