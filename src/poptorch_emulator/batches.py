@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from poptorch_emulator.containers import leaves_of, map_structure, map_tensors, 
 from poptorch_emulator.enums import OutputMode
 from poptorch_emulator.errors import Error
 from poptorch_emulator.machine import settings
+from poptorch_emulator.options import Options
 
 # Positional and named arguments of a model.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -54,6 +55,12 @@ class BatchLayout:
     gradient_accumulation: int
     replication_factor: int
     input_group_size: int = 1
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Return the layout of a program with ``options``."""
+        accumulation = options.Training.gradient_accumulation
+        return cls(options.device_iterations, accumulation, options.replication_factor, options.input_group_size)
 
     @property
     def num_parts(self) -> int:

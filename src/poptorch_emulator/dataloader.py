@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler, Subset
 
+from poptorch_emulator.batches import BatchLayout
 from poptorch_emulator.containers import leaves_of, map_structure
 from poptorch_emulator.enums import DataLoaderMode
 from poptorch_emulator.errors import Error
@@ -59,11 +60,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     ) -> None:
         options.freeze()
         self._options = options
-        factor = (
-            options.device_iterations
-            * options.Training.gradient_accumulation
-            * (options.replication_factor // options.input_group_size)
-        )
+        factor = BatchLayout.of(options).num_parts
         self._combined_batch_size = None if batch_size is None else batch_size * factor
         self._drops_rest = drop_last
         self._accessor: AsynchronousDataAccessor | None = None

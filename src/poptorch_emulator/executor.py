@@ -63,12 +63,7 @@ class PoplarExecutor:
         self._options = _own_options(options, training=training)
         seed = self._options.random_seed
         self._randomness = DeviceRandomness(settings.seed if seed is None else seed)
-        self._layout = BatchLayout(
-            self._options.device_iterations,
-            self._options.Training.gradient_accumulation,
-            self._options.replication_factor,
-            self._options.input_group_size,
-        )
+        self._layout = BatchLayout.of(self._options)
         self._inputs = ModelInputs(model, self._layout)
         self._program: Program | None = None
         self._times: tuple[float, float] | None = None

@@ -13,14 +13,7 @@ from poptorch_emulator.errors import Error
 from poptorch_emulator.half import to_half
 from poptorch_emulator.memory import DeviceMemory
 from poptorch_emulator.options import TrainingOptions
-from poptorch_emulator.update_rules import (
-    AdamRule,
-    LambRule,
-    RmspropRule,
-    SgdRule,
-    TensorflowRmspropRule,
-    UpdateRule,
-)
+from poptorch_emulator.update_rules import AdamRule, LambRule, RmspropRule, SgdRule, TensorflowRmspropRule, UpdateRule
 
 Gradients = dict[str, list[Tensor]]
 
