@@ -299,4 +299,5 @@ def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 def _to_host(tensor: Tensor) -> Tensor:
+    # Devices have no 64-bit formats.
     return tensor.int() if tensor.dtype is torch.int64 else tensor.to(device_dtype(tensor.dtype))

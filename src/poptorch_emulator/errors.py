@@ -6,9 +6,6 @@ from typing import Any
 class Error(Exception):
     """A program cannot be compiled or run.
 
-    Args:
-        message: The cause.
-
     Attributes:
         message: The cause.
         type: Kind of failure, in one word.

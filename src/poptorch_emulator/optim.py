@@ -102,6 +102,7 @@ class Optimizer(torch.optim.Optimizer):
         attributes = {"max_grad_norm": None, **attributes}
         for name, value in attributes.items():
             setattr(self, name, _ATTRIBUTES[name] if value is None else float(value))
+        # What is not passed is compiled in, so that `setOptimizer` cannot change it.
         every = {**hyperparameters, **attributes}
         self.variable_attrs = VariableAttributes(_passed(every), every)
         self._device_state: Callable[[], DeviceState | None] | None = None

@@ -148,6 +148,7 @@ class Program:
                 with trace:
                     outputs = self._module(*args, **kwargs)
                 self.memory.check_buffers()
+        # In the order in which `poptorch` reports: IPUs, parameters, stages, loss.
         self.num_ipus = _num_ipus(trace.position.num_ipus, self._options)
         self.num_stages = trace.position.num_stages
         trace.refuse_split_parameters()

@@ -55,9 +55,10 @@ class LossTracker:
         self._origins[id(loss)] = (loss, frozenset({len(self._losses)}))
         self._losses.append(loss)
 
-    def follow(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def follow(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
         """Follow losses through the call of a torch function."""
-        is_loss = function in _LOSS_FUNCTIONS and _is_reduced(kwargs, result)
+        is_reduced = isinstance(result, Tensor) and kwargs.get("reduction") != "none"
+        is_loss = function in _LOSS_FUNCTIONS and is_reduced
         if not self._losses and not is_loss:
             return
         inputs = list(tensors_in((args, kwargs)))
@@ -89,10 +90,6 @@ class LossTracker:
     def _origins_of(self, *tensors: Tensor) -> frozenset[int]:
         found = (self._origins[id(tensor)][1] for tensor in tensors if id(tensor) in self._origins)
         return frozenset[int]().union(*found)
-
-
-def _is_reduced(kwargs: Any, result: Any) -> bool:
-    return isinstance(result, Tensor) and (kwargs or {}).get("reduction") != "none"
 
 
 class PipelinePosition:
@@ -184,7 +181,8 @@ class ProgramTrace(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func``, and record its effect on the program."""
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         if getattr(func, "__name__", "") not in _PROPERTY_ACCESS:
             ipu = self.position.ipu()
             for tensor in tensors_in((args, kwargs)):

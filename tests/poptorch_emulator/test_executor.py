@@ -121,9 +121,9 @@ class TestWeights:
 ONE = torch.ones(1)
 
 
-def falling(**options_of_sgd):
+def falling():
     model = Falling()
-    optimizer = poptorch.optim.SGD(model.parameters(), **{"lr": 1.0, **options_of_sgd})
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=1.0)
     return model, optimizer, poptorch.trainingModel(model, None, optimizer)
 
 
@@ -133,9 +133,9 @@ def test_learning_rate_takes_effect_with_set_optimizer(changes):
     model, optimizer, executor = falling()
     executor(ONE)
     expected, known = -1.0, 1.0
-    for rate, is_told in changes:
+    for rate, is_passed_on in changes:
         optimizer.param_groups[0]["lr"] = rate
-        if is_told:
+        if is_passed_on:
             executor.setOptimizer(optimizer)
             known = rate
         executor(ONE)

@@ -1,5 +1,7 @@
 """The emulated machine, and the emulator under the name `poptorch`."""
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,8 +22,15 @@ class TestInstallation:
             assert AdamW is poptorch.optim.AdamW
         with pytest.raises(ImportError):
             import poptorch as gone  # noqa: F401
-        poptorch.install()
+
+    def test_install_lasts_until_uninstall(self):
+        assert poptorch.install() is poptorch
+        import poptorch as taken
+
+        assert taken is poptorch
         poptorch.uninstall()
+        assert "poptorch" not in sys.modules
+        assert "poptorch.optim" not in sys.modules
 
     def test_no_hardware_is_claimed(self):
         assert not poptorch.ipuHardwareIsAvailable()
@@ -47,6 +56,21 @@ def test_is_running_on_ipu_inside_programs_only():
     model(BATCH[0])
     # Once to compile, twice for each call, and once on the host.
     assert seen == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize("wrap", [poptorch.inferenceModel, poptorch.trainingModel])
+def test_programs_that_are_gone_release_their_ipus(wrap):
+    with free_ipus(1):
+        for _ in range(2):
+            wrap(Perceptron())(*BATCH)
+
+
+@pytest.mark.parametrize("wrong", [{"speed": 1}, {"num_ipus": 2, "speed": 1}])
+def test_unknown_settings_are_refused_and_change_nothing(wrong):
+    before = poptorch.settings.num_ipus
+    with pytest.raises(TypeError, match="speed"), poptorch.configured(**wrong):
+        pass
+    assert poptorch.settings.num_ipus == before
 
 
 class Noise(nn.Module):
