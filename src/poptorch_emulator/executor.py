@@ -17,7 +17,7 @@ from poptorch_emulator.machine import VERSION, pool, settings
 from poptorch_emulator.memory import add_replica_grouping
 from poptorch_emulator.optim import SGD
 from poptorch_emulator.options import Options
-from poptorch_emulator.program import DeviceRandomness, Program
+from poptorch_emulator.program import CompiledProgram, DeviceRandomness
 
 # Minimum, maximum and mean, in seconds.
 Latency = tuple[float, float, float]
@@ -65,7 +65,7 @@ class PoplarExecutor:
         self._randomness = DeviceRandomness(settings.seed if seed is None else seed)
         self._layout = BatchLayout.of(self._options)
         self._inputs = ModelInputs(model, self._layout)
-        self._program: Program | None = None
+        self._program: CompiledProgram | None = None
         self._times: tuple[float, float] | None = None
         self._num_training_calls = 0
         # Training calls of other executors whose weights this one has read.
@@ -110,7 +110,7 @@ class PoplarExecutor:
         return self._program is not None
 
     @property
-    def compiled(self) -> Program:
+    def compiled(self) -> CompiledProgram:
         """The compiled program.
 
         Raises:
@@ -118,7 +118,7 @@ class PoplarExecutor:
         """
         return self._require_program()
 
-    def _require_program(self) -> Program:
+    def _require_program(self) -> CompiledProgram:
         if self._program is None:
             raise Error("The model is not compiled yet, so no device has it; call it, or `compile()`, first.")
         return self._program
@@ -156,7 +156,7 @@ class PoplarExecutor:
     def _compile(self, bound: Arguments) -> None:
         if self._training and self._optimizer is None:
             self._optimizer = SGD(self._model.parameters(), lr=0.01)
-        self._program = Program(
+        self._program = CompiledProgram(
             self._model,
             bound,
             self._options,
@@ -167,7 +167,7 @@ class PoplarExecutor:
         self._inputs.compile(bound)
         self._mark_weights_as_read()
 
-    def _run(self, program: Program, bound: Arguments) -> Any:
+    def _run(self, program: CompiledProgram, bound: Arguments) -> Any:
         optimizer = program.optimizer
         faults = current_faults()
         if faults is not None:

@@ -76,7 +76,7 @@ class DeviceRandomness:
         torch.default_generator.manual_seed(int.from_bytes(digest, "little", signed=True))
 
 
-class Program:
+class CompiledProgram:
     """A model that is compiled by running its first micro-batch once on copies, and checking what it does.
 
     Args:
@@ -148,7 +148,7 @@ class Program:
                 with trace:
                     outputs = self._module(*args, **kwargs)
                 self.memory.check_buffers()
-        # In the order in which `poptorch` reports: IPUs, parameters, stages, loss.
+        # `poptorch` checks the number of IPUs before the stages.
         self.num_ipus = _num_ipus(trace.position.num_ipus, self._options)
         self.num_stages = trace.position.num_stages
         trace.refuse_split_parameters()
