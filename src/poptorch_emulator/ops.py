@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poptorch_emulator.enums import MatMulSerializationMode
+from poptorch_emulator.enums import MatMulSerializationMode, OverlapMode
 from poptorch_emulator.errors import Error, require_type
 from poptorch_emulator.faults import host_access
 from poptorch_emulator.machine import isRunningOnIpu
@@ -268,12 +268,12 @@ def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> 
     return tensor
 
 
-def set_overlap_for_input(input_tensors: Any, mode: Any) -> Any:
+def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
     """Return the inputs; a device loads them while it computes."""
     return input_tensors
 
 
-def set_overlap_for_output(output_tensors: Any, mode: Any) -> Any:
+def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
     """Return the outputs; a device stores them while it computes."""
     return output_tensors
 

@@ -254,9 +254,9 @@ class PrecisionOptions(OptionsGroup):
 class TensorLocationSettings(OptionsGroup):
     """Where the tensors of one kind lie; numbers and flags are stored as ints, as ``poptorch`` does."""
 
-    minElementsForOffChip = Setting("minElementsForOffChip", int, parameter="min_elements")
+    minElementsForOffChip = Setting("minElementsForOffChip", int, parameter="min_elements", convert=int)
     minElementsForReplicatedTensorSharding = Setting(
-        "minElementsForReplicatedTensorSharding", int, parameter="min_elements"
+        "minElementsForReplicatedTensorSharding", int, parameter="min_elements", convert=int
     )
     useOnChipStorage = Setting("onChip", bool, parameter="use", convert=int)
     useReplicatedTensorSharding = Setting("useReplicatedTensorSharding", bool, parameter="use", convert=int)
@@ -326,7 +326,7 @@ class JitOptions(OptionsGroup):
 class PopartOptions(OptionsGroup):
     """Options that go to the compiler unchanged, which are only stored; reached as ``options._Popart``."""
 
-    setEngineOptions = Setting("engineOptions", dict, parameter="engine_options", convert=dict)
+    setEngineOptions = Setting("engineOptions", object, parameter="engine_options", convert=dict)
 
     def __init__(self) -> None:
         super().__init__(patterns={}, patterns_level=2)

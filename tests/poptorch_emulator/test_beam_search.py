@@ -15,7 +15,7 @@ from emulator_peers import options
 
 
 def all_paths(values_TC, blank):
-    """Sum the probability of every alignment, under the labels that it stands for."""
+    """Return the log-probability of every label sequence, summed over its alignments."""
     found = {}
     for alignment in itertools.product(range(values_TC.shape[1]), repeat=len(values_TC)):
         labels = tuple(label for label, _ in itertools.groupby(alignment) if label != blank)

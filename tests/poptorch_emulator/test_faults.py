@@ -1,4 +1,4 @@
-"""Failures on purpose."""
+"""Injected faults make runs fail."""
 
 import pytest
 import torch

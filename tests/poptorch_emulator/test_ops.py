@@ -89,7 +89,7 @@ class TestScriptNames:
 
 
 class OnHost(nn.Module):
-    """Calls numpy in the middle."""
+    """Calls numpy in the middle of a program."""
 
     def __init__(self):
         super().__init__()

@@ -22,7 +22,7 @@ rules = settings(max_examples=25, deadline=None)
 
 
 class Follower(nn.Module):
-    """A weight that one step of rate 1 takes to the mean of the rows of an update."""
+    """A weight that one step with learning rate 1 moves to the mean of the rows."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Follower(nn.Module):
 
 
 class Slope(Follower):
-    """A weight whose gradient is the rows'."""
+    """A weight whose gradient is the mean of the rows."""
 
     def forward(self, x):
         return x, self.weight + 0, poptorch.identity_loss(self.weight * x, "mean")

@@ -1,4 +1,4 @@
-"""An emulated training makes the updates of a plain loop over the whole global batch."""
+"""Emulated training makes the updates of a plain loop over the whole global batch."""
 
 import itertools
 
@@ -113,7 +113,7 @@ def test_updates_equal_those_of_a_plain_loop(name, iterations, replicas, accumul
 
 
 class TestComparisonCanFail:
-    """What the comparison above has to catch."""
+    """Mistakes that the comparison above has to catch."""
 
     def difference(self, name, iterations=4, replicas=2, accumulation=4, **modes):
         plain, emulated, _ = OPTIMIZERS[name]
