@@ -67,7 +67,7 @@ def test_every_iteration_is_one_update_from_its_own_rows(iterations, accumulatio
     x = rows_of(iterations, accumulation, replicas)
     weights = train(Follower(), x, (iterations, replicas, accumulation))[1]
     means = x.reshape(iterations, -1).mean(1)
-    # During an iteration the weight is where the one before has brought it.
+    # During an iteration the weight is what the one before made it.
     before = torch.cat([torch.zeros(1, dtype=torch.float64), means[:-1]])
     assert torch.allclose(weights.reshape(iterations, -1), before[:, None].expand(iterations, accumulation * replicas))
 
@@ -114,7 +114,7 @@ def test_loss_scaling_does_not_change_weights(power, accumulation):
     assert found[0] == found[1]
 
 
-# Torch's name, hyperparameters, and whether the device's weight decay is torch's.
+# Names in `torch.optim`, and hyperparameters to draw.
 OPTIMIZERS = {
     "SGD": {"momentum": st.sampled_from([0.0, 0.9]), "weight_decay": st.sampled_from([0.0, 0.1])},
     "Adam": {"eps": st.sampled_from([1e-8, 1e-3]), "weight_decay": st.sampled_from([0.0, 0.1])},
