@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
     from portico.gradient_descent.callbacks import EpochCallback as EpochCallback
     from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
-    from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer as GradientDescentTrainer
     from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
     from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
+    from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
     from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
     from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
     from portico.ipu.config import IPUConfig as IPUConfig
@@ -43,7 +43,7 @@ _HOMES = {
     "Checkpointer": "portico.gradient_descent.checkpointer",
     "EpochCallback": "portico.gradient_descent.callbacks",
     "ExponentialMovingAverage": "portico.gradient_descent.moving_average",
-    "GradientDescentTrainer": "portico.gradient_descent.gradient_descent_trainer",
+    "GradientDescentTrainer": "portico.gradient_descent.trainer",
     "HfArgumentParser": "portico.old_spellings.parser",
     "IPUAccelerator": "portico.ipu.accelerator",
     "IPUConfig": "portico.ipu.config",

@@ -1,20 +1,123 @@
-"""AllenNLP's checkpoints: a file of weights and a file of training state for each."""
+"""Files written whole or not at all."""
 
+import json
+import logging
 import re
 import time
 import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
+from torch import nn
+from transformers import TrainerCallback
 from transformers.trainer_pt_utils import safe_globals
 
+from portico.checkpoint.callback_states import exportable_callbacks
+from portico.checkpoint.writer import gradient_scaler
+from portico.gradient_descent.batches import present_states, steps_per_epoch
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.files import replace_file
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.retention import Retention
-from portico.gradient_descent.trainer import Trainer, TrainerCheckpoint
+
+if TYPE_CHECKING:
+    from portico.gradient_descent.trainer import Trainer
+
+
+def as_folder(given: str | Path | None) -> Path | None:
+    """Return ``serialization_dir`` as a path.
+
+    Raises:
+        ConfigurationError: If it is no path, or that of a file.
+    """
+    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
+        raise ConfigurationError(
+            f"`serialization_dir={given!r}` is no folder; set it to one that is empty, does not exist yet, or holds "
+            "the run to go on with."
+        )
+    return None if given is None else Path(given)
+
+
+class TrainerCheckpoint(NamedTuple):
+    """What a checkpoint holds.
+
+    Args:
+        model_state: Weights: the moving averages where there are any.
+        trainer_state: Everything else that a training needs to go on.
+    """
+
+    model_state: dict[str, Any]
+    trainer_state: dict[str, Any]
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Give a file to write into that becomes ``path`` when all is written; an interrupted write leaves no trace."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        yield staging
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics`` as JSON that a person can read."""
+    with replace_file(path) as staging:
+        staging.write_text(json.dumps(metrics, indent=2, default=_plain), encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Turn a number of torch or numpy into Python's."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+Point = TypeVar("Point")
+
+
+@dataclass
+class Retention:
+    """Keeps the newest checkpoints; one that any rule keeps stays.
+
+    Args:
+        count: How many of the newest are kept; ``None`` leaves it to the age.
+        age: Seconds for which each is kept; ``None`` leaves it to the count. Without both, all are kept.
+        every: Seconds after which one that would be removed is kept for good, counted from the last that was.
+    """
+
+    count: int | None = 2
+    age: float | None = None
+    every: float | None = None
+    _last_permanent: float = field(default_factory=time.time, init=False)
+    _permanent: set[object] = field(default_factory=set, init=False)
+
+    def superfluous(self, checkpoints: Sequence[tuple[Point, float]]) -> list[Point]:
+        """Return those that no rule keeps.
+
+        Args:
+            checkpoints: Each with the time it was written, the oldest first.
+        """
+        if self.count is None and self.age is None:
+            return []
+        now = time.time()
+        first_kept = len(checkpoints) - (self.count or 0)
+        removed = []
+        for index, (point, written) in enumerate(checkpoints):
+            is_recent = index >= first_kept or (self.age is not None and now - written <= self.age)
+            if not is_recent and not self._is_permanent(point, written):
+                removed.append(point)
+        return removed
+
+    def _is_permanent(self, point: object, written: float) -> bool:
+        if point not in self._permanent and self.every is not None and written - self._last_permanent > self.every:
+            self._permanent.add(point)
+            self._last_permanent = written
+        return point in self._permanent
+
 
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
 _UNSET: Any = object()
@@ -95,7 +198,7 @@ class Checkpointer(Registrable):
             )
 
     def maybe_save_checkpoint(
-        self, trainer: Trainer, num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: "Trainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
         """Write a checkpoint if it is time; tell whether one was written.
 
@@ -109,7 +212,7 @@ class Checkpointer(Registrable):
         self.save_checkpoint(trainer)
         return True
 
-    def save_checkpoint(self, trainer: Trainer) -> None:
+    def save_checkpoint(self, trainer: "Trainer") -> None:
         """Write a checkpoint now, and remove those that are no longer kept; nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
@@ -191,3 +294,225 @@ def _deprecated(older: str, newer: str) -> None:
 
 
 Checkpointer.register("default")(Checkpointer)
+
+
+class BestWeights:
+    """Keeps weights in ``best.th``, or in memory.
+
+    Args:
+        folder: Folder of the file; ``None`` keeps them in memory.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / "best.th"
+        self._in_memory: dict[str, Any] | None = None
+
+    @property
+    def exist(self) -> bool:
+        """Whether weights have been kept."""
+        return self._in_memory is not None if self.path is None else self.path.is_file()
+
+    def save(self, model: nn.Module, *, is_primary: bool) -> None:
+        """Keep the weights of ``model``; a file is written by the first process alone."""
+        if self.path is None:
+            self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+        elif is_primary:
+            with replace_file(self.path) as staging:
+                torch.save(model.state_dict(), staging)
+
+    def load(self, model: nn.Module) -> None:
+        """Put the weights into ``model``."""
+        weights = self._in_memory
+        if self.path is not None:
+            weights = torch.load(self.path, map_location="cpu", weights_only=True)
+        assert weights is not None, "weights have been kept"
+        model.load_state_dict(weights)
+
+
+logger = logging.getLogger(__name__)
+
+
+def callback_states(trainer: Any) -> dict[str, dict[str, Any]]:
+    """Return the states of the callbacks of ``trainer`` by library, then by class."""
+    return {
+        "allennlp": {name: callback.state_dict() for name, callback in _of_allennlp(trainer).items()},
+        "hugging_face": {name: callback.state()["attributes"] for name, callback in _of_hugging_face(trainer).items()},
+        "lightning": {name: callback.state_dict() for name, callback in _of_lightning(trainer).items()},
+    }
+
+
+def restore_callbacks(trainer: Any, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give the callbacks of AllenNLP and Hugging Face their states of ``states`` back."""
+    for callback, state in _matched(_of_allennlp(trainer), states["allennlp"]):
+        callback.load_state_dict(state)
+    for callback, state in _matched(_of_hugging_face(trainer), states["hugging_face"]):
+        vars(callback).update(state)
+
+
+def restore_lightning_callbacks(trainer: Any, states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give the callbacks of Lightning their states back; they must have been set up, and know their folders."""
+    for callback, state in _matched(_of_lightning(trainer), states["lightning"]):
+        callback.load_state_dict(state)
+
+
+def _of_allennlp(trainer: Any) -> dict[str, Any]:
+    return _named(callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict"))
+
+
+def _of_hugging_face(trainer: Any) -> dict[str, Any]:
+    return _named(callback for callback in exportable_callbacks(trainer.loop) if isinstance(callback, TrainerCallback))
+
+
+def _of_lightning(trainer: Any) -> dict[str, Any]:
+    return _named(trainer.loop._lightning_parts["callbacks"])
+
+
+def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """Return ``callbacks`` by the names of their classes, numbered where a class is there more than once."""
+    named: dict[str, Any] = {}
+    for callback in callbacks:
+        name = type(callback).__qualname__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = callback
+    return named
+
+
+def _matched(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    left = [name for name in states if name not in callbacks]
+    if left:
+        logger.warning(
+            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(left)
+        )
+    return [(callbacks[name], state) for name, state in states.items() if name in callbacks]
+
+
+_VERSION = 1
+# What only a run leaves behind, AllenNLP's or Hugging Face's.
+_SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
+_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
+
+
+def training_state(trainer: Any) -> dict[str, Any]:
+    """Return everything but the weights that ``trainer`` needs to go on as if it had never stopped.
+
+    With moving averages in the place of the weights, the trained weights are among them.
+    """
+    loop = trainer.loop
+    state = {
+        "version": _VERSION,
+        "metric_tracker": trainer.metric_tracker.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "data": _data_counts(trainer),
+        "processes": _of_all_processes(
+            {
+                "random_states": present_states(trainer.data_loader, loop.args),
+                **trainer.progress.state_of_process(),
+            },
+            loop,
+        ),
+        "callbacks": callback_states(trainer),
+        **trainer.progress.state_dict(),
+    }
+    for name in _STATEFUL:
+        part = getattr(trainer, name)
+        if part is not None:
+            state[name] = part.state_dict()
+    scaler = gradient_scaler(loop)
+    if scaler is not None:
+        state["scaler"] = scaler.state_dict()
+    return state
+
+
+def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
+    """Bring ``trainer`` to where ``checkpoint`` was written; nothing is changed if it is of another training.
+
+    Raises:
+        ConfigurationError: If model, optimizer or data are not those that the checkpoint was written with.
+    """
+    model_state, state = checkpoint
+    reason = _why_not(trainer, model_state, state)
+    if reason is not None:
+        raise ConfigurationError(
+            f"Could not recover training from the checkpoint in {trainer.serialization_dir}: {reason}. Did you mean "
+            "to output to a different serialization directory or delete the existing serialization directory?"
+        )
+    trainer.model.load_state_dict(model_state)
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.metric_tracker.load_state_dict(state["metric_tracker"])
+    of_process = _of_this_process(state["processes"], trainer.loop)
+    trainer.progress.load_state_dict(state, of_process)
+    for name in _STATEFUL:
+        if name in state:
+            getattr(trainer, name).load_state_dict(state[name])
+    if trainer.moving_average is not None:
+        # The model's state holds the averages, the backups what was trained.
+        trainer.moving_average.restore()
+    restore_callbacks(trainer, state["callbacks"])
+    # Those of Lightning are set up by the run first.
+    trainer.restored_callbacks = state["callbacks"]
+    trainer.restored_scaler = state.get("scaler")
+    trainer.restored_states = of_process["random_states"]
+
+
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that holds a run from which training cannot go on.
+
+    Raises:
+        ConfigurationError: Names what was found; nothing has been written.
+    """
+    if folder is None or not folder.is_dir():
+        return
+    signs = sorted(path.name for pattern in _SIGNS_OF_A_RUN for path in folder.glob(pattern))
+    if signs:
+        raise ConfigurationError(
+            f"The serialization directory {folder} already holds a run ({', '.join(signs[:3])}), but no checkpoint "
+            "that training can go on from. Specify another directory to write to, or delete the existing one."
+        )
+
+
+def _why_not(trainer: Any, model_state: Mapping[str, Any], state: Mapping[str, Any]) -> str | None:
+    """Say in what the checkpoint differs from the present training, if it does."""
+    if state.get("version") != _VERSION:
+        return f"it is of version {state.get('version')}, this is version {_VERSION}"
+    present, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
+    different = sorted(name for name in {**present, **saved} if present.get(name) != saved.get(name))
+    if different:
+        return f"its model has other weights ({', '.join(different[:3])})"
+    if _group_sizes(trainer.optimizer.state_dict()) != _group_sizes(state["optimizer"]):
+        return "its optimizer has other parameter groups"
+    for name in _STATEFUL:
+        if (name in state) != (getattr(trainer, name) is not None):
+            return f"it was written {'with' if name in state else 'without'} a `{name}`"
+    if _data_counts(trainer) != state["data"]:
+        return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
+    return None
+
+
+def _shapes(model_state: Mapping[str, Any]) -> dict[str, Any]:
+    # A module may keep an extra state that is no tensor.
+    return {name: getattr(value, "shape", None) for name, value in model_state.items()}
+
+
+def _data_counts(trainer: Any) -> dict[str, int | None]:
+    group = trainer.num_gradient_accumulation_steps
+    return {
+        "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
+        "num_gradient_accumulation_steps": group,
+    }
+
+
+def _group_sizes(optimizer_state: Mapping[str, Any]) -> list[int]:
+    return [len(group["params"]) for group in optimizer_state["param_groups"]]
+
+
+def _of_all_processes(states: dict[str, Any], loop: Any) -> list[dict[str, Any]]:
+    if loop.args.world_size == 1:
+        return [states]
+    gathered: list[Any] = [None] * loop.args.world_size
+    torch.distributed.all_gather_object(gathered, states)
+    return gathered
+
+
+def _of_this_process(states: list[dict[str, Any]], loop: Any) -> dict[str, Any]:
+    # A run that goes on with more processes than before has no states for the new ones.
+    return states[loop.args.process_index % len(states)]

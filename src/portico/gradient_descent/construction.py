@@ -1,19 +1,196 @@
-"""From a configuration (plain dicts, lists and values) to objects, by the annotations of their constructors."""
+"""What a constructor takes."""
 
 import collections.abc
+import functools
 import inspect
+import json
 import logging
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.lazy import Lazy
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.signatures import parameters_of
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters of a class or function.
+
+    Those behind ``**kwargs`` come from the parent classes, and for a class method from the class that it builds.
+
+    Annotations that are strings are resolved where they can be.
+    """
+    parameters: dict[str, inspect.Parameter] = {}
+    for function in _signature_chain(constructor):
+        signature = inspect.signature(function)
+        hints = _hints(function)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind in _NAMED and name != "self":
+                parameters.setdefault(name, parameter.replace(annotation=hints.get(name, parameter.annotation)))
+        if not takes_any(signature):
+            break
+    return parameters
+
+
+def takes_any(signature: inspect.Signature) -> bool:
+    """Tell whether a signature ends in ``**kwargs``."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+
+
+def accepted(constructor: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of ``offered`` that ``constructor`` has parameters for."""
+    names = parameters_of(constructor)
+    return {name: value for name, value in offered.items() if name in names}
+
+
+def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:
+    if inspect.ismethod(constructor) and inspect.isclass(constructor.__self__):
+        return [constructor, *_signature_chain(constructor.__self__)]
+    if not inspect.isclass(constructor):
+        return [constructor]
+    return [owner.__dict__["__init__"] for owner in constructor.__mro__[:-1] if "__init__" in owner.__dict__]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    # A partial of Hydra has the hints of what it will call.
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function.__init__ if inspect.isclass(function) else function
+    try:
+        return get_type_hints(target)
+    except (NameError, TypeError):
+        return {}
+
+
+T = TypeVar("T")
+
+
+class Registrable:
+    """A base class whose implementations are found by name.
+
+    A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
+    ``Base`` is expected; so can any class by its dotted path.
+
+    Attributes:
+        default_implementation: Name that is meant when a configuration gives none.
+    """
+
+    _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
+    default_implementation: ClassVar[str | None] = None
+
+    @classmethod
+    def register(
+        cls, name: str, constructor: str | None = None, exist_ok: bool = False
+    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Return a decorator that registers a class under ``name``.
+
+        Args:
+            name: Word for ``"type"``.
+            constructor: Class method that builds objects; by default the class itself.
+            exist_ok: Replace what is registered under ``name``.
+
+        Raises:
+            ConfigurationError: If the name is taken.
+        """
+        registered = Registrable._registry[cls]
+
+        def add(implementation: Callable[..., T]) -> Callable[..., T]:
+            if name in registered and not exist_ok:
+                raise ConfigurationError(
+                    f"'{name}' cannot be registered as a {cls.__name__} for `{implementation.__name__}`: the name is "
+                    f"in use for `{registered[name][0].__name__}`; choose another one, or set `exist_ok=True`."
+                )
+            registered[name] = (implementation, constructor)
+            return implementation
+
+        return add
+
+    @classmethod
+    def by_name(cls, name: str) -> Callable[..., Any]:
+        """Return what builds the implementation called ``name``, a registered word or a dotted path.
+
+        Raises:
+            ConfigurationError: If there is none; the nearest names are listed.
+        """
+        implementation, constructor = cls.resolve_class_name(name)
+        built_by: Callable[..., Any] = getattr(implementation, constructor) if constructor else implementation
+        return built_by
+
+    @classmethod
+    def resolve_class_name(cls, name: str) -> tuple[Any, str | None]:
+        """Return the implementation called ``name`` and the name of the method that builds it, if there is one.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        registered = Registrable._registry[cls]
+        if name in registered:
+            return registered[name]
+        if "." in name:
+            return _by_path(name, cls.__name__), None
+        available = cls.list_available()
+        # AllenNLP's names mix hyphens and underscores.
+        spelled = {known.replace("-", "_"): known for known in available}
+        nearest = [spelled[word] for word in get_close_matches(name.replace("-", "_"), spelled, n=3)]
+        meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
+        raise ConfigurationError(
+            f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
+            f"{', '.join(available)}. A class of your own needs its module imported first, or its dotted path as "
+            "the type, as in 'my_package.my_module.MyClass'."
+        )
+
+    @classmethod
+    def list_available(cls) -> list[str]:
+        """Return the registered names, the default first."""
+        names = list(Registrable._registry[cls])
+        default = cls.default_implementation
+        return names if default is None else [default, *(name for name in names if name != default)]
+
+
+def _by_path(path: str, wanted: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"'{path}' was read as the dotted path of a {wanted}, but cannot be imported ({error}); correct the path, "
+            "or install what it belongs to."
+        ) from error
+
+
+class Lazy(Generic[T]):
+    """A constructor with some of its arguments, waiting for the rest.
+
+    Hydra's ``_partial_: true`` makes the same thing; both can be given wherever the other can.
+
+    Args:
+        constructor: Called once for each :meth:`construct`.
+        params: Arguments that are known already.
+        **extras: More of them.
+    """
+
+    def __init__(self, constructor: Callable[..., T], params: Mapping[str, Any] | None = None, **extras: Any) -> None:
+        self.constructor = constructor
+        self.params = {**(params or {}), **extras}
+
+    def construct(self, **extras: Any) -> T:
+        """Build the object.
+
+        Args:
+            **extras: What has become known; what the constructor does not take is left out, and what was configured
+                already wins.
+        """
+        known = dict(self.params)
+        offered = {name: value for name, value in extras.items() if name not in known}
+        return self.constructor(**known, **accepted(self.constructor, offered))
+
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +205,13 @@ _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.It
 
 
 class ConfiguredLazy(Lazy[Any]):
-    """A :class:`~portico.gradient_descent.lazy.Lazy` whose known arguments are a configuration.
+    """A :class:`~portico.gradient_descent.construction.Lazy` whose known arguments are a configuration.
 
     Nested objects are built anew each time, unlike those inside a partial of Hydra.
     """
 
     def construct(self, **extras: Any) -> Any:
-        """Build the object; see :class:`~portico.gradient_descent.lazy.Lazy`.
+        """Build the object; see :class:`~portico.gradient_descent.construction.Lazy`.
 
         Raises:
             ConfigurationError: If the constructor refuses a value.
@@ -57,7 +234,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
 
     Args:
         base: Class that is wanted, or a function that makes it; a
-            :class:`~portico.gradient_descent.registry.Registrable` looks up ``"type"``.
+            :class:`~portico.gradient_descent.construction.Registrable` looks up ``"type"``.
         params: A dict of constructor arguments with ``"type"``; a bare word is the type alone.
         **extras: Arguments that no configuration holds; the constructor gets those that it takes.
 
@@ -209,3 +386,49 @@ def _is_described_by(annotation: type, value: Any) -> bool:
     if issubclass(annotation, Registrable):
         return isinstance(value, str | Mapping)
     return isinstance(value, Mapping) and not issubclass(annotation, Mapping)
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Return what a configuration file says, as plain values.
+
+    Jsonnet reads the environment with ``std.extVar("NAME")``. JSON needs no package; with ``rjsonnet`` installed it is
+    read as Jsonnet too, as AllenNLP reads it.
+
+    Raises:
+        ConfigurationError: If the file is missing, cannot be read, or needs a package that is not installed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigurationError(f"`allennlp_config={path}` is no file; set it to a .jsonnet or .json file.")
+    try:
+        from rjsonnet import evaluate_file
+    except ImportError:
+        return _checked(_read_json(file), file)
+    try:
+        return _checked(json.loads(evaluate_file(str(file), ext_vars=_environment())), file)
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{file} cannot be read as Jsonnet ({' '.join(str(error).split())}); correct it. `std.extVar` reads "
+            "environment variables, which must be set."
+        ) from error
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
+            "with `pip install 'portico[allennlp]'`, or correct the file."
+        ) from error
+
+
+def _checked(config: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"{file} holds a {type(config).__name__}; write an object with the key 'trainer'.")
+    return config
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that are text: Jsonnet takes no others."""
+    return {name: value for name, value in os.environ.items() if value.isprintable()}

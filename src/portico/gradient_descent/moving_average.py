@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.registry import Registrable
 
 
 class MovingAverage(Registrable, ABC):

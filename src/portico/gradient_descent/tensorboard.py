@@ -1,7 +1,8 @@
-"""Training statistics for TensorBoard, under AllenNLP's tags."""
+"""TensorBoard's files of a run."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,122 @@ import torch
 from torch import nn
 from transformers.trainer_pt_utils import find_batch_size
 
-from portico.gradient_descent.activations import log_activations
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.model_statistics import learning_rates, parameter_statistics, relative_updates
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.summary_files import SummaryFiles, tensorboard_is_installed
+
+
+class SummaryFiles:
+    """One folder for each split; none is made before something is written.
+
+    Args:
+        folder: Where the folders of the splits lie; without one nothing is written.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+
+    def add_scalar(self, split: str, name: str, value: Any, step: int) -> None:
+        """Write a number; anything else is left out."""
+        number = value.item() if hasattr(value, "item") else value
+        if self._folder is not None and isinstance(number, int | float):
+            self._writer(self._folder / split).add_scalar(name, number, step)
+
+    def add_histogram(self, split: str, name: str, values: Any, step: int) -> None:
+        """Write the distribution of a tensor's values; anything else is left out."""
+        if self._folder is not None and isinstance(values, torch.Tensor):
+            flat = values.detach().float().cpu().numpy().flatten()
+            self._writer(self._folder / split).add_histogram(name, flat, step)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _writer(self, folder: Path) -> Any:
+        if folder.name not in self._writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writers[folder.name] = SummaryWriter(str(folder))
+        return self._writers[folder.name]
+
+
+def tensorboard_is_installed() -> bool:
+    """Tell whether TensorBoard's package is there."""
+    return find_spec("tensorboard") is not None
+
+
+Values = Iterator[tuple[str, Any]]
+
+
+def parameter_statistics(model: nn.Module) -> Values:
+    """Yield mean and standard deviation of every parameter and gradient."""
+    for name, parameter in model.named_parameters():
+        yield from _moments("parameter", name, parameter.detach())
+        gradient = parameter.grad
+        if gradient is not None:
+            # The present values of a sparse gradient.
+            yield from _moments("gradient", name, gradient._values() if gradient.is_sparse else gradient)
+
+
+def learning_rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> Values:
+    """Yield the learning rate of every parameter, 0 for a frozen one."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if "lr" in group:
+                yield f"learning_rate/{names[parameter]}", group["lr"] * parameter.requires_grad
+
+
+def relative_updates(model: nn.Module, param_updates: Mapping[str, torch.Tensor]) -> Values:
+    """Yield the norm of each parameter's update over that of the parameter.
+
+    Args:
+        model: The model.
+        param_updates: By how much a step changed each parameter, by name.
+    """
+    for name, parameter in model.named_parameters():
+        norm = torch.linalg.vector_norm(parameter.detach()).cpu()
+        update = torch.linalg.vector_norm(param_updates[name])
+        yield f"gradient_update/{name}", update / (norm + torch.finfo(norm.dtype).tiny)
+
+
+def _moments(kind: str, name: str, values: torch.Tensor) -> Values:
+    if values.numel() > 0:
+        yield f"{kind}_mean/{name}", values.mean()
+    if values.numel() > 1:
+        yield f"{kind}_std/{name}", values.std()
+
+
+def log_activations(model: nn.Module, is_due: Callable[[], bool], write: Callable[[str, Any], None]) -> list[Any]:
+    """Write the outputs of every module with a true ``should_log_activations``, whenever it is time.
+
+    Args:
+        model: Whose modules are watched.
+        is_due: Tells whether the present forward pass is one to write.
+        write: Called with a name and a tensor.
+
+    Returns:
+        Handles whose ``remove`` ends it.
+    """
+
+    def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if is_due():
+            for suffix, output in _named(outputs):
+                write(f"activation_histogram/{type(module)}{suffix}", output)
+
+    watched = [module for module in model.modules() if getattr(module, "should_log_activations", False)]
+    return [module.register_forward_hook(hook) for module in watched]
+
+
+def _named(outputs: Any) -> list[tuple[str, Any]]:
+    if isinstance(outputs, Mapping):
+        return [(f"_{key}", output) for key, output in outputs.items()]
+    if isinstance(outputs, list | tuple):
+        return [(f"_{index}", output) for index, output in enumerate(outputs)]
+    return [("", outputs)]
+
 
 logger = logging.getLogger(__name__)
 

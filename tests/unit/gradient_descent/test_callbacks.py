@@ -282,7 +282,7 @@ def test_an_interval_of_zero_is_refused(tmp_path):
 
 
 def test_a_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("portico.gradient_descent.summary_files.find_spec", lambda name: None)
+    monkeypatch.setattr("portico.gradient_descent.tensorboard.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'portico\[allennlp\]'"):
         TensorboardWriter(str(tmp_path))
     trainer = make_trainer(tmp_path, num_epochs=1)

@@ -23,8 +23,7 @@ from portico.gradient_descent import (
     from_params,
 )
 from portico.gradient_descent.callbacks import BatchCallback
-from portico.gradient_descent.config_file import read_config
-from portico.gradient_descent.signatures import parameters_of
+from portico.gradient_descent.construction import parameters_of, read_config
 from unit.gradient_descent.plain_training import Net, PlainTraining, assert_same_weights, loaders, weights
 
 

@@ -8,8 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
-from portico.gradient_descent.learning_rate_schedulers import LinearWithWarmup, SlantedTriangular
-from portico.gradient_descent.momentum_schedulers import InvertedTriangular
+from portico.gradient_descent.schedulers import InvertedTriangular, LinearWithWarmup, SlantedTriangular
 from unit.gradient_descent.plain_training import (
     Net,
     NoisyPoints,

@@ -14,7 +14,7 @@ from transformers.optimization import (
 
 from portico.gradient_descent import ConfigurationError, Lazy, LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.construction import from_params
-from portico.gradient_descent.learning_rate_schedulers import as_learning_rate_scheduler
+from portico.gradient_descent.schedulers import as_learning_rate_scheduler
 
 STEPS_PER_EPOCH = 4
 NUM_EPOCHS = 50

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from portico.gradient_descent.epoch_plan import steps_per_epoch
-from portico.gradient_descent.sharing import dealt
+from portico.gradient_descent.batches import dealt, steps_per_epoch
 
 
 def shares(loader, world_size=2):

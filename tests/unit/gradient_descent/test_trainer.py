@@ -11,9 +11,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from portico.errors import InputError
 from portico.gradient_descent import Checkpointer, ConfigurationError, MetricTracker
-from portico.gradient_descent.epoch_plan import count_epochs
-from portico.gradient_descent.placement import lightning_options
-from portico.gradient_descent.retention import Retention
+from portico.gradient_descent.arguments import lightning_options
+from portico.gradient_descent.batches import count_epochs
+from portico.gradient_descent.checkpointer import Retention
 from unit.gradient_descent.plain_training import Net, loaders, make_optimizer, make_trainer
 
 

@@ -1,0 +1,190 @@
+"""Memory of the processes and GPUs of a run, in MB of 1024 * 1024 bytes."""
+
+import datetime
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.trainer_utils import denumpify_detensorize
+
+from portico.gradient_descent.checkpointer import dump_metrics
+from portico.gradient_descent.metric_tracker import MetricTracker
+
+
+def peak_memory_mb(trainer: Any) -> dict[int, float]:
+    """Return the most memory that each process has held, by its rank; every process must call this."""
+    accelerator = trainer.accelerator
+    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
+    return dict(enumerate(accelerator.gather(peak).tolist()))
+
+
+def gpu_memory_mb() -> dict[int, float]:
+    """Return the most memory that torch has held on each GPU of this process, by its index; nothing without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
+    return {
+        index: torch.cuda.max_memory_allocated(index) / (1024 * 1024) for index in range(torch.cuda.device_count())
+    }
+
+
+def _peak_of_this_process() -> float:
+    try:
+        import resource
+    except ImportError:
+        # Not on Windows.
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in kilobytes, macOS in bytes.
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+@dataclass
+class LossSums:
+    """Sums over the steps (or validation batches) of an epoch.
+
+    Args:
+        loss: Sum of the losses, penalties included.
+        reg_loss: Sum of the regularization penalties; ``None`` if the model has none.
+        num_batches: Steps, or validation batches with a loss.
+        batch_loss: Loss of the present step.
+        batch_reg_loss: Penalty of the present step.
+    """
+
+    loss: float = 0.0
+    reg_loss: float | None = None
+    num_batches: int = 0
+    batch_loss: float = 0.0
+    batch_reg_loss: float | None = None
+
+    def begin_batch(self) -> None:
+        """Begin a step."""
+        self.batch_loss = 0.0
+        self.batch_reg_loss = None
+
+    def add(self, outputs: dict[str, Any], group_size: int = 1) -> None:
+        """Add the loss of one batch of a step that accumulates ``group_size`` of them."""
+        self.batch_loss += (outputs["loss"].detach() / group_size).item()
+        penalty = outputs.get("reg_loss")
+        if penalty is not None:
+            self.batch_reg_loss = (self.batch_reg_loss or 0.0) + (penalty.detach() / group_size).item()
+
+    def end_batch(self) -> None:
+        """Add the present step to the sums."""
+        self.num_batches += 1
+        self.loss += self.batch_loss
+        if self.batch_reg_loss is not None:
+            self.reg_loss = (self.reg_loss or 0.0) + self.batch_reg_loss
+
+    def reduced(self, accelerator: Any) -> "LossSums":
+        """Return the sums over all processes."""
+        if accelerator.num_processes == 1:
+            return self
+        here = torch.tensor(
+            [self.loss, self.reg_loss or 0.0, self.num_batches], dtype=torch.float64, device=accelerator.device
+        )
+        loss, reg_loss, num_batches = accelerator.reduce(here).tolist()
+        return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed epoch needs."""
+        return asdict(self)
+
+
+def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
+    """Return the metrics of the epoch so far, with those of the present step."""
+    metrics = _model_metrics(model, reset=False)
+    metrics["batch_loss"] = sums.batch_loss
+    if sums.batch_reg_loss is not None:
+        metrics["batch_reg_loss"] = sums.batch_reg_loss
+    return {**metrics, **_means(sums)}
+
+
+def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[str, Any]:
+    """Return the metrics of an epoch over all processes, and reset those of the model."""
+    metrics = {
+        name: _mean_over_processes(value, accelerator) for name, value in _model_metrics(model, reset=True).items()
+    }
+    return {**metrics, **_means(sums.reduced(accelerator))}
+
+
+def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
+    get_metrics = getattr(model, "get_metrics", None)
+    # Plain numbers: what a checkpoint keeps is read back without running any code that it holds.
+    return denumpify_detensorize(dict(get_metrics(reset=reset))) if get_metrics is not None else {}
+
+
+def _means(sums: LossSums) -> dict[str, float]:
+    count = sums.num_batches
+    means = {"loss": sums.loss / count if count else 0.0}
+    if sums.reg_loss is not None:
+        means["reg_loss"] = sums.reg_loss / count if count else 0.0
+    return means
+
+
+def _mean_over_processes(value: Any, accelerator: Any) -> Any:
+    if accelerator.num_processes == 1 or not isinstance(value, int | float):
+        return value
+    here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
+    return accelerator.reduce(here, "mean").item()
+
+
+class TrainingReport:
+    """Collects the metrics of a training under AllenNLP's keys.
+
+    Args:
+        tracker: Knows the best epoch, also of a training that is resumed.
+        start_epoch: First epoch of this run.
+
+    Attributes:
+        metrics: The metrics.
+    """
+
+    def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
+        self._tracker = tracker
+        self._start_epoch = start_epoch
+        self._start_time = time.time()
+        self.metrics: dict[str, Any] = {"best_epoch": tracker.best_epoch}
+        self._add("best_validation", tracker.best_epoch_metrics)
+
+    def add_epoch(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of an epoch in; its validation has been tracked."""
+        metrics = self.metrics
+        for name, value in train_metrics.items():
+            if name.endswith("_memory_MB"):
+                metrics[f"peak_{name}"] = max(metrics.get(f"peak_{name}", 0), value)
+        metrics["training_duration"] = str(datetime.timedelta(seconds=time.time() - self._start_time))
+        metrics["training_start_epoch"] = self._start_epoch
+        metrics["training_epochs"] = epoch - self._start_epoch
+        metrics["epoch"] = epoch
+        self._add("training", train_metrics)
+        self._add("validation", validation_metrics)
+        if self._tracker.is_best_so_far():
+            metrics["best_epoch"] = epoch
+            self._add("best_validation", validation_metrics)
+            self._tracker.best_epoch_metrics = dict(validation_metrics)
+
+    def progress_numbers(self) -> dict[str, float]:
+        """Return the numbers that tell how the training goes: its metrics in the last epoch, and the best epoch."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name.startswith(("training_", "best_"))
+            and isinstance(value, int | float)
+            and not name.endswith(("_memory_MB", "_start_epoch", "_epochs"))
+        }
+
+    def write_epoch(self, folder: Path) -> None:
+        """Write ``metrics_epoch_N.json``."""
+        dump_metrics(folder / f"metrics_epoch_{self.metrics['epoch']}.json", self.metrics)
+
+    def write(self, folder: Path) -> None:
+        """Write ``metrics.json``."""
+        dump_metrics(folder / "metrics.json", self.metrics)
+
+    def _add(self, prefix: str, metrics: Mapping[str, Any]) -> None:
+        self.metrics |= {f"{prefix}_{name}": value for name, value in metrics.items()}
