@@ -1,4 +1,4 @@
-"""How many batches and steps an AllenNLP training has, whose loader may not know its length."""
+"""The batches of a run: their number, the share of each process, and the random states that reproduce them."""
 
 import logging
 import math
@@ -10,16 +10,22 @@ from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler
+from transformers import TrainingArguments
 from transformers.trainer_utils import has_length
 
 from portico.checkpoint.rng import present_rng_states, set_rng_states
 from portico.gradient_descent.errors import ConfigurationError
 from portico.plan import RunPlan
 
+logger = logging.getLogger(__name__)
+
+# Where a loader may keep a generator.
+_OWNERS = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
+
 
 @dataclass
 class Window:
-    """The accumulation window that is being trained on.
+    """The current accumulation window.
 
     Args:
         end: Batches of the epoch up to the end of the window.
@@ -30,21 +36,22 @@ class Window:
 
 @dataclass(frozen=True)
 class EpochPlan(RunPlan):
-    """Counts of a training that ends with its data.
+    """Counts of a training that ends with its data, whose length may be unknown.
 
     Args:
-        window: The present window; it, and no count, tells which batch is the last of one.
+        window: The current window. It decides which batch ends a step: the last group of an epoch may be smaller, and
+            without a length nobody knows beforehand which one is the last.
     """
 
     window: Window = field(default_factory=Window)
 
     def ends_window(self, batch_idx: int) -> bool:
-        """Tell whether batch ``batch_idx`` of the present epoch is the last of its accumulation window."""
+        """Return whether batch ``batch_idx`` of the current epoch is the last of its accumulation window."""
         return batch_idx + 1 == self.window.end
 
     @property
     def is_sized(self) -> bool:
-        """Whether the number of batches was known beforehand."""
+        """Whether the number of batches is known in advance."""
         return self.steps_in_epoch < sys.maxsize
 
 
@@ -54,7 +61,7 @@ def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, worl
     Args:
         data_loader: The loader.
         num_gradient_accumulation_steps: Batches of a step.
-        world_size: Processes that the batches are dealt out to.
+        world_size: Processes that share the batches.
     """
     if not has_length(data_loader):
         return None
@@ -64,7 +71,7 @@ def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, worl
 def count_epochs(
     data_loader: Any, *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
 ) -> EpochPlan:
-    """Count the batches and steps of ``num_epochs`` passes over ``data_loader``.
+    """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process.
 
     Raises:
         ConfigurationError: If there are fewer batches than processes.
@@ -72,8 +79,8 @@ def count_epochs(
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
     if per_epoch == 0:
         raise ConfigurationError(
-            f"`data_loader` has fewer batches than the {world_size} processes that each need one; give one with at "
-            "least as many, of smaller batches or of more data."
+            f"`data_loader` has fewer batches than the {world_size} processes that each need one; use smaller batches "
+            "or more data."
         )
     num_batches = sys.maxsize if per_epoch is None else len(data_loader)
     return EpochPlan(
@@ -82,26 +89,23 @@ def count_epochs(
         steps_in_epoch=num_batches,
         max_steps=sys.maxsize if per_epoch is None else per_epoch * num_epochs,
         gradient_accumulation_steps=num_gradient_accumulation_steps,
-        # The examples in a batch are the loader's affair; speeds are told in batches.
+        # The size of a batch is the loader's business, so speeds are reported in batches.
         num_examples=0 if per_epoch is None else num_batches,
         num_train_samples=0.0 if per_epoch is None else float(num_batches * num_epochs),
         total_train_batch_size=num_gradient_accumulation_steps * world_size,
     )
 
 
-logger = logging.getLogger(__name__)
+class SharedBatches:
+    """The share of one process in a loader that every process iterates in the same order.
 
-
-class DealtBatches:
-    """This process's share of a loader that every process goes through in the same order.
-
-    Of each ``world_size`` batches every process takes one, so that all make the same number of steps; what is left
-    over at the end is not used.
+    Each process takes one of every ``world_size`` batches, so that all make the same number of steps; the remainder at
+    the end is not used.
 
     Args:
         loader: Batches, the same in every process.
-        rank: Number of this process.
-        world_size: Processes.
+        rank: Rank of this process.
+        world_size: Number of processes.
     """
 
     def __init__(self, loader: Any, rank: int, world_size: int) -> None:
@@ -111,43 +115,50 @@ class DealtBatches:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
-        while len(deal := list(islice(batches, self.world_size))) == self.world_size:
-            yield deal[self.rank]
-        if deal:
+        while len(group := list(islice(batches, self.world_size))) == self.world_size:
+            yield group[self.rank]
+        if group:
             logger.warning(
-                "The data cannot be dealt out evenly to %d processes: %d batches of this epoch are not used.",
+                "The batches cannot be shared evenly by %d processes: %d batches of this epoch are not used.",
                 self.world_size,
-                len(deal),
+                len(group),
             )
 
 
-class _SizedDealtBatches(DealtBatches):
+class SizedSharedBatches(SharedBatches):
+    """The same for a loader with a length."""
+
     def __len__(self) -> int:
         return len(self.loader) // self.world_size
 
 
-def dealt(loader: Any, args: Any) -> Any:
-    """Return the share of ``loader`` that is this process's; one that was divided already is returned as it is."""
+def share_batches(loader: Any, args: TrainingArguments) -> Any:
+    """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
     samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
     if args.world_size == 1 or any(isinstance(sampler, DistributedSampler) for sampler in samplers):
         return loader
-    kind = _SizedDealtBatches if has_length(loader) else DealtBatches
+    kind = SizedSharedBatches if has_length(loader) else SharedBatches
     return kind(loader, args.process_index, args.world_size)
 
 
-_WHERE = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
+    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        call = getattr(part, "set_epoch", None)
+        if call is not None:
+            call(epoch)
 
 
-def present_states(data_loader: Any, args: Any) -> dict[str, Any]:
-    """Return the states of the global generators and of those that ``data_loader`` has of its own."""
+def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:
+    """Return the states of the global generators and of those that ``data_loader`` owns."""
     return {
         "global": present_rng_states(args),
         "data_loader": [generator.get_state() for generator in _generators(data_loader)],
     }
 
 
-def set_states(states: dict[str, Any], data_loader: Any, args: Any) -> None:
-    """Bring all generators to ``states``."""
+def set_random_states(states: dict[str, Any], data_loader: Any, args: TrainingArguments) -> None:
+    """Restore what :func:`random_states` returned."""
     set_rng_states(states["global"], args)
     for generator, state in zip(_generators(data_loader), states["data_loader"], strict=True):
         generator.set_state(state)
@@ -156,7 +167,7 @@ def set_states(states: dict[str, Any], data_loader: Any, args: Any) -> None:
 def _generators(data_loader: Any) -> list[torch.Generator]:
     """Return the distinct generators of a loader and its samplers, in a fixed order."""
     found: dict[int, torch.Generator] = {}
-    for path in _WHERE:
+    for path in _OWNERS:
         owner = data_loader
         for name in path.split(".") if path else ():
             owner = getattr(owner, name, None)

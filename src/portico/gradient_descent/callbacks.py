@@ -1,9 +1,15 @@
-"""Callbacks called with the parameters that they have."""
+"""AllenNLP's callbacks: those of AllenNLP 1 for batches, epochs and the end, and the one class of AllenNLP 2.
+
+A callback is called with the arguments that it has parameters for, by name; ``is_primary`` may be called by its older
+name ``is_master``.
+"""
 
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from portico.gradient_descent.construction import Registrable, takes_any
 from portico.gradient_descent.errors import ConfigurationError
@@ -11,7 +17,9 @@ from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.tensorboard import TensorboardWriter
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import Trainer
+    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+
+logger = logging.getLogger(__name__)
 
 _OLDER_NAMES = {"is_master": "is_primary"}
 
@@ -21,7 +29,7 @@ class CallbackList:
 
     Args:
         callbacks: Callable objects.
-        known: Names of the arguments they may take.
+        known: Names of the arguments that they may take.
 
     Raises:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
@@ -44,33 +52,32 @@ def _adapter(callback: Any, known: Sequence[str]) -> Callable[[Mapping[str, Any]
             "through `from_partial_objects`."
         )
     signature = inspect.signature(callback)
-    wanted = [
-        name
+    wanted = {
+        name: _OLDER_NAMES.get(name, name)
         for name, parameter in signature.parameters.items()
         if parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    ]
-    for name in wanted:
-        source = _OLDER_NAMES.get(name, name)
+    }
+    for name, source in wanted.items():
         if source not in known and signature.parameters[name].default is inspect.Parameter.empty:
             raise ConfigurationError(
-                f"The callback {type(callback).__name__} requires the argument `{name}`, which is not known; it may "
-                f"take: {', '.join(known)}."
+                f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
+                f"{', '.join(known)}."
             )
     everything = takes_any(signature)
 
     def call(arguments: Mapping[str, Any]) -> None:
         chosen = dict(arguments) if everything else {}
-        for name in wanted:
-            source = _OLDER_NAMES.get(name, name)
-            if source in arguments:
-                chosen[name] = arguments[source]
+        chosen |= {name: arguments[source] for name, source in wanted.items() if source in arguments}
         callback(**chosen)
 
     return call
 
 
+# AllenNLP 1
+
+
 class BatchCallback(Registrable):
-    """Called after each optimizer step of training and after each batch of validation; does nothing by itself."""
+    """Called after each optimizer step of training and each batch of validation; does nothing by itself."""
 
     def __call__(
         self,
@@ -84,40 +91,19 @@ class BatchCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Look at a batch.
-
-        A callback of your own may leave out parameters that it does not use, and may call ``is_primary`` by its older
-        name ``is_master``; parameters are passed by name.
+        """Handle a step.
 
         Args:
             trainer: The trainer.
-            batch_inputs: Batches of the step: as many as gradients are accumulated over, one in validation.
+            batch_inputs: Batches of the step, as many as are accumulated; one in validation.
             batch_outputs: What the model returned for each.
             batch_metrics: Metrics of the epoch so far.
             epoch: Epoch, from 0.
-            batch_number: Steps of the epoch so far, from 1; in validation batches that had a loss.
+            batch_number: Steps of the epoch so far, from 1; in validation the batches that had a loss.
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
-            **kwargs: ``batch_grad_norm``, the norm of the gradients, ``None`` unless it was measured in training.
+            **kwargs: ``batch_grad_norm``, the norm of the gradients; ``None`` unless it was measured in training.
         """
-
-
-@BatchCallback.register("tensorboard-memory-usage")
-class TensorboardBatchMemoryUsage(BatchCallback):
-    """Writes the memory of every process and GPU to TensorBoard, at every batch. Slow; for debugging."""
-
-    def __call__(self, trainer: "Trainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
-        """Measure and write; every process must take part in measuring."""
-        workers = peak_memory_mb(trainer)
-        writer = trainer.tensorboard_writer
-        if is_primary and writer is not None:
-            writer.log_memory_usage(workers, gpu_memory_mb())
-
-
-# AllenNLP's spelling.
-TensoboardBatchMemoryUsage = TensorboardBatchMemoryUsage
-
-BatchCallback.register("null")(BatchCallback)
 
 
 class EpochCallback(Registrable):
@@ -126,19 +112,19 @@ class EpochCallback(Registrable):
     def __call__(
         self, trainer: "Trainer", metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
-        """Look at an epoch; parameters are passed by name, and ``is_primary`` may be called ``is_master``.
+        """Handle an epoch.
 
         Args:
             trainer: The trainer.
-            metrics: Metrics of training so far, as ``train()`` returns them; empty before training.
+            metrics: Metrics so far, as ``train()`` returns them; empty before training.
             epoch: Epoch that has ended, from 0; -1 before training.
             is_primary: Whether this is the first process.
-            **kwargs: Nothing yet.
+            **kwargs: For arguments of later versions.
         """
 
 
 class EndCallback(Registrable):
-    """Called once when training ends, in whatever way; does nothing by itself."""
+    """Called once when training ends, also by an error; does nothing by itself."""
 
     def __call__(
         self,
@@ -148,28 +134,44 @@ class EndCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Look at the end of training; parameters are passed by name, as for an :class:`EpochCallback`.
+        """Handle the end.
 
         Args:
             trainer: The trainer.
             metrics: What ``train()`` returns; ``None`` if training failed.
             epoch: Last epoch, from 0; ``None`` if training failed.
             is_primary: Whether this is the first process.
-            **kwargs: Nothing yet.
+            **kwargs: For arguments of later versions.
         """
+
+
+@BatchCallback.register("tensorboard-memory-usage")
+class TensorboardBatchMemoryUsage(BatchCallback):
+    """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
+
+    @override
+    def __call__(self, trainer: "Trainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+        # Every process takes part in measuring.
+        workers = peak_memory_mb(trainer.accelerator)
+        writer = trainer.tensorboard_writer
+        if is_primary and writer is not None:
+            writer.log_memory_usage(workers, gpu_memory_mb())
+
+
+# AllenNLP 1's spelling.
+TensoboardBatchMemoryUsage = TensorboardBatchMemoryUsage
 
 
 @EpochCallback.register("track_epoch_callback")
 class TrackEpochCallback(EpochCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
+    @override
     def __call__(self, trainer: "Trainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
-        """Set ``model.epoch``."""
         trainer.model.epoch = epoch + 1  # type: ignore[assignment]
 
 
-EpochCallback.register("null")(EpochCallback)
-EndCallback.register("null")(EndCallback)
+# AllenNLP 2
 
 
 class OnBackwardException(ConfigurationError):
@@ -179,8 +181,8 @@ class OnBackwardException(ConfigurationError):
 class TrainerCallback(Registrable):
     """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
 
-    A subclass may keep a state in ``state_dict``, with plain values and tensors, and take it back in
-    ``load_state_dict`` when training is recovered. Its methods may leave out parameters that they do not use.
+    A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
+    when training is recovered. Its methods may leave out parameters that they do not use.
 
     Args:
         serialization_dir: Folder of the run.
@@ -191,25 +193,25 @@ class TrainerCallback(Registrable):
         self.trainer: Trainer | None = None
 
     def on_start(self, trainer: "Trainer", is_primary: bool = True, **kwargs: Any) -> None:
-        """Look at the start of training, or of its continuation.
+        """Handle the start of training, or its recovery.
 
         Args:
             trainer: The trainer.
             is_primary: Whether this is the first process.
-            **kwargs: Nothing yet.
+            **kwargs: For arguments of later versions.
         """
         self.trainer = trainer
 
     def on_backward(
         self, trainer: "Trainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
     ) -> bool:
-        """Run the backward pass of a training batch in the place of the trainer, if wanted.
+        """Run the backward pass of a training batch, if the trainer should not.
 
         Args:
             trainer: The trainer.
             batch_outputs: What the model returned, the loss not yet divided for accumulation.
             backward_called: Whether another callback has run it.
-            **kwargs: Nothing yet.
+            **kwargs: For arguments of later versions.
 
         Returns:
             Whether this callback has run it.
@@ -219,8 +221,8 @@ class TrainerCallback(Registrable):
         """
         if backward_called:
             raise OnBackwardException(
-                "Two callbacks would run the backward pass of the same batch; leave one of those with an "
-                "`on_backward` out of `callbacks`."
+                "Two callbacks would run the backward pass of the same batch; remove one of those with an "
+                "`on_backward` from `callbacks`."
             )
         return False
 
@@ -237,12 +239,12 @@ class TrainerCallback(Registrable):
         batch_grad_norm: float | None = None,
         **kwargs: Any,
     ) -> None:
-        """Look at a step, or a validation batch, as a ``BatchCallback`` does."""
+        """Handle a step; see :class:`BatchCallback`."""
 
     def on_epoch(
         self, trainer: "Trainer", metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
-        """Look at an epoch that has ended, as an ``EpochCallback`` does."""
+        """Handle the end of an epoch; see :class:`EpochCallback`."""
 
     def on_end(
         self,
@@ -252,51 +254,38 @@ class TrainerCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Look at the end of training, as an ``EndCallback`` does."""
+        """Handle the end of training; see :class:`EndCallback`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs."""
+        """Return the state to save in checkpoints."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
-
-
-def runs_backward(callback: TrainerCallback) -> bool:
-    """Tell whether the class of ``callback`` has an ``on_backward`` of its own."""
-    return type(callback).on_backward is not TrainerCallback.on_backward
-
-
-TrainerCallback.register("null")(TrainerCallback)
-
-
-logger = logging.getLogger(__name__)
+        """Restore a state returned by :meth:`state_dict`."""
 
 
 @TrainerCallback.register("track_epoch_callback")
 class TrackEpochTrainerCallback(TrainerCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
-    def on_start(self, trainer: Any, is_primary: bool = True, **kwargs: Any) -> None:
-        """Set ``model.epoch`` to the epochs that are behind."""
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         super().on_start(trainer, is_primary, **kwargs)
-        trainer.model.epoch = trainer.progress.epochs_completed
+        trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
 
-    def on_epoch(
-        self, trainer: Any, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
-    ) -> None:
-        """Set ``model.epoch``."""
-        trainer.model.epoch = epoch + 1
+    @override
+    def on_epoch(self, trainer: "Trainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
 
 
 @TrainerCallback.register("should_validate_callback")
 class ShouldValidateCallback(TrainerCallback):
-    """Leaves validation out in some epochs; these neither count for the patience nor can be the best.
+    """Skips validation in some epochs; these neither count towards the patience nor can be the best.
 
     Args:
         serialization_dir: Folder of the run.
-        validation_start: First epoch that is validated, from 0.
-        validation_interval: From there, every how many epochs one is.
+        validation_start: First epoch with validation, from 0.
+        validation_interval: Epochs from one validation to the next.
 
     Raises:
         ConfigurationError: If a number is not allowed.
@@ -317,15 +306,13 @@ class ShouldValidateCallback(TrainerCallback):
                 "used; set the first to an int >= 0 and the second to an int >= 1, or leave them out."
             )
 
-    def on_start(self, trainer: Any, is_primary: bool = True, **kwargs: Any) -> None:
-        """Decide about the first epoch."""
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         super().on_start(trainer, is_primary, **kwargs)
         trainer.should_validate_this_epoch = self._is_due(trainer.progress.epochs_completed)
 
-    def on_epoch(
-        self, trainer: Any, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
-    ) -> None:
-        """Decide about the next epoch."""
+    @override
+    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
         trainer.should_validate_this_epoch = self._is_due(epoch + 1)
 
     def _is_due(self, epoch: int) -> bool:
@@ -334,11 +321,11 @@ class ShouldValidateCallback(TrainerCallback):
 
 @TrainerCallback.register("tensorboard")
 class TensorBoardCallback(TrainerCallback):
-    """Has the trainer write to TensorBoard at intervals of its own.
+    """Replaces the trainer's TensorBoard writer by one with these intervals.
 
     Args:
         serialization_dir: Folder of the run.
-        summary_interval: See :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`.
+        summary_interval: As of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, like those below.
         distribution_interval: Its ``histogram_interval``.
         batch_size_interval: See there.
         should_log_parameter_statistics: See there.
@@ -364,8 +351,8 @@ class TensorBoardCallback(TrainerCallback):
             should_log_learning_rate,
         )
 
-    def on_start(self, trainer: Any, is_primary: bool = True, **kwargs: Any) -> None:
-        """Put the writer into the trainer."""
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         super().on_start(trainer, is_primary, **kwargs)
         trainer.use_tensorboard(self._writer)
 
@@ -383,24 +370,27 @@ class ConsoleLoggerCallback(TrainerCallback):
         super().__init__(serialization_dir)
         self._should_log_inputs = should_log_inputs
 
+    @override
     def on_batch(self, batch_inputs: list[Any], is_training: bool, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
-        """Log the first batch, if wanted."""
         if self._should_log_inputs and is_primary and is_training:
             self._should_log_inputs = False
             for name, value in batch_inputs[0].items():
                 logger.info("Batch input %s: %s", name, tuple(getattr(value, "shape", ())) or value)
 
-    def on_epoch(
-        self, trainer: Any, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
-    ) -> None:
-        """Log the table."""
+    @override
+    def on_epoch(self, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+        if not is_primary:
+            return
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})
-        rows = [(name, metrics.get(f"training_{name}"), metrics.get(f"validation_{name}")) for name in names]
-        if is_primary:
-            logger.info("Epoch %d: %-20s | %10s | %10s", epoch, "metric", "training", "validation")
-            for name, training, validation in rows:
-                logger.info("%-20s | %10s | %10s", name, _short(training), _short(validation))
+        logger.info("Epoch %d: %-20s | %10s | %10s", epoch, "metric", "training", "validation")
+        for name in names:
+            columns = (metrics.get(f"{kind}_{name}") for kind in ("training", "validation"))
+            logger.info("%-20s | %10s | %10s", name, *(_short(value) for value in columns))
 
 
 def _short(value: Any) -> str:
     return "N/A" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+for _base in (BatchCallback, EpochCallback, EndCallback, TrainerCallback):
+    _base.register("null")(_base)

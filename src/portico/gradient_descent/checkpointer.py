@@ -1,6 +1,9 @@
-"""Files written whole or not at all."""
+"""AllenNLP's checkpoints: when they are written, what they hold, which are kept, and how a training is recovered.
 
-import json
+A checkpoint is a pair of files, ``model_state_e{E}_b{B}.th`` (the weights, or their moving averages) and
+``training_state_e{E}_b{B}.th`` (everything else), after ``E`` whole epochs and ``B`` optimizer steps of the next.
+"""
+
 import logging
 import re
 import time
@@ -19,125 +22,51 @@ from transformers.trainer_pt_utils import safe_globals
 
 from portico.checkpoint.callback_states import exportable_callbacks
 from portico.checkpoint.writer import gradient_scaler
-from portico.gradient_descent.batches import present_states, steps_per_epoch
+from portico.gradient_descent.batches import random_states, steps_per_epoch
 from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import Trainer
+    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
 
+logger = logging.getLogger(__name__)
 
-def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path.
+Point = TypeVar("Point")
 
-    Raises:
-        ConfigurationError: If it is no path, or that of a file.
-    """
-    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
-        raise ConfigurationError(
-            f"`serialization_dir={given!r}` is no folder; set it to one that is empty, does not exist yet, or holds "
-            "the run to go on with."
-        )
-    return None if given is None else Path(given)
+_VERSION = 1
+_MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
+# What only a run leaves behind, AllenNLP's or Hugging Face's.
+_SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
+_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
+_UNSET: Any = object()
 
 
 class TrainerCheckpoint(NamedTuple):
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Args:
         model_state: Weights: the moving averages where there are any.
-        trainer_state: Everything else that a training needs to go on.
+        trainer_state: Everything else that a training needs to resume.
     """
 
     model_state: dict[str, Any]
     trainer_state: dict[str, Any]
 
 
-@contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Give a file to write into that becomes ``path`` when all is written; an interrupted write leaves no trace."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}.partial")
-    try:
-        yield staging
-        staging.replace(path)
-    finally:
-        staging.unlink(missing_ok=True)
-
-
-def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics`` as JSON that a person can read."""
-    with replace_file(path) as staging:
-        staging.write_text(json.dumps(metrics, indent=2, default=_plain), encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    """Turn a number of torch or numpy into Python's."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-Point = TypeVar("Point")
-
-
-@dataclass
-class Retention:
-    """Keeps the newest checkpoints; one that any rule keeps stays.
-
-    Args:
-        count: How many of the newest are kept; ``None`` leaves it to the age.
-        age: Seconds for which each is kept; ``None`` leaves it to the count. Without both, all are kept.
-        every: Seconds after which one that would be removed is kept for good, counted from the last that was.
-    """
-
-    count: int | None = 2
-    age: float | None = None
-    every: float | None = None
-    _last_permanent: float = field(default_factory=time.time, init=False)
-    _permanent: set[object] = field(default_factory=set, init=False)
-
-    def superfluous(self, checkpoints: Sequence[tuple[Point, float]]) -> list[Point]:
-        """Return those that no rule keeps.
-
-        Args:
-            checkpoints: Each with the time it was written, the oldest first.
-        """
-        if self.count is None and self.age is None:
-            return []
-        now = time.time()
-        first_kept = len(checkpoints) - (self.count or 0)
-        removed = []
-        for index, (point, written) in enumerate(checkpoints):
-            is_recent = index >= first_kept or (self.age is not None and now - written <= self.age)
-            if not is_recent and not self._is_permanent(point, written):
-                removed.append(point)
-        return removed
-
-    def _is_permanent(self, point: object, written: float) -> bool:
-        if point not in self._permanent and self.every is not None and written - self._last_permanent > self.every:
-            self._permanent.add(point)
-            self._last_permanent = written
-        return point in self._permanent
-
-
-_MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
-_UNSET: Any = object()
-
-
 class Checkpointer(Registrable):
     """Decides when a checkpoint is written, writes it, and removes older ones.
 
-    A checkpoint is the pair ``model_state_e{E}_b{B}.th`` and ``training_state_e{E}_b{B}.th``: after ``E`` whole epochs
-    and ``B`` optimizer steps of the next. The names of AllenNLP 1 are accepted for the arguments of AllenNLP 2.
+    The argument names of AllenNLP 1 are accepted next to those of AllenNLP 2.
 
     Args:
         serialization_dir: Folder of the checkpoints; without one nothing is written.
         save_completed_epochs: Write at the end of each epoch.
-        save_every_num_seconds: Write also in mid-epoch, after so many seconds. Older name: ``model_save_interval``.
-        save_every_num_batches: Write also in mid-epoch, after so many optimizer steps.
-        keep_most_recent_by_count: How many checkpoints to keep; ``None`` for all that the age does not end. Older
-            name: ``num_serialized_models_to_keep``, where -1 means all.
-        keep_most_recent_by_age: Seconds to keep a checkpoint, beside those kept by count.
-        keep_serialized_model_every_num_seconds: Keep one for good every so many seconds.
+        save_every_num_seconds: Also write within an epoch, at this interval. Older name: ``model_save_interval``.
+        save_every_num_batches: Also write within an epoch, after this many optimizer steps.
+        keep_most_recent_by_count: Number of checkpoints to keep; ``None`` for all that their age does not expire.
+            Older name: ``num_serialized_models_to_keep``, where -1 means all.
+        keep_most_recent_by_age: Seconds to keep a checkpoint, in addition to those kept by count.
+        keep_serialized_model_every_num_seconds: Keep one permanently at this interval.
         num_serialized_models_to_keep: See ``keep_most_recent_by_count``.
         model_save_interval: See ``save_every_num_seconds``.
 
@@ -186,7 +115,7 @@ class Checkpointer(Registrable):
         self._last_save = (0, 0)
 
     def check_processes(self, num_processes: int) -> None:
-        """Refuse to save by the clock, which every process reads for itself, where several must save together.
+        """Refuse to save by the clock in a run of several processes, which must save together.
 
         Raises:
             ConfigurationError: If there are several processes.
@@ -200,12 +129,12 @@ class Checkpointer(Registrable):
     def maybe_save_checkpoint(
         self, trainer: "Trainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
-        """Write a checkpoint if it is time; tell whether one was written.
+        """Write a checkpoint if one is due; return whether one was written.
 
         Args:
-            trainer: Whose state is written.
-            num_epochs_completed: Whole epochs that are behind.
-            num_batches_in_epoch_completed: Optimizer steps of the present epoch; 0 at the end of an epoch.
+            trainer: Trainer whose state is written.
+            num_epochs_completed: Whole epochs.
+            num_batches_in_epoch_completed: Optimizer steps of the current epoch; 0 at the end of an epoch.
         """
         if not self._is_due(num_epochs_completed, num_batches_in_epoch_completed):
             return False
@@ -213,20 +142,20 @@ class Checkpointer(Registrable):
         return True
 
     def save_checkpoint(self, trainer: "Trainer") -> None:
-        """Write a checkpoint now, and remove those that are no longer kept; nothing without a folder."""
+        """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
             if self.serialization_dir is not None and trainer.is_primary:
-                # The training state last: a checkpoint counts once it is there.
+                # The training state last: without it a checkpoint does not count.
                 for path, state in zip(self._paths(point), (model_state, trainer_state), strict=True):
                     with replace_file(path) as staging:
                         torch.save(state, staging)
-                self._remove_superfluous()
+                self._remove_expired()
         self._last_save_time = time.time()
         self._last_save = point
 
     def find_latest_checkpoint(self) -> tuple[str, str] | None:
-        """Return the two files of the latest checkpoint; ``None`` where there is none."""
+        """Return the two files of the latest checkpoint, or ``None``."""
         points = self._points()
         if not points:
             return None
@@ -234,10 +163,10 @@ class Checkpointer(Registrable):
         return str(model_path), str(training_path)
 
     def load_checkpoint(self) -> TrainerCheckpoint | None:
-        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none.
+        """Return the states of the latest checkpoint, on the CPU, or ``None``.
 
         Raises:
-            ConfigurationError: If a file of it cannot be read.
+            ConfigurationError: If one of its files cannot be read.
         """
         paths = self.find_latest_checkpoint()
         if paths is None:
@@ -248,9 +177,9 @@ class Checkpointer(Registrable):
         except (RuntimeError, EOFError, UnpicklingError) as error:
             reason = str(error).partition(".")[0]
             raise ConfigurationError(
-                f"Could not recover training from the checkpoint {paths[1]} ({reason}): a file of it is damaged, or a "
-                "callback keeps something else than tensors and plain values in its state. Delete its two files to go "
-                "on from the checkpoint before, or specify another serialization directory."
+                f"Could not recover training from the checkpoint {paths[1]} ({reason}): one of its files is damaged, "
+                "or a callback keeps something other than tensors and plain values in its state. Delete its two files "
+                "to resume from the checkpoint before, or specify another serialization directory."
             ) from error
         return TrainerCheckpoint(*states)
 
@@ -270,34 +199,66 @@ class Checkpointer(Registrable):
         return self.serialization_dir / f"model_state_{suffix}", self.serialization_dir / f"training_state_{suffix}"
 
     def _points(self) -> list[tuple[int, int]]:
-        """Return the whole checkpoints on disk, the oldest first."""
+        """Return the complete checkpoints on disk, the oldest first."""
         if self.serialization_dir is None or not self.serialization_dir.is_dir():
             return []
         matches = (_MODEL_FILE.fullmatch(path.name) for path in self.serialization_dir.iterdir())
         points = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)
         return [point for point in points if self._paths(point)[1].is_file()]
 
-    def _remove_superfluous(self) -> None:
+    def _remove_expired(self) -> None:
         written = [(point, self._paths(point)[1].stat().st_mtime) for point in self._points()]
-        for point in self._retention.superfluous(written):
-            # The training state first, so that no half of a checkpoint counts as one.
+        for point in self._retention.expired(written):
+            # The training state first, so that half a checkpoint never counts as one.
             for path in reversed(self._paths(point)):
                 path.unlink()
-
-
-def _deprecated(older: str, newer: str) -> None:
-    warnings.warn(
-        f"`{older}` of the checkpointer is called `{newer}` now; the older name still works.",
-        FutureWarning,
-        stacklevel=3,
-    )
 
 
 Checkpointer.register("default")(Checkpointer)
 
 
+@dataclass
+class Retention:
+    """Decides which checkpoints are kept; one that any rule keeps stays.
+
+    Args:
+        count: How many of the newest are kept; ``None`` leaves it to the age.
+        age: Seconds for which each is kept; ``None`` leaves it to the count. Without both, all are kept.
+        every: Seconds after which one that would be removed is kept permanently, counted from the last such one.
+    """
+
+    count: int | None = 2
+    age: float | None = None
+    every: float | None = None
+    _last_permanent: float = field(default_factory=time.time, init=False)
+    _permanent: set[object] = field(default_factory=set, init=False)
+
+    def expired(self, checkpoints: Sequence[tuple[Point, float]]) -> list[Point]:
+        """Return the checkpoints that no rule keeps.
+
+        Args:
+            checkpoints: Pairs of a checkpoint and the time it was written, the oldest first.
+        """
+        if self.count is None and self.age is None:
+            return []
+        now = time.time()
+        first_kept = len(checkpoints) - (self.count or 0)
+        removed = []
+        for index, (point, written) in enumerate(checkpoints):
+            is_recent = index >= first_kept or (self.age is not None and now - written <= self.age)
+            if not is_recent and not self._is_permanent(point, written):
+                removed.append(point)
+        return removed
+
+    def _is_permanent(self, point: object, written: float) -> bool:
+        if point not in self._permanent and self.every is not None and written - self._last_permanent > self.every:
+            self._permanent.add(point)
+            self._last_permanent = written
+        return point in self._permanent
+
+
 class BestWeights:
-    """Keeps weights in ``best.th``, or in memory.
+    """Keeps the best weights of a training until its end, in ``best.th`` or in memory.
 
     Args:
         folder: Folder of the file; ``None`` keeps them in memory.
@@ -313,7 +274,7 @@ class BestWeights:
         return self._in_memory is not None if self.path is None else self.path.is_file()
 
     def save(self, model: nn.Module, *, is_primary: bool) -> None:
-        """Keep the weights of ``model``; a file is written by the first process alone."""
+        """Keep the weights of ``model``; only the first process writes the file."""
         if self.path is None:
             self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         elif is_primary:
@@ -321,7 +282,7 @@ class BestWeights:
                 torch.save(model.state_dict(), staging)
 
     def load(self, model: nn.Module) -> None:
-        """Put the weights into ``model``."""
+        """Load the weights into ``model``."""
         weights = self._in_memory
         if self.path is not None:
             weights = torch.load(self.path, map_location="cpu", weights_only=True)
@@ -329,88 +290,58 @@ class BestWeights:
         model.load_state_dict(weights)
 
 
-logger = logging.getLogger(__name__)
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a file to write to; it replaces ``path`` on success and is removed on failure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        yield staging
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
 
 
-def callback_states(trainer: Any) -> dict[str, dict[str, Any]]:
-    """Return the states of the callbacks of ``trainer`` by library, then by class."""
-    return {
-        "allennlp": {name: callback.state_dict() for name, callback in _of_allennlp(trainer).items()},
-        "hugging_face": {name: callback.state()["attributes"] for name, callback in _of_hugging_face(trainer).items()},
-        "lightning": {name: callback.state_dict() for name, callback in _of_lightning(trainer).items()},
-    }
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that holds a run from which training cannot resume.
 
-
-def restore_callbacks(trainer: Any, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give the callbacks of AllenNLP and Hugging Face their states of ``states`` back."""
-    for callback, state in _matched(_of_allennlp(trainer), states["allennlp"]):
-        callback.load_state_dict(state)
-    for callback, state in _matched(_of_hugging_face(trainer), states["hugging_face"]):
-        vars(callback).update(state)
-
-
-def restore_lightning_callbacks(trainer: Any, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give the callbacks of Lightning their states back; they must have been set up, and know their folders."""
-    for callback, state in _matched(_of_lightning(trainer), states["lightning"]):
-        callback.load_state_dict(state)
-
-
-def _of_allennlp(trainer: Any) -> dict[str, Any]:
-    return _named(callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict"))
-
-
-def _of_hugging_face(trainer: Any) -> dict[str, Any]:
-    return _named(callback for callback in exportable_callbacks(trainer.loop) if isinstance(callback, TrainerCallback))
-
-
-def _of_lightning(trainer: Any) -> dict[str, Any]:
-    return _named(trainer.loop._lightning_parts["callbacks"])
-
-
-def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return ``callbacks`` by the names of their classes, numbered where a class is there more than once."""
-    named: dict[str, Any] = {}
-    for callback in callbacks:
-        name = type(callback).__qualname__
-        same = sum(known.partition(" ")[0] == name for known in named)
-        named[f"{name} {same + 1}" if same else name] = callback
-    return named
-
-
-def _matched(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    left = [name for name in states if name not in callbacks]
-    if left:
-        logger.warning(
-            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(left)
+    Raises:
+        ConfigurationError: Names what was found; nothing has been written.
+    """
+    if folder is None or not folder.is_dir():
+        return
+    signs = sorted(path.name for pattern in _SIGNS_OF_A_RUN for path in folder.glob(pattern))
+    if signs:
+        raise ConfigurationError(
+            f"The serialization directory {folder} already holds a run ({', '.join(signs[:3])}), but no checkpoint "
+            "that training can resume from. Specify another directory to write to, or delete the existing one."
         )
-    return [(callbacks[name], state) for name, state in states.items() if name in callbacks]
 
 
-_VERSION = 1
-# What only a run leaves behind, AllenNLP's or Hugging Face's.
-_SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
-_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
+# Recovery
 
 
-def training_state(trainer: Any) -> dict[str, Any]:
-    """Return everything but the weights that ``trainer`` needs to go on as if it had never stopped.
+def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
 
-    With moving averages in the place of the weights, the trained weights are among them.
+    While the moving averages are assigned, their state contains the trained weights.
     """
     loop = trainer.loop
+    of_process = {
+        "random_states": random_states(trainer.data_loader, loop.args),
+        **trainer.progress.state_of_process(),
+    }
     state = {
         "version": _VERSION,
         "metric_tracker": trainer.metric_tracker.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "data": _data_counts(trainer),
-        "processes": _of_all_processes(
-            {
-                "random_states": present_states(trainer.data_loader, loop.args),
-                **trainer.progress.state_of_process(),
-            },
-            loop,
-        ),
-        "callbacks": callback_states(trainer),
+        "processes": _of_all_processes(of_process, loop.args.world_size),
+        "callbacks": {
+            "allennlp": {name: callback.state_dict() for name, callback in _of_allennlp(trainer).items()},
+            "hugging_face": {name: each.state()["attributes"] for name, each in _of_hugging_face(trainer).items()},
+            "lightning": {name: callback.state_dict() for name, callback in _of_lightning(trainer).items()},
+        },
         **trainer.progress.state_dict(),
     }
     for name in _STATEFUL:
@@ -423,11 +354,11 @@ def training_state(trainer: Any) -> dict[str, Any]:
     return state
 
 
-def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
-    """Bring ``trainer`` to where ``checkpoint`` was written; nothing is changed if it is of another training.
+def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheckpoint) -> None:
+    """Restore ``trainer`` from ``checkpoint``; nothing is changed if it belongs to another training.
 
     Raises:
-        ConfigurationError: If model, optimizer or data are not those that the checkpoint was written with.
+        ConfigurationError: If model, optimizer or data differ from those the checkpoint was written with.
     """
     model_state, state = checkpoint
     reason = _why_not(trainer, model_state, state)
@@ -439,43 +370,41 @@ def restore_training(trainer: Any, checkpoint: TrainerCheckpoint) -> None:
     trainer.model.load_state_dict(model_state)
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.metric_tracker.load_state_dict(state["metric_tracker"])
-    of_process = _of_this_process(state["processes"], trainer.loop)
+    # A run that resumes with more processes than before has no states for the new ones.
+    of_process = state["processes"][trainer.loop.args.process_index % len(state["processes"])]
     trainer.progress.load_state_dict(state, of_process)
     for name in _STATEFUL:
         if name in state:
             getattr(trainer, name).load_state_dict(state[name])
     if trainer.moving_average is not None:
-        # The model's state holds the averages, the backups what was trained.
+        # The model's state holds the averages, the backups are the trained weights.
         trainer.moving_average.restore()
-    restore_callbacks(trainer, state["callbacks"])
-    # Those of Lightning are set up by the run first.
+    for callback, callback_state in _matched(_of_allennlp(trainer), state["callbacks"]["allennlp"]):
+        callback.load_state_dict(callback_state)
+    for callback, callback_state in _matched(_of_hugging_face(trainer), state["callbacks"]["hugging_face"]):
+        vars(callback).update(callback_state)
+    # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
     trainer.restored_callbacks = state["callbacks"]
     trainer.restored_scaler = state.get("scaler")
     trainer.restored_states = of_process["random_states"]
 
 
-def check_folder(folder: Path | None) -> None:
-    """Refuse a folder that holds a run from which training cannot go on.
-
-    Raises:
-        ConfigurationError: Names what was found; nothing has been written.
-    """
-    if folder is None or not folder.is_dir():
-        return
-    signs = sorted(path.name for pattern in _SIGNS_OF_A_RUN for path in folder.glob(pattern))
-    if signs:
-        raise ConfigurationError(
-            f"The serialization directory {folder} already holds a run ({', '.join(signs[:3])}), but no checkpoint "
-            "that training can go on from. Specify another directory to write to, or delete the existing one."
-        )
+def restore_lightning_callbacks(
+    trainer: "GradientDescentTrainer", states: Mapping[str, Mapping[str, dict[str, Any]]]
+) -> None:
+    """Restore the states of Lightning's callbacks, which must be set up: they need to know their folders."""
+    for callback, state in _matched(_of_lightning(trainer), states["lightning"]):
+        callback.load_state_dict(state)
 
 
-def _why_not(trainer: Any, model_state: Mapping[str, Any], state: Mapping[str, Any]) -> str | None:
-    """Say in what the checkpoint differs from the present training, if it does."""
+def _why_not(
+    trainer: "GradientDescentTrainer", model_state: Mapping[str, Any], state: Mapping[str, Any]
+) -> str | None:
+    """Return how the checkpoint differs from the current training, if it does."""
     if state.get("version") != _VERSION:
         return f"it is of version {state.get('version')}, this is version {_VERSION}"
-    present, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
-    different = sorted(name for name in {**present, **saved} if present.get(name) != saved.get(name))
+    current, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
+    different = sorted(name for name in {**current, **saved} if current.get(name) != saved.get(name))
     if different:
         return f"its model has other weights ({', '.join(different[:3])})"
     if _group_sizes(trainer.optimizer.state_dict()) != _group_sizes(state["optimizer"]):
@@ -489,11 +418,11 @@ def _why_not(trainer: Any, model_state: Mapping[str, Any], state: Mapping[str, A
 
 
 def _shapes(model_state: Mapping[str, Any]) -> dict[str, Any]:
-    # A module may keep an extra state that is no tensor.
+    # The extra state of a module need not be a tensor.
     return {name: getattr(value, "shape", None) for name, value in model_state.items()}
 
 
-def _data_counts(trainer: Any) -> dict[str, int | None]:
+def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
     group = trainer.num_gradient_accumulation_steps
     return {
         "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
@@ -505,14 +434,48 @@ def _group_sizes(optimizer_state: Mapping[str, Any]) -> list[int]:
     return [len(group["params"]) for group in optimizer_state["param_groups"]]
 
 
-def _of_all_processes(states: dict[str, Any], loop: Any) -> list[dict[str, Any]]:
-    if loop.args.world_size == 1:
-        return [states]
-    gathered: list[Any] = [None] * loop.args.world_size
-    torch.distributed.all_gather_object(gathered, states)
+def _of_all_processes(state: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+    if world_size == 1:
+        return [state]
+    gathered: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(gathered, state)
     return gathered
 
 
-def _of_this_process(states: list[dict[str, Any]], loop: Any) -> dict[str, Any]:
-    # A run that goes on with more processes than before has no states for the new ones.
-    return states[loop.args.process_index % len(states)]
+def _of_allennlp(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    return _named(callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict"))
+
+
+def _of_hugging_face(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    return _named(callback for callback in exportable_callbacks(trainer.loop) if isinstance(callback, TrainerCallback))
+
+
+def _of_lightning(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    return _named(trainer.loop._lightning_parts["callbacks"])
+
+
+def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """Return ``callbacks`` by the names of their classes; further callbacks of a class are numbered."""
+    named: dict[str, Any] = {}
+    for callback in callbacks:
+        name = type(callback).__qualname__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = callback
+    return named
+
+
+def _matched(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    unknown = [name for name in states if name not in callbacks]
+    if unknown:
+        logger.warning(
+            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
+        )
+    return [(callbacks[name], state) for name, state in states.items() if name in callbacks]
+
+
+def _deprecated(older: str, newer: str) -> None:
+    warnings.warn(
+        f"`{older}` of the checkpointer is called `{newer}` now; the older name still works.",
+        FutureWarning,
+        stacklevel=3,
+    )

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from portico.configured_run import RunSettings
-from portico.gradient_descent.checkpointer import dump_metrics
 from portico.gradient_descent.construction import Registrable, convert, from_params, parameters_of, read_config
 from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics.classifier import BagOfWordsClassifier
 from portico.gradient_descent.topics.data import make_loaders, num_words
 from portico.gradient_descent.topics.sentences import TOPICS

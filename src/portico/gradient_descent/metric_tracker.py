@@ -1,4 +1,4 @@
-"""The best value of a validation metric, and when it was last improved."""
+"""The best value of a validation metric, and how many epochs ago it was reached."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ _SIGNS = {"+": 1.0, "-": -1.0}
 
 
 class MetricTracker:
-    """Tells whether an epoch was the best so far, and whether to stop.
+    """Decides whether an epoch was the best so far, and whether to stop.
 
     Args:
-        metric_name: Name of a metric with ``+`` in front if more is better, ``-`` if less is. Of several the signed
-            sum counts.
+        metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names stand
+            for the signed sum of their metrics.
         patience: Epochs without improvement after which to stop; ``None`` never stops.
 
     Attributes:
@@ -26,6 +26,7 @@ class MetricTracker:
 
     def __init__(self, metric_name: str | Sequence[str], patience: int | None = None) -> None:
         if patience is not None and (type(patience) is not int or patience <= 0):
+            # The wording is AllenNLP's.
             raise ConfigurationError(
                 f'{patience!r} is an invalid value for "patience": it must be a positive integer or None (if you want '
                 "to disable early stopping)"
@@ -38,7 +39,7 @@ class MetricTracker:
         self.clear()
 
     def clear(self) -> None:
-        """Forget every value, but not the patience."""
+        """Forget all values; the patience stays."""
         self._best_so_far: float | None = None
         self._epochs_with_no_improvement = 0
         self._is_best_so_far = True
@@ -47,10 +48,10 @@ class MetricTracker:
         self.best_epoch_metrics: dict[str, float] = {}
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of an epoch into account; equal to the best is not better.
+        """Record the metrics of an epoch; only strictly better values count as an improvement.
 
         Raises:
-            ConfigurationError: If a tracked metric is not among them.
+            ConfigurationError: If a tracked metric is missing.
         """
         score = self.combined_score(metrics)
         self._is_best_so_far = self._best_so_far is None or score > self._best_so_far
@@ -63,12 +64,12 @@ class MetricTracker:
         self._epoch_number += 1
 
     def skip_epoch(self) -> None:
-        """Pass over an epoch that was not validated, which neither counts for the patience nor can be the best."""
+        """Record an epoch without validation: it does not count towards the patience and cannot be the best."""
         self._is_best_so_far = False
         self._epoch_number += 1
 
     def combined_score(self, metrics: Mapping[str, float]) -> float:
-        """Return the signed sum of the tracked metrics; more is better.
+        """Return the signed sum of the tracked metrics; higher is better.
 
         Raises:
             ConfigurationError: If one of them is missing.
@@ -83,7 +84,7 @@ class MetricTracker:
         return sum(sign * metrics[name] for sign, name in self.tracked_metrics)
 
     def scheduler_metric(self, metrics: Mapping[str, float]) -> float:
-        """Return what schedulers look at: the one tracked metric without its sign, or the signed sum of several.
+        """Return the value for schedulers: a single tracked metric without its sign, or the signed sum of several.
 
         Raises:
             ConfigurationError: If one of them is missing.
@@ -92,15 +93,15 @@ class MetricTracker:
         return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
 
     def is_best_so_far(self) -> bool:
-        """Tell whether the last value is the best one; without any value, it is."""
+        """Return whether the last value is the best one, which it also is before the first."""
         return self._is_best_so_far
 
     def should_stop_early(self) -> bool:
-        """Tell whether the patience is used up."""
+        """Return whether the patience is exhausted."""
         return self._patience is not None and self._epochs_with_no_improvement >= self._patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs."""
+        """Return everything but the configuration."""
         return {
             "best_so_far": self._best_so_far,
             "epochs_with_no_improvement": self._epochs_with_no_improvement,
@@ -111,7 +112,7 @@ class MetricTracker:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state returned by :meth:`state_dict`."""
         self._best_so_far = state_dict["best_so_far"]
         self._epochs_with_no_improvement = state_dict["epochs_with_no_improvement"]
         self._is_best_so_far = state_dict["is_best_so_far"]
@@ -122,9 +123,12 @@ class MetricTracker:
 
 def _signed(name: Any) -> tuple[float, str]:
     if not isinstance(name, str) or not name.strip("+-"):
-        raise ConfigurationError(f"`validation_metric={name!r}` is no name of a metric; set it to one, as '-loss'.")
+        raise ConfigurationError(
+            f"`validation_metric={name!r}` does not name a metric; set it to a name with a sign, as '-loss'."
+        )
     if name[0] not in _SIGNS:
         raise ConfigurationError(
-            f"`validation_metric={name!r}` must start with + or -: '+{name}' if more is better, '-{name}' if less is."
+            f"`validation_metric={name!r}` must start with + or -: '+{name}' if higher is better, '-{name}' if lower "
+            "is."
         )
     return _SIGNS[name[0]], name[1:]

@@ -1,6 +1,7 @@
-"""Memory of the processes and GPUs of a run, in MB of 1024 * 1024 bytes."""
+"""What a training measures: losses, the model's metrics, memory, and the report that ``train()`` returns."""
 
 import datetime
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -12,35 +13,10 @@ import torch
 from torch import nn
 from transformers.trainer_utils import denumpify_detensorize
 
-from portico.gradient_descent.checkpointer import dump_metrics
+from portico.gradient_descent.checkpointer import replace_file
 from portico.gradient_descent.metric_tracker import MetricTracker
 
-
-def peak_memory_mb(trainer: Any) -> dict[int, float]:
-    """Return the most memory that each process has held, by its rank; every process must call this."""
-    accelerator = trainer.accelerator
-    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
-    return dict(enumerate(accelerator.gather(peak).tolist()))
-
-
-def gpu_memory_mb() -> dict[int, float]:
-    """Return the most memory that torch has held on each GPU of this process, by its index; nothing without a GPU."""
-    if not torch.cuda.is_available():
-        return {}
-    return {
-        index: torch.cuda.max_memory_allocated(index) / (1024 * 1024) for index in range(torch.cuda.device_count())
-    }
-
-
-def _peak_of_this_process() -> float:
-    try:
-        import resource
-    except ImportError:
-        # Not on Windows.
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in kilobytes, macOS in bytes.
-    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+_MB = 1024 * 1024
 
 
 @dataclass
@@ -51,8 +27,8 @@ class LossSums:
         loss: Sum of the losses, penalties included.
         reg_loss: Sum of the regularization penalties; ``None`` if the model has none.
         num_batches: Steps, or validation batches with a loss.
-        batch_loss: Loss of the present step.
-        batch_reg_loss: Penalty of the present step.
+        batch_loss: Loss of the current step.
+        batch_reg_loss: Penalty of the current step.
     """
 
     loss: float = 0.0
@@ -67,14 +43,14 @@ class LossSums:
         self.batch_reg_loss = None
 
     def add(self, outputs: dict[str, Any], group_size: int = 1) -> None:
-        """Add the loss of one batch of a step that accumulates ``group_size`` of them."""
+        """Add the loss of one batch of a step that accumulates ``group_size`` batches."""
         self.batch_loss += (outputs["loss"].detach() / group_size).item()
         penalty = outputs.get("reg_loss")
         if penalty is not None:
             self.batch_reg_loss = (self.batch_reg_loss or 0.0) + (penalty.detach() / group_size).item()
 
     def end_batch(self) -> None:
-        """Add the present step to the sums."""
+        """Add the current step to the sums."""
         self.num_batches += 1
         self.loss += self.batch_loss
         if self.batch_reg_loss is not None:
@@ -91,12 +67,12 @@ class LossSums:
         return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed epoch needs."""
+        """Return the arguments that rebuild the sums."""
         return asdict(self)
 
 
 def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
-    """Return the metrics of the epoch so far, with those of the present step."""
+    """Return the metrics of the epoch so far, and the loss of the current step."""
     metrics = _model_metrics(model, reset=False)
     metrics["batch_loss"] = sums.batch_loss
     if sums.batch_reg_loss is not None:
@@ -112,9 +88,83 @@ def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[st
     return {**metrics, **_means(sums.reduced(accelerator))}
 
 
+def peak_memory_mb(accelerator: Any) -> dict[int, float]:
+    """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
+    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
+    return dict(enumerate(accelerator.gather(peak).tolist()))
+
+
+def gpu_memory_mb() -> dict[int, float]:
+    """Return the peak memory that torch has allocated on each GPU of this process in MiB, by index."""
+    if not torch.cuda.is_available():
+        return {}
+    return {index: torch.cuda.max_memory_allocated(index) / _MB for index in range(torch.cuda.device_count())}
+
+
+class TrainingReport:
+    """Collects the metrics of a training under AllenNLP's keys.
+
+    Args:
+        tracker: Knows the best epoch, also that of a resumed training.
+        start_epoch: First epoch of this run.
+
+    Attributes:
+        metrics: The metrics.
+    """
+
+    def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
+        self._tracker = tracker
+        self._start_epoch = start_epoch
+        self._start_time = time.time()
+        self.metrics: dict[str, Any] = {"best_epoch": tracker.best_epoch}
+        self._add("best_validation", tracker.best_epoch_metrics)
+
+    def add_epoch(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of an epoch whose validation has been tracked."""
+        metrics = self.metrics
+        for name, value in train_metrics.items():
+            if name.endswith("_memory_MB"):
+                metrics[f"peak_{name}"] = max(metrics.get(f"peak_{name}", 0), value)
+        metrics["training_duration"] = str(datetime.timedelta(seconds=time.time() - self._start_time))
+        metrics["training_start_epoch"] = self._start_epoch
+        # The epochs before this one: AllenNLP 1 counts so.
+        metrics["training_epochs"] = epoch - self._start_epoch
+        metrics["epoch"] = epoch
+        self._add("training", train_metrics)
+        self._add("validation", validation_metrics)
+        if self._tracker.is_best_so_far():
+            metrics["best_epoch"] = epoch
+            self._add("best_validation", validation_metrics)
+            self._tracker.best_epoch_metrics = dict(validation_metrics)
+
+    def progress_numbers(self) -> dict[str, float]:
+        """Return the numbers to log after an epoch: its metrics, and those of the best epoch."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name.startswith(("training_", "best_"))
+            and isinstance(value, int | float)
+            and not name.endswith(("_memory_MB", "_start_epoch", "_epochs"))
+        }
+
+    def _add(self, prefix: str, metrics: Mapping[str, Any]) -> None:
+        self.metrics |= {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+
+def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics`` as indented JSON, numbers of torch and numpy as plain ones."""
+    with replace_file(path) as staging:
+        staging.write_text(
+            json.dumps(
+                metrics, indent=2, default=lambda value: value.item() if hasattr(value, "item") else str(value)
+            ),
+            encoding="utf-8",
+        )
+
+
 def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
     get_metrics = getattr(model, "get_metrics", None)
-    # Plain numbers: what a checkpoint keeps is read back without running any code that it holds.
+    # Plain numbers, because checkpoints are loaded with `weights_only=True`.
     return denumpify_detensorize(dict(get_metrics(reset=reset))) if get_metrics is not None else {}
 
 
@@ -133,58 +183,11 @@ def _mean_over_processes(value: Any, accelerator: Any) -> Any:
     return accelerator.reduce(here, "mean").item()
 
 
-class TrainingReport:
-    """Collects the metrics of a training under AllenNLP's keys.
-
-    Args:
-        tracker: Knows the best epoch, also of a training that is resumed.
-        start_epoch: First epoch of this run.
-
-    Attributes:
-        metrics: The metrics.
-    """
-
-    def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
-        self._tracker = tracker
-        self._start_epoch = start_epoch
-        self._start_time = time.time()
-        self.metrics: dict[str, Any] = {"best_epoch": tracker.best_epoch}
-        self._add("best_validation", tracker.best_epoch_metrics)
-
-    def add_epoch(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
-        """Take the metrics of an epoch in; its validation has been tracked."""
-        metrics = self.metrics
-        for name, value in train_metrics.items():
-            if name.endswith("_memory_MB"):
-                metrics[f"peak_{name}"] = max(metrics.get(f"peak_{name}", 0), value)
-        metrics["training_duration"] = str(datetime.timedelta(seconds=time.time() - self._start_time))
-        metrics["training_start_epoch"] = self._start_epoch
-        metrics["training_epochs"] = epoch - self._start_epoch
-        metrics["epoch"] = epoch
-        self._add("training", train_metrics)
-        self._add("validation", validation_metrics)
-        if self._tracker.is_best_so_far():
-            metrics["best_epoch"] = epoch
-            self._add("best_validation", validation_metrics)
-            self._tracker.best_epoch_metrics = dict(validation_metrics)
-
-    def progress_numbers(self) -> dict[str, float]:
-        """Return the numbers that tell how the training goes: its metrics in the last epoch, and the best epoch."""
-        return {
-            name: value
-            for name, value in self.metrics.items()
-            if name.startswith(("training_", "best_"))
-            and isinstance(value, int | float)
-            and not name.endswith(("_memory_MB", "_start_epoch", "_epochs"))
-        }
-
-    def write_epoch(self, folder: Path) -> None:
-        """Write ``metrics_epoch_N.json``."""
-        dump_metrics(folder / f"metrics_epoch_{self.metrics['epoch']}.json", self.metrics)
-
-    def write(self, folder: Path) -> None:
-        """Write ``metrics.json``."""
-        dump_metrics(folder / "metrics.json", self.metrics)
-
-    def _add(self, prefix: str, metrics: Mapping[str, Any]) -> None:
-        self.metrics |= {f"{prefix}_{name}": value for name, value in metrics.items()}
+def _peak_of_this_process() -> float:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in kilobytes, macOS in bytes.
+    return peak / (_MB if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""Parameters chosen by regular expressions: some frozen, some with options of their own."""
+"""AllenNLP's optimizers by name, and the parameters they get: frozen or grouped by regular expressions."""
 
 import inspect
 import logging
@@ -21,20 +21,22 @@ NamedParameters = Iterable[tuple[str, nn.Parameter]]
 # Regular expressions of names, with the options of the group.
 ParameterGroups = Sequence[tuple[Sequence[str], Mapping[str, Any]]]
 
+_DEFAULT = "default"
+
 
 def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
-    """Turn gradients off for the parameters whose names a pattern of ``patterns`` is found in; log which.
+    """Turn gradients off for the parameters whose names match (``re.search``) one of ``patterns``; log which.
 
     Raises:
-        ConfigurationError: If a pattern is no regular expression.
+        ConfigurationError: If a pattern is not a regular expression.
     """
     searches = [_compiled(pattern) for pattern in patterns or ()]
     for name, parameter in model.named_parameters():
         if any(search.search(name) for search in searches):
             parameter.requires_grad_(False)
-    for word, wanted in (("frozen", False), ("tunable", True)):
+    for word, wanted in (("Frozen", False), ("Tunable", True)):
         names = [name for name, parameter in model.named_parameters() if parameter.requires_grad is wanted]
-        logger.info("The parameters that are %s: %s", word, ", ".join(names) or "none")
+        logger.info("%s parameters: %s", word, ", ".join(names) or "none")
 
 
 def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGroups | None = None) -> list[Any]:
@@ -42,30 +44,33 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
 
     Args:
         model_parameters: Pairs of name and parameter.
-        groups: Pairs of regular expressions and options; options with ``"requires_grad": False`` freeze the group
-            and leave it out. What no expression is found in comes last, without options.
+        groups: Pairs of regular expressions and options; a group with ``"requires_grad": False`` is frozen and left
+            out. Parameters that match no expression form the last group, which has no options.
 
     Raises:
-        ConfigurationError: If a name belongs to two groups, or an expression cannot be read.
+        ConfigurationError: If a name belongs to two groups, or an expression is invalid.
     """
     named = list(model_parameters)
     if not groups:
         return [parameter for _, parameter in named]
     indices, unused = find_groups([name for name, _ in named], groups)
     for pattern in unused:
-        logger.warning("The parameter group pattern '%s' is found in no parameter's name.", pattern)
+        logger.warning("The parameter group pattern '%s' matches no parameter name.", pattern)
     made: list[dict[str, Any]] = [{"params": [], **options} for _, options in groups]
     rest: dict[str, Any] = {"params": []}
     for (_, parameter), index in zip(named, indices, strict=True):
         (rest if index is None else made[index])["params"].append(parameter)
-    return [group for group in (*made, rest) if not _frozen(group)]
+    for group in made:
+        if not group.get("requires_grad", True):
+            _freeze_group(group)
+    return [group for group in (*made, rest) if group.get("requires_grad", True)]
 
 
 def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int | None], list[str]]:
-    """Return the index of the group that each name belongs to, ``None`` for none, and the patterns found nowhere.
+    """Return the index of each name's group (``None`` for no group), and the patterns that match no name.
 
     Raises:
-        ConfigurationError: If a name belongs to two groups, or an expression cannot be read.
+        ConfigurationError: If a name belongs to two groups, or an expression is invalid.
     """
     _check_form(groups)
     searches = [[_compiled(pattern) for pattern in patterns] for patterns, _ in groups]
@@ -75,101 +80,18 @@ def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int
     return indices, [pattern for pattern in patterns if pattern not in used]
 
 
-def _check_form(groups: Any) -> None:
-    for group in groups:
-        is_pair = isinstance(group, list | tuple) and len(group) == 2
-        if not (is_pair and isinstance(group[0], list | tuple) and isinstance(group[1], Mapping)):
-            raise ConfigurationError(
-                f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
-                '[["bias", "norm"], {"weight_decay": 0.0}].'
-            )
-
-
-def _group_of(name: str, searches: list[list[re.Pattern[str]]], used: set[str]) -> int | None:
-    found: int | None = None
-    for index, group in enumerate(searches):
-        for search in group:
-            if not search.search(name):
-                continue
-            if found not in (None, index):
-                raise ConfigurationError(
-                    f"The parameter '{name}' belongs to two parameter groups (found by '{search.pattern}' and by an "
-                    "earlier pattern); make the patterns exclude each other."
-                )
-            found = index
-            used.add(search.pattern)
-    return found
-
-
-def _frozen(group: dict[str, Any]) -> bool:
-    if group.get("requires_grad", True):
-        return False
-    for parameter in group["params"]:
-        parameter.requires_grad_(False)
-    unused = sorted(set(group) - {"params", "requires_grad"})
-    if unused:
-        logger.warning("A frozen parameter group has no use for its options: %s.", ", ".join(unused))
-    return True
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigurationError(
-            f"'{pattern}' is no regular expression ({error}); write one that is found in the parameters' names."
-        ) from error
-
-
 class Optimizer(Registrable):
     """Registry of optimizers.
 
-    What is registered is called with ``model_parameters``, pairs of name and parameter, or with ``params``, as the
-    classes of ``torch.optim`` are, and with what the configuration says beside the type.
+    A registered class or function is called with ``model_parameters``, pairs of name and parameter, or with
+    ``params``, as the classes of ``torch.optim`` are, and with the rest of its configuration.
     """
 
     default_implementation = "adam"
 
 
-def _register(name: str, optimizer_class: Any) -> None:
-    """Register a class of torch's kind, with AllenNLP's ``parameter_groups`` in the place of ``params``."""
-
-    def make(
-        model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
-    ) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = optimizer_class(
-            make_parameter_groups(model_parameters, parameter_groups), **options
-        )
-        for _, group_options in parameter_groups or ():
-            _refuse_unknown_options(group_options, optimizer)
-        return optimizer
-
-    own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
-    # Without annotations: torch takes lists and tuples alike, and floats where it says tensors.
-    options = [
-        parameter.replace(annotation=inspect.Parameter.empty, kind=inspect.Parameter.KEYWORD_ONLY)
-        for key, parameter in parameters_of(optimizer_class).items()
-        if key != "params"
-    ]
-    make.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    make.__name__ = make.__qualname__ = optimizer_class.__name__
-    make.__annotations__ = {}
-    Optimizer.register(name)(make)
-
-
-def _refuse_unknown_options(options: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse options of a parameter group that the optimizer would carry along without a look at them."""
-    known = {*optimizer.defaults, "requires_grad"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise ConfigurationError(
-            f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
-            f"knows: {', '.join(sorted(known))}."
-        )
-
-
 class HuggingfaceAdamW(torch.optim.AdamW):
-    """The AdamW that transformers gave up for torch's, with the defaults and arguments it had.
+    """The AdamW that transformers removed in favour of torch's, with its former defaults and arguments.
 
     Args:
         params: Parameters, or groups of them.
@@ -194,17 +116,17 @@ class HuggingfaceAdamW(torch.optim.AdamW):
     ) -> None:
         if not correct_bias:
             raise ConfigurationError(
-                f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not offered by torch's AdamW, which works "
-                "here; leave it out, or give the dotted path of an optimizer of your own as the type."
+                f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not supported: this is torch's AdamW, which "
+                "always corrects the bias; leave it out, or give the dotted path of your own optimizer as the type."
             )
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
 class DenseSparseAdam(ParameterwiseOptimizer):
-    """Adam that leaves the moments of rows without a gradient alone, where a gradient is sparse.
+    """Adam that leaves the moments of rows without a gradient unchanged, where a gradient is sparse.
 
-    A dense gradient is treated as by Adam, a sparse one as by ``torch.optim.SparseAdam``; which it is shows at each
-    step. In both, ``eps`` is added before the bias is corrected.
+    A dense gradient is treated as by Adam, a sparse one as by ``torch.optim.SparseAdam``, decided at each step. As in
+    AllenNLP, ``eps`` is added before the bias is corrected.
 
     Args:
         params: Parameters, or groups of them.
@@ -251,7 +173,7 @@ class DenseSparseAdam(ParameterwiseOptimizer):
 
 
 def _move_rows(moment: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, beta: float) -> torch.Tensor:
-    """Move the rows of ``moment`` that the sparse tensor ``rows`` has towards ``values``, and return these rows."""
+    """Move the rows of ``moment`` that are in the sparse tensor ``rows`` towards ``values``; return these rows."""
     before = moment.sparse_mask(rows).values()
     change = (values - before) * (1 - beta)
     moment.add_(_with_values(rows, change))
@@ -259,38 +181,65 @@ def _move_rows(moment: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, b
 
 
 def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor with the rows of ``rows`` and other values."""
+    """Return a sparse tensor with the indices of ``rows`` and other values."""
     return torch.sparse_coo_tensor(rows.indices(), values, rows.shape, is_coalesced=True, check_invariants=False)
 
 
-_register("adam", torch.optim.Adam)
-_register("sparse_adam", torch.optim.SparseAdam)
-_register("adamax", torch.optim.Adamax)
-_register("adamw", torch.optim.AdamW)
-_register("huggingface_adamw", HuggingfaceAdamW)
-_register("huggingface_adafactor", Adafactor)
-_register("adagrad", torch.optim.Adagrad)
-_register("adadelta", torch.optim.Adadelta)
-_register("sgd", torch.optim.SGD)
-_register("rmsprop", torch.optim.RMSprop)
-_register("averaged_sgd", torch.optim.ASGD)
-_register("dense_sparse_adam", DenseSparseAdam)
+def _register(name: str, optimizer_class: Any) -> None:
+    """Register a class like torch's, with AllenNLP's ``parameter_groups`` instead of ``params``."""
 
-_DEFAULT = "default"
+    def make(
+        model_parameters: NamedParameters, parameter_groups: ParameterGroups | None = None, **options: Any
+    ) -> torch.optim.Optimizer:
+        optimizer: torch.optim.Optimizer = optimizer_class(
+            make_parameter_groups(model_parameters, parameter_groups), **options
+        )
+        for _, group_options in parameter_groups or ():
+            _refuse_unknown_options(group_options, optimizer)
+        return optimizer
+
+    own = [parameter for key, parameter in parameters_of(make).items() if key != "options"]
+    # Without annotations: torch accepts lists for tuples, and floats where it says tensors.
+    options = [
+        parameter.replace(annotation=inspect.Parameter.empty, kind=inspect.Parameter.KEYWORD_ONLY)
+        for key, parameter in parameters_of(optimizer_class).items()
+        if key != "params"
+    ]
+    make.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+    make.__name__ = make.__qualname__ = optimizer_class.__name__
+    make.__annotations__ = {}
+    Optimizer.register(name)(make)
+
+
+for _name, _class in {
+    "adam": torch.optim.Adam,
+    "sparse_adam": torch.optim.SparseAdam,
+    "adamax": torch.optim.Adamax,
+    "adamw": torch.optim.AdamW,
+    "huggingface_adamw": HuggingfaceAdamW,
+    "huggingface_adafactor": Adafactor,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "averaged_sgd": torch.optim.ASGD,
+    "dense_sparse_adam": DenseSparseAdam,
+}.items():
+    _register(_name, _class)
 
 
 @Optimizer.register("multi")
 class MultiOptimizer(torch.optim.Optimizer):
-    """Steps several optimizers; schedules and checkpoints see the parameter groups of all, in their order.
+    """Steps several optimizers; schedulers and checkpoints see the parameter groups of all, in order.
 
     Args:
         model_parameters: Pairs of name and parameter.
-        parameter_groups: Pairs of regular expressions and options, among them ``"optimizer_name"``; a group without
-            it, and what no expression is found in, belong to the optimizer ``"default"``.
+        parameter_groups: Pairs of regular expressions and options, among them ``"optimizer_name"``. Groups without
+            it, and parameters that match no expression, belong to the optimizer ``"default"``.
         optimizers: Lazy optimizers by name.
 
     Raises:
-        ConfigurationError: If there is no default, or an optimizer has no parameters or is not there.
+        ConfigurationError: If there is no default, an optimizer has no parameters, or a name is unknown.
     """
 
     def __init__(
@@ -299,11 +248,11 @@ class MultiOptimizer(torch.optim.Optimizer):
         parameter_groups: ParameterGroups,
         optimizers: Mapping[str, Lazy[Optimizer]],
     ) -> None:
-        named = list(model_parameters)
-        shares = _shares(named, parameter_groups, optimizers)
-        self.optimizers: dict[str, torch.optim.Optimizer] = {
-            name: _construct(optimizers[name], *share) for name, share in shares.items()
-        }
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        for name, (parameters, groups) in _shares(list(model_parameters), parameter_groups, optimizers).items():
+            lazy = as_lazy(Optimizer, optimizers[name])
+            assert lazy is not None
+            self.optimizers[name] = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
         super().__init__(self._all_groups(), {})
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -323,10 +272,10 @@ class MultiOptimizer(torch.optim.Optimizer):
         return {"optimizers": states, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state returned by :meth:`state_dict`."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state_dict["optimizers"][name])
-        # Each optimizer has put new groups in the place of its own.
+        # torch replaces the groups of an optimizer whose state is loaded.
         self.param_groups = self._all_groups()
 
     def _all_groups(self) -> list[dict[str, Any]]:
@@ -336,7 +285,7 @@ class MultiOptimizer(torch.optim.Optimizer):
 def _shares(
     named: list[tuple[str, Any]], groups: ParameterGroups, optimizers: Mapping[str, Any]
 ) -> dict[str, tuple[list[tuple[str, Any]], list[Any]]]:
-    """Return the parameters and groups of each optimizer by its name, without a default that has nothing to do."""
+    """Return the parameters and groups of each optimizer by name; a default without parameters is left out."""
     if _DEFAULT not in optimizers:
         raise ConfigurationError(
             f"`optimizers` of the optimizer 'multi' holds {', '.join(optimizers) or 'nothing'}, but not 'default'; "
@@ -365,8 +314,56 @@ def _shares(
     return {name: share for name, share in shares.items() if share[0]}
 
 
-def _construct(given: Any, parameters: list[tuple[str, Any]], groups: list[Any]) -> torch.optim.Optimizer:
-    lazy = as_lazy(Optimizer, given)
-    assert lazy is not None
-    optimizer: torch.optim.Optimizer = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
-    return optimizer
+def _refuse_unknown_options(options: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Refuse options of a parameter group that torch would store in the group without using them."""
+    known = {*optimizer.defaults, "requires_grad"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"A parameter group has the option `{unknown[0]}`, which {type(optimizer).__name__} does not know; it "
+            f"knows: {', '.join(sorted(known))}."
+        )
+
+
+def _check_form(groups: Any) -> None:
+    for group in groups:
+        is_pair = isinstance(group, list | tuple) and len(group) == 2
+        if not (is_pair and isinstance(group[0], list | tuple) and isinstance(group[1], Mapping)):
+            raise ConfigurationError(
+                f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
+                '[["bias", "norm"], {"weight_decay": 0.0}].'
+            )
+
+
+def _group_of(name: str, searches: list[list[re.Pattern[str]]], used: set[str]) -> int | None:
+    """Return the index of the group with a pattern that matches ``name``, and add these patterns to ``used``."""
+    found: int | None = None
+    for index, group in enumerate(searches):
+        for search in group:
+            if not search.search(name):
+                continue
+            if found not in (None, index):
+                raise ConfigurationError(
+                    f"The parameter '{name}' belongs to two parameter groups (matched by '{search.pattern}' and by an "
+                    "earlier pattern); make the patterns mutually exclusive."
+                )
+            found = index
+            used.add(search.pattern)
+    return found
+
+
+def _freeze_group(group: dict[str, Any]) -> None:
+    for parameter in group["params"]:
+        parameter.requires_grad_(False)
+    unused = sorted(set(group) - {"params", "requires_grad"})
+    if unused:
+        logger.warning("A frozen parameter group has no use for its options: %s.", ", ".join(unused))
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"'{pattern}' is not a regular expression ({error}); write one that matches parameter names."
+        ) from error

@@ -1,9 +1,13 @@
-"""A value in an optimizer's parameter groups that changes with the training."""
+"""AllenNLP's learning-rate and momentum schedulers.
 
+Those of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they set
+the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
+"""
+
+import functools
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -15,24 +19,27 @@ from transformers.optimization import (
     get_cosine_schedule_with_warmup,
     get_cosine_with_hard_restarts_schedule_with_warmup,
 )
+from typing_extensions import override
 
 from portico.gradient_descent.construction import Lazy, Registrable, as_lazy
 from portico.gradient_descent.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 
 class Scheduler:
     """Sets one field of every parameter group.
 
-    :meth:`step` is called after each epoch, :meth:`step_batch` before each optimizer step. A subclass says what the
-    values are in :meth:`get_values`.
+    :meth:`step` is called after each epoch, :meth:`step_batch` before each optimizer step. A subclass returns the
+    values in :meth:`get_values`.
 
     Args:
-        optimizer: Whose groups are changed.
-        param_group_field: Field that is set, such as ``"lr"``.
-        last_epoch: Epochs that are behind, less one.
+        optimizer: Optimizer whose groups are changed.
+        param_group_field: Field to set, such as ``"lr"``.
+        last_epoch: Completed epochs less one.
 
     Attributes:
-        base_values: What the field was at the start, for each group.
+        base_values: Initial value of the field in each group.
 
     Raises:
         ConfigurationError: If a group does not have the field.
@@ -54,11 +61,11 @@ class Scheduler:
         self.last_epoch = last_epoch
 
     def get_values(self) -> list[float]:
-        """Return the value for each group; by default it stays what it is."""
+        """Return the value for each group; by default the current one."""
         return [group[self.param_group_field] for group in self.optimizer.param_groups]
 
     def step(self, metric: float | None = None) -> None:
-        """Take the end of an epoch into account.
+        """Set the values after an epoch.
 
         Args:
             metric: Validation metric of the epoch, if there is one.
@@ -68,18 +75,18 @@ class Scheduler:
         self._assign()
 
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Take an optimizer step into account; by default nothing changes between epochs.
+        """Set the values before an optimizer step; by default they only change between epochs.
 
         Args:
             batch_num_total: Number of the step, from 1.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` needs."""
+        """Return everything but the optimizer."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state returned by :meth:`state_dict`."""
         self.__dict__.update(state_dict)
 
     def _assign(self) -> None:
@@ -91,19 +98,34 @@ class LearningRateScheduler(Scheduler, Registrable):
     """Sets the learning rate of every parameter group.
 
     Args:
-        optimizer: Whose learning rates are set.
-        last_epoch: Epochs that are behind, less one.
+        optimizer: Optimizer whose learning rates are set.
+        last_epoch: Completed epochs less one.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
         super().__init__(optimizer, "lr", last_epoch)
 
 
-class TorchScheduler(LearningRateScheduler):
-    """A schedule of torch, stepped at the end of each epoch.
+class MomentumScheduler(Scheduler, Registrable):
+    """Sets the momentum of every parameter group.
 
     Args:
-        lr_scheduler: The schedule.
+        optimizer: Optimizer whose momentum is set.
+        last_epoch: Completed epochs less one.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        super().__init__(optimizer, "momentum", last_epoch)
+
+
+# Schedulers of torch and transformers
+
+
+class TorchScheduler(LearningRateScheduler):
+    """A scheduler of torch, stepped after each epoch.
+
+    Args:
+        lr_scheduler: The scheduler.
     """
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
@@ -111,111 +133,100 @@ class TorchScheduler(LearningRateScheduler):
         self.optimizer = lr_scheduler.optimizer
 
     def get_values(self) -> list[float]:
-        """Return the present learning rates."""
+        """Return the current learning rates."""
         return [float(rate) for rate in self.lr_scheduler.get_last_lr()]
 
     def step(self, metric: float | None = None) -> None:
-        """End an epoch."""
-        with _begun_in_mid_training():
-            self.lr_scheduler.step()
+        """Set the learning rates after an epoch.
+
+        Raises:
+            ConfigurationError: If the scheduler needs a metric, but there is no validation.
+        """
+        with warnings.catch_warnings():
+            # torch misses the optimizer step that it expects first where `combined` makes a scheduler after an epoch.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            if not isinstance(self.lr_scheduler, ReduceLROnPlateau):
+                self.lr_scheduler.step()
+            elif metric is not None:
+                self.lr_scheduler.step(metric)
+            else:
+                raise ConfigurationError(
+                    "This learning rate scheduler requires a validation metric to compute the schedule and therefore "
+                    "must be used with a validation dataset; give `validation_data_loader`, or choose another "
+                    "scheduler."
+                )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the schedule."""
+        """Return the state of the scheduler."""
         return self.lr_scheduler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state returned by :meth:`state_dict`."""
         self.lr_scheduler.load_state_dict(state_dict)
 
 
-class TorchMetricScheduler(TorchScheduler):
-    """A schedule of torch that looks at the validation metric."""
-
-    lr_scheduler: Any
-
-    def step(self, metric: float | None = None) -> None:
-        """End an epoch.
-
-        Raises:
-            ConfigurationError: If there is no validation.
-        """
-        if metric is None:
-            raise ConfigurationError(
-                "This learning rate scheduler requires a validation metric to compute the schedule and therefore must "
-                "be used with a validation dataset; give `validation_data_loader`, or choose another scheduler."
-            )
-        with _begun_in_mid_training():
-            self.lr_scheduler.step(metric)
-
-
-@contextmanager
-def _begun_in_mid_training() -> Iterator[None]:
-    """Silence torch's warning that the optimizer has not been stepped: a combined schedule begins after an epoch."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-        yield
-
-
 def as_learning_rate_scheduler(scheduler: Any) -> Any:
-    """Return ``scheduler``, wrapped if it is one of torch's own."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        return TorchMetricScheduler(scheduler)
-    if isinstance(scheduler, LRScheduler):
-        return TorchScheduler(scheduler)
-    return scheduler
+    """Return ``scheduler``, wrapped if it is one of torch's."""
+    return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
 
-logger = logging.getLogger(__name__)
+def _register(name: str) -> Callable[[Callable[..., LRScheduler]], Callable[..., LRScheduler]]:
+    """Return a decorator that registers a function which makes a scheduler of torch."""
+
+    def add(make_schedule: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
+        @functools.wraps(make_schedule)
+        def make(*args: Any, **options: Any) -> TorchScheduler:
+            return TorchScheduler(make_schedule(*args, **options))
+
+        LearningRateScheduler.register(name)(make)
+        return make_schedule
+
+    return add
 
 
-@LearningRateScheduler.register("step")
-class StepLearningRateScheduler(TorchScheduler):
-    """Multiplies the learning rate by ``gamma`` every ``step_size`` epochs."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
-    ) -> None:
-        if step_size < 1:
-            raise ConfigurationError(f"The schedule 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
-        super().__init__(StepLR(optimizer, step_size, gamma, last_epoch))
+# torch's own signatures are not used: their annotations cannot be resolved at run time.
+@_register("step")
+def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` every ``step_size`` epochs."""
+    if step_size < 1:
+        raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
+    return StepLR(optimizer, step_size, gamma, last_epoch)
 
 
-@LearningRateScheduler.register("multi_step")
-class MultiStepLearningRateScheduler(TorchScheduler):
-    """Multiplies the learning rate by ``gamma`` after each epoch of ``milestones``."""
-
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
-    ) -> None:
-        super().__init__(MultiStepLR(optimizer, milestones, gamma, last_epoch))
+@_register("multi_step")
+def multi_step_lr(
+    optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
+) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` after each epoch of ``milestones``."""
+    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
 
 
-@LearningRateScheduler.register("exponential")
-class ExponentialLearningRateScheduler(TorchScheduler):
-    """Multiplies the learning rate by ``gamma`` after each epoch."""
+@_register("exponential")
+def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` after each epoch."""
+    return ExponentialLR(optimizer, gamma, last_epoch)
 
-    def __init__(self, optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> None:
-        super().__init__(ExponentialLR(optimizer, gamma, last_epoch))
+
+# As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
+_OF_TRANSFORMERS: Mapping[str, Callable[..., LRScheduler]] = {
+    "constant": get_constant_schedule,
+    "constant_with_warmup": get_constant_schedule_with_warmup,
+    "cosine_with_warmup": get_cosine_schedule_with_warmup,
+    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
+}
+for _name, _make_schedule in _OF_TRANSFORMERS.items():
+    _register(_name)(_make_schedule)
 
 
 @LearningRateScheduler.register("reduce_on_plateau")
-class ReduceOnPlateauLearningRateScheduler(TorchMetricScheduler):
-    """Lowers the learning rate when the validation metric no longer improves.
+class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
+    """Lowers the learning rate when the validation metric stops improving.
 
-    The metric it sees is ``validation_metric`` without its sign, so that ``mode`` says which direction is better; of
-    several it sees the signed sum, in which more is better.
+    It sees ``validation_metric`` without its sign, so ``mode`` must give the direction; of several metrics it sees
+    the signed sum, of which higher is better.
 
     Args:
-        optimizer: Whose learning rates are set.
-        mode: ``"min"`` if a smaller metric is better, else ``"max"``.
-        factor: Factor of a reduction.
-        patience: Epochs without improvement before it.
-        verbose: Log each reduction.
-        threshold_mode: ``"rel"`` or ``"abs"``.
-        threshold: Improvement that counts.
-        cooldown: Epochs to wait after a reduction.
-        min_lr: Smallest learning rate, one for all groups or one each.
-        eps: Smallest change that is made.
+        verbose: Log each reduction. The other arguments are those of ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
     """
 
     def __init__(
@@ -237,77 +248,26 @@ class ReduceOnPlateauLearningRateScheduler(TorchMetricScheduler):
         self._verbose = verbose
 
     def step(self, metric: float | None = None) -> None:
-        """End an epoch."""
+        """Set the learning rates after an epoch."""
         before = self.get_values()
         super().step(metric)
         if self._verbose and self.get_values() != before:
             logger.info("The learning rates were reduced to %s.", self.get_values())
 
 
-@LearningRateScheduler.register("constant")
-class ConstantLearningRateScheduler(TorchScheduler):
-    """Leaves the learning rate as it is."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
-        super().__init__(get_constant_schedule(optimizer, last_epoch))
-
-
-@LearningRateScheduler.register("constant_with_warmup")
-class ConstantWithWarmupLearningRateScheduler(TorchScheduler):
-    """Raises the learning rate over ``num_warmup_steps`` epochs, then keeps it."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> None:
-        super().__init__(get_constant_schedule_with_warmup(optimizer, num_warmup_steps, last_epoch))
-
-
-@LearningRateScheduler.register("cosine_with_warmup")
-class CosineWithWarmupLearningRateScheduler(TorchScheduler):
-    """Raises the learning rate over ``num_warmup_steps`` epochs, then lets it fall along a cosine."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        num_warmup_steps: int,
-        num_training_steps: int,
-        num_cycles: float = 0.5,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(
-            get_cosine_schedule_with_warmup(optimizer, num_warmup_steps, num_training_steps, num_cycles, last_epoch)
-        )
-
-
-@LearningRateScheduler.register("cosine_hard_restarts_with_warmup")
-class CosineHardRestartsWithWarmupLearningRateScheduler(TorchScheduler):
-    """Raises the learning rate over ``num_warmup_steps`` epochs, then lets it fall ``num_cycles`` times."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        num_warmup_steps: int,
-        num_training_steps: int,
-        num_cycles: int = 1,
-        last_epoch: int = -1,
-    ) -> None:
-        super().__init__(
-            get_cosine_with_hard_restarts_schedule_with_warmup(
-                optimizer, num_warmup_steps, num_training_steps, num_cycles, last_epoch
-            )
-        )
+# AllenNLP's own rules; their `optimizer` and `last_epoch` are those of `LearningRateScheduler`.
 
 
 @LearningRateScheduler.register("noam")
 class NoamLR(LearningRateScheduler):
     """Rises over the warm-up steps, then falls with the inverse square root of the step.
 
-    The learning rate that the optimizer was made with does not matter.
+    The initial learning rate of the optimizer is not used; ``last_epoch`` counts steps, as in AllenNLP.
 
     Args:
-        optimizer: Whose learning rates are set.
         model_size: Hidden size of the model.
         warmup_steps: Optimizer steps of the rise.
         factor: Scale of all learning rates.
-        last_epoch: Steps that are behind; AllenNLP's name.
 
     Raises:
         ConfigurationError: If a number is not positive.
@@ -325,24 +285,25 @@ class NoamLR(LearningRateScheduler):
     ) -> None:
         if model_size < 1 or warmup_steps < 1:
             raise ConfigurationError(
-                f"The schedule 'noam' got `model_size={model_size}` and `warmup_steps={warmup_steps}`; set both to an "
-                "int >= 1."
+                f"The scheduler 'noam' got `model_size={model_size}` and `warmup_steps={warmup_steps}`; set both to "
+                "an int >= 1."
             )
         self.warmup_steps = warmup_steps
         self.factor = factor
         self.model_size = model_size
         super().__init__(optimizer, last_epoch)
 
+    @override
     def step(self, metric: float | None = None) -> None:
-        """Do nothing: the schedule counts steps."""
+        pass
 
+    @override
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Set the learning rates of step ``batch_num_total``, or of the next."""
         self.last_epoch = self.last_epoch + 1 if batch_num_total is None else batch_num_total
         self._assign()
 
+    @override
     def get_values(self) -> list[float]:
-        """Return the learning rates of the present step."""
         step = max(self.last_epoch, 1)
         rising_or_falling = min(step ** (-0.5), step * self.warmup_steps ** (-1.5))
         rate = self.factor * (self.model_size ** (-0.5) * rising_or_falling)
@@ -354,17 +315,15 @@ class PolynomialDecay(LearningRateScheduler):
     """Rises linearly over the warm-up steps, then falls along a polynomial until the last step.
 
     Args:
-        optimizer: Whose learning rates are set.
         num_epochs: Epochs of the training.
         num_steps_per_epoch: Optimizer steps of an epoch.
         power: Degree of the polynomial.
         warmup_steps: Optimizer steps of the rise.
         end_learning_rate: Learning rate of the last step.
-        total_steps: Optimizer steps in all, in the place of epochs times steps.
-        last_epoch: Epochs that are behind, less one.
+        total_steps: Optimizer steps of the training, AllenNLP 1's argument; overrides epochs times steps.
 
     Raises:
-        ConfigurationError: If nothing says how many steps there are.
+        ConfigurationError: If the number of steps is not known.
     """
 
     def __init__(
@@ -394,16 +353,17 @@ class PolynomialDecay(LearningRateScheduler):
         self.steps = 0
         self.step_batch(0)
 
+    @override
     def step(self, metric: float | None = None) -> None:
-        """Do nothing: the schedule counts steps."""
+        pass
 
+    @override
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Set the learning rates of step ``batch_num_total``, or of the next."""
         self.steps = self.steps + 1 if batch_num_total is None else batch_num_total
         self._assign()
 
+    @override
     def get_values(self) -> list[float]:
-        """Return the learning rates of the present step."""
         if self.warmup_steps > 0 and self.steps < self.warmup_steps:
             share = self.steps / self.warmup_steps
             return [share * base for base in self.base_values]
@@ -417,15 +377,7 @@ class PolynomialDecay(LearningRateScheduler):
 
 @LearningRateScheduler.register("linear_with_warmup")
 class LinearWithWarmup(PolynomialDecay):
-    """Rises linearly over the warm-up steps, then falls linearly to zero.
-
-    Args:
-        optimizer: Whose learning rates are set.
-        num_epochs: Epochs of the training.
-        num_steps_per_epoch: Optimizer steps of an epoch.
-        warmup_steps: Optimizer steps of the rise.
-        last_epoch: Epochs that are behind, less one.
-    """
+    """Rises linearly over the warm-up steps, then falls linearly to zero; arguments as of :class:`PolynomialDecay`."""
 
     def __init__(
         self,
@@ -443,12 +395,10 @@ class CosineWithRestarts(LearningRateScheduler):
     """Falls along a cosine over a cycle of epochs, then starts again.
 
     Args:
-        optimizer: Whose learning rates are set.
         t_initial: Epochs in the first cycle.
-        t_mul: Factor from the length of a cycle to that of the next.
+        t_mul: Factor by which each cycle is longer than the one before.
         eta_min: Smallest learning rate.
-        eta_mul: Factor from the first learning rate of a cycle to that of the next.
-        last_epoch: Epochs that are behind, less one.
+        eta_mul: Factor by which the first learning rate of each cycle differs from that of the cycle before.
 
     Raises:
         ConfigurationError: If ``t_initial`` is not positive or ``eta_min`` negative.
@@ -467,11 +417,11 @@ class CosineWithRestarts(LearningRateScheduler):
     ) -> None:
         if t_initial <= 0 or eta_min < 0:
             raise ConfigurationError(
-                f"The cosine schedule got `t_initial={t_initial}` and `eta_min={eta_min}`; set the first to 1 epoch "
-                "or more, the second to 0 or more."
+                f"The scheduler 'cosine' got `t_initial={t_initial}` and `eta_min={eta_min}`; set the first to 1 "
+                "epoch or more, the second to 0 or more."
             )
         if t_initial == 1 and t_mul == 1 and eta_mul == 1:
-            logger.warning("A cosine schedule with t_initial = t_mul = eta_mul = 1 does not change the learning rate.")
+            logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 does not change the learning rate.")
         self.t_initial = t_initial
         self.t_mul = t_mul
         self.eta_min = eta_min
@@ -481,8 +431,8 @@ class CosineWithRestarts(LearningRateScheduler):
         self._n_restarts = 0
         super().__init__(optimizer, last_epoch)
 
+    @override
     def get_values(self) -> list[float]:
-        """Return the learning rates of the coming epoch; each call moves on to the next."""
         if self.last_epoch == -1:
             return self.base_values
         step = self.last_epoch + 1
@@ -492,29 +442,25 @@ class CosineWithRestarts(LearningRateScheduler):
             self._last_restart = step
             position = 0
         self._cycle_len = int(self.t_initial * self.t_mul**self._n_restarts)
-        # numpy's cosine, as AllenNLP's; that of the standard library may differ in the last bit.
+        # numpy's cosine, as in AllenNLP; that of `math` may differ in the last bit.
         falling = float(np.cos(np.pi * (position % self._cycle_len) / self._cycle_len)) + 1
-        return [self._between(base * self.eta_mul**self._n_restarts, falling) for base in self.base_values]
-
-    def _between(self, highest: float, falling: float) -> float:
-        return self.eta_min + ((highest - self.eta_min) / 2) * falling
+        highest = [base * self.eta_mul**self._n_restarts for base in self.base_values]
+        return [self.eta_min + ((rate - self.eta_min) / 2) * falling for rate in highest]
 
 
 @LearningRateScheduler.register("slanted_triangular")
 class SlantedTriangular(LearningRateScheduler):
     """Rises linearly over a part of the steps, then falls linearly over the rest.
 
-    With gradual unfreezing only the last layer trains in the first epoch, the last two in the second, and so on; the
-    triangle spans one epoch until all train, then the rest of the training. The layers are the parameter groups, the
-    last of which must be the empty default group.
+    With gradual unfreezing only the last layer trains in the first epoch, the last two in the second, and so on. The
+    triangle then spans one epoch until all layers train, and the rest of the training afterwards. The layers are the
+    parameter groups, of which the last must be the empty default group.
 
     Args:
-        optimizer: Whose learning rates are set.
         num_epochs: Epochs of the training.
-        num_steps_per_epoch: Optimizer steps of an epoch; what an epoch really had replaces it.
+        num_steps_per_epoch: Optimizer steps of an epoch; replaced by the number counted in the first epochs.
         cut_frac: Part of the steps in which the learning rate rises.
         ratio: Highest over lowest learning rate.
-        last_epoch: Epochs that are behind, less one.
         gradual_unfreezing: Unfreeze one more group in each epoch.
         discriminative_fine_tuning: Give each group a smaller learning rate than the group after it.
         decay_factor: Factor between the learning rates of neighbouring groups.
@@ -539,8 +485,8 @@ class SlantedTriangular(LearningRateScheduler):
     ) -> None:
         if not (0 <= cut_frac < 1 and ratio > 0):
             raise ConfigurationError(
-                f"The schedule 'slanted_triangular' got `cut_frac={cut_frac}` and `ratio={ratio}`; set the first to 0 "
-                "or more and below 1, the second above 0."
+                f"The scheduler 'slanted_triangular' got `cut_frac={cut_frac}` and `ratio={ratio}`; set the first to "
+                "0 or more and below 1, the second above 0."
             )
         self.num_epochs = num_epochs
         self.num_steps_per_epoch = num_steps_per_epoch
@@ -549,9 +495,9 @@ class SlantedTriangular(LearningRateScheduler):
         self.gradual_unfreezing = gradual_unfreezing
         self.freezing_current = gradual_unfreezing
         self.num_layers_to_unfreeze = 0
-        # Steps that were behind at the end of each epoch, the start included.
+        # Steps completed at the end of each epoch, the start included.
         self.batch_num_total_epoch_end: list[int] = []
-        _check_groups(optimizer, gradual_unfreezing, discriminative_fine_tuning)
+        _check_layers(optimizer, gradual_unfreezing, discriminative_fine_tuning)
         super().__init__(optimizer, last_epoch)
         self.last_batch_num_total = 0
         self.step()
@@ -559,8 +505,8 @@ class SlantedTriangular(LearningRateScheduler):
             self._discriminate(decay_factor)
         self.step_batch(0)
 
+    @override
     def step(self, metric: float | None = None) -> None:
-        """End an epoch (or begin the first one), and unfreeze a group if asked to."""
         self.last_epoch += 1
         self.batch_num_total_epoch_end.append(self.last_batch_num_total)
         if self.gradual_unfreezing:
@@ -568,26 +514,26 @@ class SlantedTriangular(LearningRateScheduler):
             self.freezing_current = self.num_layers_to_unfreeze < len(self.optimizer.param_groups) - 1
             self._freeze()
 
+    @override
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Set the learning rates of step ``batch_num_total``, or of the next."""
         self.last_batch_num_total = self.last_batch_num_total + 1 if batch_num_total is None else batch_num_total
         self._assign()
 
+    @override
     def get_values(self) -> list[float]:
-        """Return the learning rates of the present step."""
         step, num_steps = self._position()
         cut = int(num_steps * self.cut_frac)
         share = step / cut if step < cut else 1 - (step - cut) / (num_steps - cut)
         return [base * (1 + share * (self.ratio - 1)) / self.ratio for base in self.base_values]
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state; the groups that were unfrozen are so again."""
         super().load_state_dict(state_dict)
         if self.gradual_unfreezing:
             self._freeze()
 
     def _position(self) -> tuple[int, int]:
-        """Return the present step of the present triangle, and how many it has."""
+        """Return the current step of the current triangle, and the number of its steps."""
         ends = self.batch_num_total_epoch_end
         if len(ends) > 1:
             steps_per_epoch = int(ends[-1] / (len(ends) - 1))
@@ -618,7 +564,7 @@ class SlantedTriangular(LearningRateScheduler):
                 exponent += 1
 
 
-def _check_groups(optimizer: torch.optim.Optimizer, unfreezing: bool, discriminative: bool) -> None:
+def _check_layers(optimizer: torch.optim.Optimizer, unfreezing: bool, discriminative: bool) -> None:
     groups = optimizer.param_groups
     if unfreezing and groups[-1]["params"]:
         raise ConfigurationError(
@@ -634,17 +580,15 @@ def _check_groups(optimizer: torch.optim.Optimizer, unfreezing: bool, discrimina
 
 @LearningRateScheduler.register("combined")
 class CombinedLearningRateScheduler(LearningRateScheduler):
-    """Runs several schedules one after the other; after the last, the learning rate stays.
+    """Runs several schedulers one after the other; after the last, the learning rate is constant.
 
     Args:
-        optimizer: Whose learning rates are set.
-        schedulers: Pairs of a number of epochs and the schedule that runs for so long. Each begins from the learning
-            rate that the one before it left.
+        schedulers: Pairs of a number of epochs and the scheduler for them. Each starts from the learning rate at which
+            the one before it ended.
         num_steps_per_epoch: Optimizer steps of an epoch.
-        last_epoch: Epochs that are behind, less one.
 
     Raises:
-        ConfigurationError: If there are no schedules.
+        ConfigurationError: If there are no schedulers.
     """
 
     def __init__(
@@ -655,7 +599,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not schedulers:
-            raise ConfigurationError("`schedulers` of the schedule 'combined' is empty; give at least one pair.")
+            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; give at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
         self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
@@ -663,21 +607,22 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         self._current_index: int | None = None
         self._choose()
 
+    @override
     def step(self, metric: float | None = None) -> None:
-        """End an epoch: of the schedule that ran in it, or by going over to the next."""
         self.last_epoch += 1
         self.metric = metric
         self._choose()
+        # A scheduler that was only just made is stepped too, as in AllenNLP.
         if self.current_scheduler is not None:
             self.current_scheduler.step(metric)
 
+    @override
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Hand the step to the present schedule."""
         if self.current_scheduler is not None:
             self.current_scheduler.step_batch(batch_num_total)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the present schedule, and which it is."""
         current = self.current_scheduler
         return {
             "last_epoch": self.last_epoch,
@@ -685,20 +630,20 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             "current_scheduler": None if current is None else current.state_dict(),
         }
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
         self.last_epoch = state_dict["last_epoch"]
         self.num_steps_per_epoch = state_dict["num_steps_per_epoch"]
         rates = [(group["lr"], group["initial_lr"]) for group in self.optimizer.param_groups]
         self._choose()
         if self.current_scheduler is not None:
             self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
-        # A schedule that was made on the way set the rates of its own beginning.
+        # A scheduler that is made anew sets the rates of its start.
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"], group["initial_lr"] = rate, initial
 
     def _choose(self) -> None:
-        """Make the schedule of the coming epoch, unless it is the present one."""
+        """Make the scheduler of the coming epoch, unless it is the current one."""
         index = self._index_of(self.last_epoch + 1)
         if index == self._current_index:
             return
@@ -723,28 +668,14 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         return None
 
 
-class MomentumScheduler(Scheduler, Registrable):
-    """Sets the momentum of every parameter group.
-
-    Args:
-        optimizer: Whose momentum is set.
-        last_epoch: Epochs that are behind, less one.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
-        super().__init__(optimizer, "momentum", last_epoch)
-
-
 @MomentumScheduler.register("inverted_triangular")
 class InvertedTriangular(MomentumScheduler):
-    """Falls linearly over ``cool_down`` epochs, rises again over ``warm_up`` epochs, then stays.
+    """Falls linearly over ``cool_down`` epochs, rises again over ``warm_up`` epochs, then stays constant.
 
     Args:
-        optimizer: Whose momentum is set.
         cool_down: Epochs of the fall.
         warm_up: Epochs of the rise.
         ratio: Highest over lowest momentum.
-        last_epoch: Epochs that are behind, less one.
     """
 
     def __init__(
@@ -755,8 +686,8 @@ class InvertedTriangular(MomentumScheduler):
         self.ratio = ratio
         super().__init__(optimizer, last_epoch)
 
+    @override
     def get_values(self) -> list[float]:
-        """Return the momentum of the coming epoch."""
         step = self.last_epoch + 1
         if step <= self.cool_down:
             return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]

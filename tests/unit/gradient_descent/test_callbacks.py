@@ -118,7 +118,7 @@ def test_the_base_classes_do_nothing():
 
 
 def test_a_callback_with_an_unknown_parameter_is_refused():
-    with pytest.raises(ConfigurationError, match=r"requires the argument `loss`, which is not known; it may take: "):
+    with pytest.raises(ConfigurationError, match=r"requires the unknown argument `loss`; it may take: "):
         make_trainer(batch_callbacks=[lambda loss: None])
 
 

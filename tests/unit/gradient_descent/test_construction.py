@@ -175,7 +175,7 @@ def test_values_are_built_by_the_annotations():
         ({"sde": 1.0}, "`sde` is not an argument of `Square`; the nearest valid names are: side. It takes: side."),
         ({"side": "1"}, "`side='1'` is a str; set it to a value of type float"),
         ({"side": True}, "`side=True` is a bool; set it to a value of type float"),
-        ({"type": "group"}, "`shapes` is required by `Group`, but the configuration does not hold it"),
+        ({"type": "group"}, "`shapes` is required by `Group`, but the configuration does not have it"),
         ({"type": "group", "shapes": [], "limit": "x"}, "type int.*type float"),
         ({"type": "group", "shapes": [], "pair": [1]}, "has 1 entries; set it to a list of 2"),
         ({"type": "group", "shapes": [], "later": {"sde": 1}}, "`sde` is not an argument of `Square`"),
@@ -228,7 +228,7 @@ def test_parameter_groups_by_pattern(caplog):
     assert [id(parameter) for parameter in first["params"]] == [id(model.outer.weight), id(model.outer.bias)]
     assert [id(parameter) for parameter in rest["params"]] == [id(model.inner.weight)]
     assert not model.inner.bias.requires_grad
-    assert "'no such' is found in no parameter's name" in caplog.text
+    assert "'no such' matches no parameter name" in caplog.text
     assert "has no use for its options: lr" in caplog.text
 
 
@@ -311,7 +311,7 @@ def test_patterns_freeze_parameters_before_the_optimizer_is_built():
 
 
 def test_a_pattern_that_is_none_is_refused():
-    with pytest.raises(ConfigurationError, match=r"'\(' is no regular expression"):
+    with pytest.raises(ConfigurationError, match=r"'\(' is not a regular expression"):
         built(no_grad=["("])
 
 
@@ -355,7 +355,7 @@ def test_a_wrong_part_is_refused_before_anything_is_frozen(parts, match):
             {"optimizer": {"type": "adam", "parameter_groups": [[["inner"], {"lrr": 1.0}]]}},
             "A parameter group has the option `lrr`, which Adam does not know; it knows: amsgrad",
         ),
-        ({"moving_average": {"decay": 2.0}}, "`decay=2.0` of the moving average is no weight; set it between"),
+        ({"moving_average": {"decay": 2.0}}, "`decay=2.0` of the moving average is out of range; set it between"),
         ({"learning_rate_scheduler": {"type": "step", "step_size": 0}}, "'step' got `step_size=0`; set it to 1 epoch"),
         (
             {"learning_rate_scheduler": {"type": "noam", "model_size": 8, "warmup_steps": 0}},
@@ -427,5 +427,5 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content, match):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"`allennlp_config=.*none.jsonnet` is no file"):
+    with pytest.raises(ConfigurationError, match=r"`allennlp_config=.*none.jsonnet` is not a file"):
         read_config(tmp_path / "none.jsonnet")

@@ -86,7 +86,7 @@ def test_numbers_out_of_range_are_refused(options):
 def test_the_adamw_of_transformers_has_its_defaults():
     optimizer = made({"type": "huggingface_adamw", "correct_bias": True}, Net())
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (1e-5, 0.0)
-    with pytest.raises(ConfigurationError, match="`correct_bias=False` of 'huggingface_adamw' is not offered"):
+    with pytest.raises(ConfigurationError, match="`correct_bias=False` of 'huggingface_adamw' is not supported"):
         made({"type": "huggingface_adamw", "correct_bias": False}, Net())
 
 

@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from portico.gradient_descent.batches import dealt, steps_per_epoch
+from portico.gradient_descent.batches import share_batches, steps_per_epoch
 
 
 def shares(loader, world_size=2):
-    return [dealt(loader, SimpleNamespace(world_size=world_size, process_index=rank)) for rank in range(world_size)]
+    return [
+        share_batches(loader, SimpleNamespace(world_size=world_size, process_index=rank)) for rank in range(world_size)
+    ]
 
 
 def test_every_process_gets_as_many_batches(caplog):
@@ -23,7 +25,7 @@ def test_every_process_gets_as_many_batches(caplog):
     assert [batch.tolist() for batch in first] == [[0, 1], [4, 5]]
     assert [batch.tolist() for batch in second] == [[2, 3], [6, 7]]
     assert len(first) == len(second) == steps_per_epoch(loader, 1, world_size=2) == 2
-    assert "cannot be dealt out evenly to 2 processes: 1 batches of this epoch are not used" in caplog.text
+    assert "cannot be shared evenly by 2 processes: 1 batches of this epoch are not used" in caplog.text
 
 
 def test_a_loader_without_a_length_has_none_when_dealt():

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from portico.errors import InputError
 from portico.gradient_descent import Checkpointer, ConfigurationError, MetricTracker
-from portico.gradient_descent.arguments import lightning_options
+from portico.gradient_descent.arguments import lightning_placement, lightning_precision
 from portico.gradient_descent.batches import count_epochs
 from portico.gradient_descent.checkpointer import Retention
 from unit.gradient_descent.plain_training import Net, loaders, make_optimizer, make_trainer
@@ -88,12 +88,15 @@ def test_the_metrics_have_allennlps_keys():
         ({"num_epochs": 0}, "`num_epochs=0` cannot be used; set it to an int >= 1"),
         ({"num_epochs": 1.5}, "`num_epochs=1.5` cannot be used"),
         ({"num_gradient_accumulation_steps": 0}, "`num_gradient_accumulation_steps=0` cannot be used"),
-        ({"grad_norm": -1.0}, "`grad_norm=-1.0` is no limit; set it to a number above 0"),
-        ({"grad_clipping": 0.0}, "`grad_clipping=0.0` is no limit"),
-        ({"validation_metric": None}, "`validation_metric=None` is no name of a metric; set it to one, as '-loss'"),
-        ({"validation_metric": "+"}, r"`validation_metric='\+'` is no name of a metric"),
-        ({"grad_norm": "1"}, "`grad_norm='1'` is no limit"),
-        ({"grad_clipping": True}, "`grad_clipping=True` is no limit"),
+        ({"grad_norm": -1.0}, "`grad_norm=-1.0` is not a limit; set it to a number above 0"),
+        ({"grad_clipping": 0.0}, "`grad_clipping=0.0` is not a limit"),
+        (
+            {"validation_metric": None},
+            "`validation_metric=None` does not name a metric; set it to a name with a sign, as '-loss'",
+        ),
+        ({"validation_metric": "+"}, r"`validation_metric='\+'` does not name a metric"),
+        ({"grad_norm": "1"}, "`grad_norm='1'` is not a limit"),
+        ({"grad_clipping": True}, "`grad_clipping=True` is not a limit"),
         ({"world_size": "2", "distributed": True}, "`world_size='2'` cannot be used; set it to an int >= 1"),
         ({"cuda_device": "0"}, "`cuda_device='0'` is a str; set it to the index of a GPU"),
         ({"data_loader": None}, "`data_loader=None` is a NoneType; give an iterable of batches"),
@@ -110,10 +113,10 @@ def test_the_metrics_have_allennlps_keys():
         ({"cuda_device": [0, 1]}, r"`cuda_device=\[0, 1\]` names several devices.*`world_size=2`"),
         ({"cuda_device": 99}, "`cuda_device=99`, but this machine has"),
         ({"distributed": True}, "`distributed=True` with `world_size=1`: .* more than 1 device"),
-        ({"opt_level": "O7"}, "`opt_level='O7'` is none of Apex's: O0, O1, O2, O3"),
-        ({"opt_level": "O1"}, "`opt_level='O1'` asks for half precision, which requires a CUDA device"),
+        ({"opt_level": "O7"}, "Unknown `opt_level='O7'`; expected one of Apex's O0, O1, O2, O3"),
+        ({"opt_level": "O1"}, "`opt_level='O1'` means half precision, which requires a CUDA device"),
         ({"use_amp": True, "grad_scaling": False}, "`grad_scaling=False` with `use_amp=True` is not possible"),
-        ({"use_amp": True}, "`use_amp=True` asks for half precision, which requires a CUDA device"),
+        ({"use_amp": True}, "`use_amp=True` means half precision, which requires a CUDA device"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(tmp_path, options, match):
@@ -168,7 +171,9 @@ def test_a_batch_can_be_run_by_hand():
 
 @pytest.mark.parametrize("given", [7, __file__])
 def test_a_folder_that_is_none_is_refused(given):
-    with pytest.raises(ConfigurationError, match=r"`serialization_dir=.*` is no folder; set it to one that is empty"):
+    with pytest.raises(
+        ConfigurationError, match=r"`serialization_dir=.*` is not a folder; set it to one that is empty"
+    ):
         make_trainer(given)
 
 
@@ -231,9 +236,12 @@ def test_lightning_is_at_hand():
     assert "train" in str(trainer.datamodule)
 
 
-def placed(**changes):
-    options = {"cuda_device": -1, "distributed": False, "world_size": 1, "opt_level": None, "use_amp": False}
-    return lightning_options(**{**options, "chosen": {}, **changes})
+def placed(*, cuda_device=-1, distributed=False, world_size=1, accelerator=None):
+    return lightning_placement(cuda_device, distributed, world_size, {"accelerator": accelerator})
+
+
+def precision_of(*, opt_level=None, use_amp=False, precision=None, accelerator="cuda"):
+    return lightning_precision(opt_level, use_amp, True, precision, accelerator)
 
 
 def test_placement_in_lightnings_words():
@@ -245,13 +253,18 @@ def test_placement_in_lightnings_words():
         "strategy": "ddp_find_unused_parameters_true",
         "devices": 3,
     }
-    assert placed(opt_level="O0") == {"accelerator": "cpu", "precision": "32-true"}
-    assert placed(use_amp=True, chosen={"accelerator": "cuda"})["precision"] == "16-mixed"
-    assert placed(opt_level="O1", chosen={"precision": "bf16-mixed"})["precision"] == "bf16-mixed"
+    assert placed(accelerator="tpu") == {"accelerator": "tpu"}
+
+
+def test_precision_in_lightnings_words():
+    assert precision_of() == {}
+    assert precision_of(opt_level="O0", accelerator="cpu") == {"precision": "32-true"}
+    assert precision_of(use_amp=True) == {"precision": "16-mixed"}
+    assert precision_of(opt_level="O1", precision="bf16-mixed", accelerator="cpu") == {"precision": "bf16-mixed"}
     with pytest.warns(UserWarning, match=r"`opt_level='O2'` becomes Lightning's `precision='16-mixed'`, which"):
-        assert placed(opt_level="O2", chosen={"accelerator": "cuda"})["precision"] == "16-mixed"
+        assert precision_of(opt_level="O2") == {"precision": "16-mixed"}
     with pytest.warns(UserWarning, match="`opt_level='O3'` becomes"):
-        assert placed(opt_level="O3", chosen={"accelerator": "cuda"})["precision"] == "16-true"
+        assert precision_of(opt_level="O3") == {"precision": "16-true"}
 
 
 def test_a_gpu_by_its_index(monkeypatch):
@@ -317,7 +330,7 @@ def test_one_is_kept_for_good_now_and_then():
     kept = []
     for point in times:
         kept.append(point)
-        for removed in retention.superfluous([(one, times[one]) for one in kept]):
+        for removed in retention.expired([(one, times[one]) for one in kept]):
             kept.remove(removed)
     assert kept == ["b", "d", "e"]
 
