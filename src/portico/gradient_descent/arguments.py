@@ -112,21 +112,13 @@ def construct_parts(
 
 
 def check_count(name: str, count: Any) -> None:
-    """Refuse a count that is not an int of 1 or more.
-
-    Raises:
-        ConfigurationError: If it is not.
-    """
+    """Raise ``ConfigurationError`` unless ``count`` is an int of 1 or more."""
     if type(count) is not int or count < 1:
         raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
 def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
-    """Refuse limits of gradients that are not positive numbers; ``grad_norm`` may also be a bool.
-
-    Raises:
-        ConfigurationError: If one is not.
-    """
+    """Raise ``ConfigurationError`` unless both are positive numbers or ``None``; ``grad_norm`` may also be a bool."""
     for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
         if limit is None or (name == "grad_norm" and isinstance(limit, bool)):
             continue
@@ -135,11 +127,7 @@ def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
 
 
 def check_parts(trainer: "GradientDescentTrainer") -> None:
-    """Refuse a trainer whose parts have the wrong type, or do not belong together.
-
-    Raises:
-        ConfigurationError: Names the argument, its value and what is allowed.
-    """
+    """Raise ``ConfigurationError`` if a part of ``trainer`` has the wrong type, or belongs to another training."""
     names = [*_TYPES, "data_loader", "validation_data_loader"]
     given = {name: getattr(trainer, name) for name in names}
     given = {name: part for name, part in given.items() if part is not None or name in _REQUIRED}
@@ -179,11 +167,7 @@ def _check_loader(name: str, loader: Any) -> None:
 
 
 def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path.
-
-    Raises:
-        ConfigurationError: If it is not a path, or that of a file.
-    """
+    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it is none, or that of a file."""
     if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
         raise ConfigurationError(
             f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
@@ -201,11 +185,7 @@ class SortedCallbacks(NamedTuple):
 
 
 def sort_callbacks(callbacks: Sequence[Any]) -> SortedCallbacks:
-    """Sort ``callbacks`` by the library they belong to.
-
-    Raises:
-        ConfigurationError: If one belongs to none.
-    """
+    """Sort ``callbacks`` by the library they belong to; raise ``ConfigurationError`` for any other object."""
     kinds = SortedCallbacks([], [], [])
     for callback in callbacks:
         is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)

@@ -6,7 +6,7 @@ name ``is_master``.
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -35,8 +35,7 @@ class CallbackList:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
     """
 
-    def __init__(self, callbacks: Sequence[Any], known: Sequence[str]) -> None:
-        self.callbacks = list(callbacks)
+    def __init__(self, callbacks: Sequence[Any], known: Iterable[str]) -> None:
         self._adapters = [_adapter(callback, known) for callback in callbacks]
 
     def __call__(self, **arguments: Any) -> None:
@@ -45,7 +44,7 @@ class CallbackList:
             adapt(arguments)
 
 
-def _adapter(callback: Any, known: Sequence[str]) -> Callable[[Mapping[str, Any]], None]:
+def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
     if not callable(callback):
         raise ConfigurationError(
             f"The callback {callback!r} cannot be called; give an object with `__call__`, or a registered name "

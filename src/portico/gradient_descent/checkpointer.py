@@ -115,11 +115,7 @@ class Checkpointer(Registrable):
         self._last_save = (0, 0)
 
     def check_processes(self, num_processes: int) -> None:
-        """Refuse to save by the clock in a run of several processes, which must save together.
-
-        Raises:
-            ConfigurationError: If there are several processes.
-        """
+        """Raise ``ConfigurationError`` if several processes, which must save together, would save by the clock."""
         if num_processes > 1 and self._save_every_num_seconds is not None:
             raise ConfigurationError(
                 f"`save_every_num_seconds={self._save_every_num_seconds}` of the checkpointer is not supported in "
@@ -303,11 +299,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def check_folder(folder: Path | None) -> None:
-    """Refuse a folder that holds a run from which training cannot resume.
-
-    Raises:
-        ConfigurationError: Names what was found; nothing has been written.
-    """
+    """Raise ``ConfigurationError`` if ``folder`` holds a run that cannot be resumed."""
     if folder is None or not folder.is_dir():
         return
     signs = sorted(path.name for pattern in _SIGNS_OF_A_RUN for path in folder.glob(pattern))
@@ -338,9 +330,11 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
         "data": _data_counts(trainer),
         "processes": _of_all_processes(of_process, loop.args.world_size),
         "callbacks": {
-            "allennlp": {name: callback.state_dict() for name, callback in _of_allennlp(trainer).items()},
-            "hugging_face": {name: each.state()["attributes"] for name, each in _of_hugging_face(trainer).items()},
-            "lightning": {name: callback.state_dict() for name, callback in _of_lightning(trainer).items()},
+            library: {
+                name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
+                for name, one in _stateful_callbacks(trainer, library).items()
+            }
+            for library in ("allennlp", "hugging_face", "lightning")
         },
         **trainer.progress.state_dict(),
     }
@@ -379,22 +373,31 @@ def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheck
     if trainer.moving_average is not None:
         # The model's state holds the averages, the backups are the trained weights.
         trainer.moving_average.restore()
-    for callback, callback_state in _matched(_of_allennlp(trainer), state["callbacks"]["allennlp"]):
-        callback.load_state_dict(callback_state)
-    for callback, callback_state in _matched(_of_hugging_face(trainer), state["callbacks"]["hugging_face"]):
-        vars(callback).update(callback_state)
+    restore_callbacks(trainer, "allennlp", state["callbacks"])
+    restore_callbacks(trainer, "hugging_face", state["callbacks"])
     # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
     trainer.restored_callbacks = state["callbacks"]
     trainer.restored_scaler = state.get("scaler")
     trainer.restored_states = of_process["random_states"]
 
 
-def restore_lightning_callbacks(
-    trainer: "GradientDescentTrainer", states: Mapping[str, Mapping[str, dict[str, Any]]]
+def restore_callbacks(
+    trainer: "GradientDescentTrainer", library: str, states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Restore the states of Lightning's callbacks, which must be set up: they need to know their folders."""
-    for callback, state in _matched(_of_lightning(trainer), states["lightning"]):
-        callback.load_state_dict(state)
+    """Restore the states of the callbacks of one library; Lightning's must be set up, to know their folders."""
+    callbacks = _stateful_callbacks(trainer, library)
+    unknown = [name for name in states[library] if name not in callbacks]
+    if unknown:
+        logger.warning(
+            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
+        )
+    for name, state in states[library].items():
+        if name in unknown:
+            continue
+        if library == "hugging_face":
+            vars(callbacks[name]).update(state)
+        else:
+            callbacks[name].load_state_dict(state)
 
 
 def _why_not(
@@ -442,35 +445,19 @@ def _of_all_processes(state: dict[str, Any], world_size: int) -> list[dict[str, 
     return gathered
 
 
-def _of_allennlp(trainer: "GradientDescentTrainer") -> dict[str, Any]:
-    return _named(callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict"))
-
-
-def _of_hugging_face(trainer: "GradientDescentTrainer") -> dict[str, Any]:
-    return _named(callback for callback in exportable_callbacks(trainer.loop) if isinstance(callback, TrainerCallback))
-
-
-def _of_lightning(trainer: "GradientDescentTrainer") -> dict[str, Any]:
-    return _named(trainer.loop._lightning_parts["callbacks"])
-
-
-def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return ``callbacks`` by the names of their classes; further callbacks of a class are numbered."""
+def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
+    """Return the callbacks of a library by the names of their classes; further callbacks of a class are numbered."""
+    candidates: Iterable[Any] = {
+        "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
+        "hugging_face": [one for one in exportable_callbacks(trainer.loop) if isinstance(one, TrainerCallback)],
+        "lightning": trainer.loop._lightning_parts["callbacks"],
+    }[library]
     named: dict[str, Any] = {}
-    for callback in callbacks:
+    for callback in candidates:
         name = type(callback).__qualname__
         same = sum(known.partition(" ")[0] == name for known in named)
         named[f"{name} {same + 1}" if same else name] = callback
     return named
-
-
-def _matched(callbacks: Mapping[str, Any], states: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    unknown = [name for name in states if name not in callbacks]
-    if unknown:
-        logger.warning(
-            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
-        )
-    return [(callbacks[name], state) for name, state in states.items() if name in callbacks]
 
 
 def _deprecated(older: str, newer: str) -> None:

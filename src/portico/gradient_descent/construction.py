@@ -72,11 +72,7 @@ class Registrable:
 
     @classmethod
     def by_name(cls, name: str) -> Callable[..., Any]:
-        """Return the callable that builds the implementation called ``name``, a registered name or a dotted path.
-
-        Raises:
-            ConfigurationError: If there is none; the nearest names are listed.
-        """
+        """Return the callable that builds the implementation called ``name``, a registered name or a dotted path."""
         implementation, constructor = cls.resolve_class_name(name)
         return getattr(implementation, constructor) if constructor else implementation
 

@@ -1,11 +1,14 @@
 """The best value of a validation metric, and how many epochs ago it was reached."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from portico.gradient_descent.errors import ConfigurationError
 
 _SIGNS = {"+": 1.0, "-": -1.0}
+_COUNTERS = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
+_STATE = (*_COUNTERS, "best_epoch", "best_epoch_metrics")
 
 
 class MetricTracker:
@@ -48,11 +51,7 @@ class MetricTracker:
         self.best_epoch_metrics: dict[str, float] = {}
 
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of an epoch; only strictly better values count as an improvement.
-
-        Raises:
-            ConfigurationError: If a tracked metric is missing.
-        """
+        """Record the metrics of an epoch; only strictly better values count as an improvement."""
         score = self.combined_score(metrics)
         self._is_best_so_far = self._best_so_far is None or score > self._best_so_far
         if self._is_best_so_far:
@@ -84,11 +83,7 @@ class MetricTracker:
         return sum(sign * metrics[name] for sign, name in self.tracked_metrics)
 
     def scheduler_metric(self, metrics: Mapping[str, float]) -> float:
-        """Return the value for schedulers: a single tracked metric without its sign, or the signed sum of several.
-
-        Raises:
-            ConfigurationError: If one of them is missing.
-        """
+        """Return the value for schedulers: a single tracked metric without its sign, or the signed sum of several."""
         score = self.combined_score(metrics)
         return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
 
@@ -102,23 +97,12 @@ class MetricTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the configuration."""
-        return {
-            "best_so_far": self._best_so_far,
-            "epochs_with_no_improvement": self._epochs_with_no_improvement,
-            "is_best_so_far": self._is_best_so_far,
-            "epoch_number": self._epoch_number,
-            "best_epoch": self.best_epoch,
-            "best_epoch_metrics": dict(self.best_epoch_metrics),
-        }
+        return {name.removeprefix("_"): copy(getattr(self, name)) for name in _STATE}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a state returned by :meth:`state_dict`."""
-        self._best_so_far = state_dict["best_so_far"]
-        self._epochs_with_no_improvement = state_dict["epochs_with_no_improvement"]
-        self._is_best_so_far = state_dict["is_best_so_far"]
-        self._epoch_number = state_dict["epoch_number"]
-        self.best_epoch = state_dict["best_epoch"]
-        self.best_epoch_metrics = dict(state_dict["best_epoch_metrics"])
+        for name in _STATE:
+            setattr(self, name, copy(state_dict[name.removeprefix("_")]))
 
 
 def _signed(name: Any) -> tuple[float, str]:

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,6 @@ class LossSums:
         )
         loss, reg_loss, num_batches = accelerator.reduce(here).tolist()
         return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the arguments that rebuild the sums."""
-        return asdict(self)
 
 
 def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:

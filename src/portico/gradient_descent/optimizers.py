@@ -91,18 +91,9 @@ class Optimizer(Registrable):
 
 
 class HuggingfaceAdamW(torch.optim.AdamW):
-    """The AdamW that transformers removed in favour of torch's, with its former defaults and arguments.
+    """The AdamW that transformers removed in favour of torch's, with its former arguments and defaults.
 
-    Args:
-        params: Parameters, or groups of them.
-        lr: Learning rate.
-        betas: Decay of the two moments.
-        eps: Added to the denominator.
-        weight_decay: Decoupled weight decay.
-        correct_bias: Must be true; torch always corrects the bias.
-
-    Raises:
-        ConfigurationError: If ``correct_bias`` is false.
+    torch always corrects the bias, so ``correct_bias=False`` raises ``ConfigurationError``.
     """
 
     def __init__(

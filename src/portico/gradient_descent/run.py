@@ -42,7 +42,7 @@ the optimizer step, from 1::
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ from portico.gradient_descent.batches import (
     set_random_states,
     share_batches,
 )
-from portico.gradient_descent.checkpointer import restore_lightning_callbacks
+from portico.gradient_descent.checkpointer import restore_callbacks
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
 from portico.lightning_internals import continue_from, end_epoch_after
@@ -128,7 +128,7 @@ class Progress:
     def state_of_process(self) -> dict[str, Any]:
         """Return what differs between processes."""
         return {
-            "sums": self.sums.state_dict(),
+            "sums": asdict(self.sums),
             "epoch_start": self.epoch_start if self.batches_in_epoch_completed else None,
         }
 
@@ -164,7 +164,7 @@ class DescentRun(TrainingRun):
     def restore(self) -> None:
         gd_trainer = self.gd_trainer
         if gd_trainer.restored_callbacks is not None:
-            restore_lightning_callbacks(gd_trainer, gd_trainer.restored_callbacks)
+            restore_callbacks(gd_trainer, "lightning", gd_trainer.restored_callbacks)
             gd_trainer.restored_callbacks = None
         if self.is_resumed:
             continue_from(

@@ -54,12 +54,11 @@ class TensorboardWriter(Registrable):
         should_log_learning_rate: bool = False,
         get_batch_num_total: Callable[[], int] | None = None,
     ) -> None:
-        intervals = {
-            "summary_interval": summary_interval,
-            "histogram_interval": histogram_interval,
-            "batch_size_interval": batch_size_interval,
-        }
-        for name, interval in intervals.items():
+        for name, interval in (
+            ("summary_interval", summary_interval),
+            ("histogram_interval", histogram_interval),
+            ("batch_size_interval", batch_size_interval),
+        ):
             if interval is not None and interval < 1:
                 raise ConfigurationError(f"`{name}={interval}` cannot be used; set it to an int >= 1, or to None.")
         if serialization_dir is not None and not tensorboard_is_installed():

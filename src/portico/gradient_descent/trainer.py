@@ -43,7 +43,7 @@ from portico.gradient_descent.checkpointer import (
     restore_training,
     training_state,
 )
-from portico.gradient_descent.construction import Lazy, Registrable
+from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.metric_tracker import MetricTracker
 from portico.gradient_descent.metrics import TrainingReport, dump_metrics, epoch_metrics
@@ -58,19 +58,6 @@ from portico.gradient_descent.schedulers import (
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
 logger = logging.getLogger(__name__)
-
-_EPOCH_ARGUMENTS = ("trainer", "metrics", "epoch", "is_primary")
-_BATCH_ARGUMENTS = (
-    "trainer",
-    "batch_inputs",
-    "batch_outputs",
-    "batch_metrics",
-    "epoch",
-    "batch_number",
-    "is_training",
-    "is_primary",
-    "batch_grad_norm",
-)
 
 
 class Trainer(Registrable):
@@ -512,10 +499,11 @@ class GradientDescentTrainer(Trainer):
         kinds = sort_callbacks(others)
         batch, epoch, end, each = batch or (), epoch or (), end or (), kinds.allennlp
         self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
-        self.start_callbacks = CallbackList([*(one.on_start for one in each), *epoch], _EPOCH_ARGUMENTS)
-        self.batch_callbacks = CallbackList([*batch, *(one.on_batch for one in each)], _BATCH_ARGUMENTS)
-        self.epoch_callbacks = CallbackList([*epoch, *(one.on_epoch for one in each)], _EPOCH_ARGUMENTS)
-        self.end_callbacks = CallbackList([*end, *(one.on_end for one in each)], _EPOCH_ARGUMENTS)
+        of_batch, of_epoch = parameters_of(TrainerCallback.on_batch), parameters_of(TrainerCallback.on_epoch)
+        self.start_callbacks = CallbackList([*(one.on_start for one in each), *epoch], known=of_epoch)
+        self.batch_callbacks = CallbackList([*batch, *(one.on_batch for one in each)], known=of_batch)
+        self.epoch_callbacks = CallbackList([*epoch, *(one.on_epoch for one in each)], known=of_epoch)
+        self.end_callbacks = CallbackList([*end, *(one.on_end for one in each)], known=of_epoch)
         self.backward_callbacks = [one for one in each if type(one).on_backward is not TrainerCallback.on_backward]
         return {"callbacks": kinds.hugging_face, "lightning_callbacks": kinds.lightning}
 
