@@ -3,7 +3,7 @@
 import functools
 
 import portico
-from portico.gradient_descent.run import rescale_gradients
+from portico.gradient_descent.trainer import rescale_gradients
 
 
 def mistakes_of_one_kind(patch):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import GradientDescentTrainer
+from portico.gradient_descent import Checkpointer, ExponentialMovingAverage, GradientDescentTrainer
+from portico.gradient_descent.schedulers import InvertedTriangular, LinearWithWarmup
 from unit.toy import Points
 
 
@@ -167,3 +168,44 @@ class PlainTraining:
     def _put(self, values) -> None:
         for parameter, value in zip(self.model.parameters(), values, strict=True):
             parameter.data.copy_(value)
+
+
+# What an interruption may change: clocks, memory, and sums that the model keeps to itself.
+CHANGING = ("memory_MB", "duration", "training_count", "training_start_epoch", "training_epochs")
+
+
+class Interruption(Exception):
+    pass
+
+
+def lasting(metrics):
+    return {name: value for name, value in metrics.items() if not any(mark in name for mark in CHANGING)}
+
+
+def trainer_with_everything(folder, *, model=None, optimizer=None, **options):
+    """Return a trainer that saves at every step, with all that has a state: averages, schedules, momentum."""
+    model = Net() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if optimizer is None else optimizer
+    return make_trainer(
+        folder,
+        **{
+            "model": model,
+            "optimizer": optimizer,
+            "num_epochs": 2,
+            "patience": 5,
+            "grad_norm": 0.5,
+            "checkpointer": Checkpointer(folder, save_every_num_batches=1),
+            "moving_average": ExponentialMovingAverage(model.named_parameters(), decay=0.5),
+            "learning_rate_scheduler": LinearWithWarmup(optimizer, 2, 5, warmup_steps=3),
+            "momentum_scheduler": InvertedTriangular(optimizer, cool_down=1, warm_up=1),
+            **options,
+        },
+    )
+
+
+def interrupted_at(step):
+    def callback(trainer, is_training):
+        if is_training and trainer.progress.total_batches == step:
+            raise Interruption
+
+    return callback

@@ -1,4 +1,4 @@
-"""Batches dealt out to several processes."""
+"""The number of batches, and the share of each process."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from portico.gradient_descent.batches import share_batches, steps_per_epoch
+from portico.gradient_descent import ConfigurationError
+from portico.gradient_descent.batches import count_epochs, share_batches, steps_per_epoch
 
 
 def shares(loader, world_size=2):
@@ -19,7 +20,7 @@ def shares(loader, world_size=2):
     ]
 
 
-def test_every_process_gets_as_many_batches(caplog):
+def test_processes_get_equal_shares(caplog):
     loader = DataLoader(range(10), batch_size=2)
     first, second = shares(loader)
     assert [batch.tolist() for batch in first] == [[0, 1], [4, 5]]
@@ -28,13 +29,13 @@ def test_every_process_gets_as_many_batches(caplog):
     assert "cannot be shared evenly by 2 processes: 1 batches of this epoch are not used" in caplog.text
 
 
-def test_a_loader_without_a_length_has_none_when_dealt():
+def test_share_of_loader_without_length():
     share = shares(iter(range(4)))[0]
     assert list(share) == [0, 2]
     assert not hasattr(share, "__len__")
 
 
-def test_what_is_divided_already_is_left_alone():
+def test_distributed_sampler_is_left_alone():
     sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
     loader = DataLoader(range(10), sampler=sampler)
     assert all(share is loader for share in shares(loader))
@@ -56,16 +57,21 @@ def trained(kind, folder, *, stop_at=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "steps"), [("", 12), ("-accumulating", 6)])
-def test_two_processes_make_the_steps_of_an_accumulating_one(tmp_path, suffix, steps):
+def test_two_processes_equal_one_that_accumulates(tmp_path, suffix, steps):
     one, two = (trained(f"{kind}{suffix}", tmp_path / kind) for kind in ("one", "two"))
     assert one == two
     assert one["steps"] == steps
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_in_mid_epoch_as_if_never_stopped(tmp_path):
+def test_two_processes_resume_within_an_epoch(tmp_path):
     kind = "two-accumulating"
     whole = trained(kind, tmp_path / "whole")
     trained(kind, tmp_path / "stopped", stop_at=5)
     assert (tmp_path / "stopped" / "training_state_e1_b1.th").is_file()
     assert trained(kind, tmp_path / "stopped") == whole
+
+
+def test_every_process_needs_a_batch():
+    with pytest.raises(ConfigurationError, match="`data_loader` has fewer batches than the 2 processes"):
+        count_epochs([], num_epochs=1, num_gradient_accumulation_steps=1, world_size=2)
