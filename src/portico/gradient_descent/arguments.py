@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -176,32 +176,26 @@ def as_folder(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-class SortedCallbacks(NamedTuple):
-    """Callbacks by the library they belong to, each in the order given."""
-
-    hugging_face: list[Any]
-    lightning: list[pl.Callback]
-    allennlp: list[TrainerCallback]
-
-
-def sort_callbacks(callbacks: Sequence[Any]) -> SortedCallbacks:
-    """Sort ``callbacks`` by the library they belong to; raise ``ConfigurationError`` for any other object."""
-    kinds = SortedCallbacks([], [], [])
+def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
+    """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
+    of_allennlp: list[TrainerCallback] = []
+    of_hugging_face: list[Any] = []
+    of_lightning: list[pl.Callback] = []
     for callback in callbacks:
         is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
         if is_class or isinstance(callback, transformers.TrainerCallback):
-            kinds.hugging_face.append(callback)
+            of_hugging_face.append(callback)
         elif isinstance(callback, pl.Callback):
-            kinds.lightning.append(callback)
+            of_lightning.append(callback)
         elif isinstance(callback, TrainerCallback):
-            kinds.allennlp.append(callback)
+            of_allennlp.append(callback)
         else:
             raise ConfigurationError(
                 f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
                 "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
                 "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return kinds
+    return of_allennlp, of_hugging_face, of_lightning
 
 
 # Lightning's words

@@ -320,15 +320,10 @@ class ShouldValidateCallback(TrainerCallback):
 
 @TrainerCallback.register("tensorboard")
 class TensorBoardCallback(TrainerCallback):
-    """Replaces the trainer's TensorBoard writer by one with these intervals.
+    """Replaces the trainer's TensorBoard writer.
 
-    Args:
-        serialization_dir: Folder of the run.
-        summary_interval: As of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, like those below.
-        distribution_interval: Its ``histogram_interval``.
-        batch_size_interval: See there.
-        should_log_parameter_statistics: See there.
-        should_log_learning_rate: See there.
+    The arguments are those of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, where
+    ``distribution_interval`` is called ``histogram_interval``.
     """
 
     def __init__(

@@ -8,12 +8,11 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
 
 logger = logging.getLogger(__name__)
-
-Point = TypeVar("Point")
 
 _VERSION = 1
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
@@ -108,10 +105,11 @@ class Checkpointer(Registrable):
         self._save_completed_epochs = save_completed_epochs
         self._save_every_num_seconds = save_every_num_seconds
         self._save_every_num_batches = save_every_num_batches
-        self._retention = Retention(
-            keep_most_recent_by_count, keep_most_recent_by_age, keep_serialized_model_every_num_seconds
-        )
-        self._last_save_time = time.time()
+        self._keep_count = keep_most_recent_by_count
+        self._keep_age = keep_most_recent_by_age
+        self._keep_every_num_seconds = keep_serialized_model_every_num_seconds
+        self._permanent: set[tuple[int, int]] = set()
+        self._last_permanent = self._last_save_time = time.time()
         self._last_save = (0, 0)
 
     def check_processes(self, num_processes: int) -> None:
@@ -203,54 +201,28 @@ class Checkpointer(Registrable):
         return [point for point in points if self._paths(point)[1].is_file()]
 
     def _remove_expired(self) -> None:
-        written = [(point, self._paths(point)[1].stat().st_mtime) for point in self._points()]
-        for point in self._retention.expired(written):
-            # The training state first, so that half a checkpoint never counts as one.
-            for path in reversed(self._paths(point)):
-                path.unlink()
-
-
-Checkpointer.register("default")(Checkpointer)
-
-
-@dataclass
-class Retention:
-    """Decides which checkpoints are kept; one that any rule keeps stays.
-
-    Args:
-        count: How many of the newest are kept; ``None`` leaves it to the age.
-        age: Seconds for which each is kept; ``None`` leaves it to the count. Without both, all are kept.
-        every: Seconds after which one that would be removed is kept permanently, counted from the last such one.
-    """
-
-    count: int | None = 2
-    age: float | None = None
-    every: float | None = None
-    _last_permanent: float = field(default_factory=time.time, init=False)
-    _permanent: set[object] = field(default_factory=set, init=False)
-
-    def expired(self, checkpoints: Sequence[tuple[Point, float]]) -> list[Point]:
-        """Return the checkpoints that no rule keeps.
-
-        Args:
-            checkpoints: Pairs of a checkpoint and the time it was written, the oldest first.
-        """
-        if self.count is None and self.age is None:
-            return []
-        now = time.time()
-        first_kept = len(checkpoints) - (self.count or 0)
-        removed = []
-        for index, (point, written) in enumerate(checkpoints):
-            is_recent = index >= first_kept or (self.age is not None and now - written <= self.age)
+        """Remove the checkpoints that are kept neither by count, nor by age, nor permanently."""
+        count, age, points, now = self._keep_count, self._keep_age, self._points(), time.time()
+        if count is None and age is None:
+            return
+        for index, point in enumerate(points):
+            model_path, training_path = self._paths(point)
+            written = training_path.stat().st_mtime
+            is_recent = index >= len(points) - (count or 0) or (age is not None and now - written <= age)
             if not is_recent and not self._is_permanent(point, written):
-                removed.append(point)
-        return removed
+                # The training state first, so that half a checkpoint never counts as one.
+                training_path.unlink()
+                model_path.unlink()
 
-    def _is_permanent(self, point: object, written: float) -> bool:
-        if point not in self._permanent and self.every is not None and written - self._last_permanent > self.every:
+    def _is_permanent(self, point: tuple[int, int], written: float) -> bool:
+        every = self._keep_every_num_seconds
+        if point not in self._permanent and every is not None and written - self._last_permanent > every:
             self._permanent.add(point)
             self._last_permanent = written
         return point in self._permanent
+
+
+Checkpointer.register("default")(Checkpointer)
 
 
 class BestWeights:

@@ -496,8 +496,8 @@ class GradientDescentTrainer(Trainer):
         others: Sequence[Any],
     ) -> dict[str, Any]:
         """Keep AllenNLP's callbacks; return those of Hugging Face and Lightning as arguments of the loop."""
-        kinds = sort_callbacks(others)
-        batch, epoch, end, each = batch or (), epoch or (), end or (), kinds.allennlp
+        each, of_hugging_face, of_lightning = sort_callbacks(others)
+        batch, epoch, end = batch or (), epoch or (), end or ()
         self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
         of_batch, of_epoch = parameters_of(TrainerCallback.on_batch), parameters_of(TrainerCallback.on_epoch)
         self.start_callbacks = CallbackList([*(one.on_start for one in each), *epoch], known=of_epoch)
@@ -505,7 +505,7 @@ class GradientDescentTrainer(Trainer):
         self.epoch_callbacks = CallbackList([*epoch, *(one.on_epoch for one in each)], known=of_epoch)
         self.end_callbacks = CallbackList([*end, *(one.on_end for one in each)], known=of_epoch)
         self.backward_callbacks = [one for one in each if type(one).on_backward is not TrainerCallback.on_backward]
-        return {"callbacks": kinds.hugging_face, "lightning_callbacks": kinds.lightning}
+        return {"callbacks": of_hugging_face, "lightning_callbacks": of_lightning}
 
     def _set_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; without ``serialization_dir`` one that is removed with the trainer."""

@@ -14,7 +14,6 @@ from portico.gradient_descent import (
     ConfigurationError,
     ExponentialMovingAverage,
 )
-from portico.gradient_descent.checkpointer import Retention
 from portico.gradient_descent.schedulers import SlantedTriangular
 from unit.gradient_descent.plain_training import (
     Interruption,
@@ -79,16 +78,17 @@ def test_allennlp_1_argument_names(tmp_path):
         Checkpointer(tmp_path, model_save_interval=60.0)
 
 
-def test_permanent_checkpoints():
-    retention = Retention(count=1, every=100)
+def test_permanent_checkpoints(tmp_path):
+    checkpointer = Checkpointer(
+        tmp_path, keep_most_recent_by_count=1, keep_serialized_model_every_num_seconds=100, save_completed_epochs=False
+    )
+    trainer = make_trainer(tmp_path, checkpointer=checkpointer)
     start = time.time()
-    times = {"a": start + 10, "b": start + 150, "c": start + 200, "d": start + 260, "e": start + 270}
-    kept = []
-    for point in times:
-        kept.append(point)
-        for removed in retention.expired([(one, times[one]) for one in kept]):
-            kept.remove(removed)
-    assert kept == ["b", "d", "e"]
+    for epoch, age in enumerate([10, 150, 200, 260, 270]):
+        trainer.progress.epochs_completed = epoch
+        trainer.save_checkpoint()
+        os.utime(tmp_path / f"training_state_e{epoch}_b0.th", (start + age, start + age))
+    assert points(tmp_path) == ["e1_b0", "e3_b0", "e4_b0"]
 
 
 @pytest.mark.parametrize(
