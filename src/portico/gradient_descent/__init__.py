@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portico.gradient_descent.construction import Registrable as Registrable
     from portico.gradient_descent.construction import from_params as from_params
     from portico.gradient_descent.errors import ConfigurationError as ConfigurationError
-    from portico.gradient_descent.metric_tracker import MetricTracker as MetricTracker
+    from portico.gradient_descent.metrics import MetricTracker as MetricTracker
     from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
     from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
     from portico.gradient_descent.optimizers import Optimizer as Optimizer
@@ -37,7 +37,7 @@ _NAMES = {
     "checkpointer": "Checkpointer",
     "errors": "ConfigurationError",
     "construction": "Lazy Registrable from_params",
-    "metric_tracker": "MetricTracker",
+    "metrics": "MetricTracker",
     "moving_average": "ExponentialMovingAverage MovingAverage",
     "optimizers": "Optimizer",
     "schedulers": "LearningRateScheduler MomentumScheduler",

@@ -45,8 +45,7 @@ from portico.gradient_descent.checkpointer import (
 )
 from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.metric_tracker import MetricTracker
-from portico.gradient_descent.metrics import TrainingReport, dump_metrics, epoch_metrics
+from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import Optimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
