@@ -17,7 +17,7 @@ from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
 from portico.gradient_descent.tensorboard import TensorboardWriter
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+    from portico.gradient_descent.trainer import GradientDescentTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class BatchCallback(Registrable):
 
     def __call__(
         self,
-        trainer: "Trainer",
+        trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -109,7 +109,12 @@ class EpochCallback(Registrable):
     """Called before training with ``epoch=-1`` and after each epoch; does nothing by itself."""
 
     def __call__(
-        self, trainer: "Trainer", metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
     ) -> None:
         """Handle an epoch.
 
@@ -127,7 +132,7 @@ class EndCallback(Registrable):
 
     def __call__(
         self,
-        trainer: "Trainer",
+        trainer: "GradientDescentTrainer",
         metrics: dict[str, Any] | None,
         epoch: int | None,
         is_primary: bool = True,
@@ -149,7 +154,7 @@ class TensorboardBatchMemoryUsage(BatchCallback):
     """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
 
     @override
-    def __call__(self, trainer: "Trainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def __call__(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         # Every process takes part in measuring.
         workers = peak_memory_mb(trainer.accelerator)
         writer = trainer.tensorboard_writer
@@ -166,7 +171,7 @@ class TrackEpochCallback(EpochCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
     @override
-    def __call__(self, trainer: "Trainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+    def __call__(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
         trainer.model.epoch = epoch + 1  # type: ignore[assignment]
 
 
@@ -189,9 +194,9 @@ class TrainerCallback(Registrable):
 
     def __init__(self, serialization_dir: str | None = None) -> None:
         self.serialization_dir = serialization_dir
-        self.trainer: Trainer | None = None
+        self.trainer: GradientDescentTrainer | None = None
 
-    def on_start(self, trainer: "Trainer", is_primary: bool = True, **kwargs: Any) -> None:
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
         """Handle the start of training, or its recovery.
 
         Args:
@@ -202,7 +207,7 @@ class TrainerCallback(Registrable):
         self.trainer = trainer
 
     def on_backward(
-        self, trainer: "Trainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
+        self, trainer: "GradientDescentTrainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
     ) -> bool:
         """Run the backward pass of a training batch, if the trainer should not.
 
@@ -227,7 +232,7 @@ class TrainerCallback(Registrable):
 
     def on_batch(
         self,
-        trainer: "Trainer",
+        trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
         batch_metrics: dict[str, Any],
@@ -241,13 +246,18 @@ class TrainerCallback(Registrable):
         """Handle a step; see :class:`BatchCallback`."""
 
     def on_epoch(
-        self, trainer: "Trainer", metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
     ) -> None:
         """Handle the end of an epoch; see :class:`EpochCallback`."""
 
     def on_end(
         self,
-        trainer: "Trainer",
+        trainer: "GradientDescentTrainer",
         metrics: dict[str, Any] | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
@@ -268,12 +278,12 @@ class TrackEpochTrainerCallback(TrainerCallback):
     """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary, **kwargs)
         trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
 
     @override
-    def on_epoch(self, trainer: "Trainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
         trainer.model.epoch = epoch + 1  # type: ignore[assignment]
 
 
@@ -306,7 +316,7 @@ class ShouldValidateCallback(TrainerCallback):
             )
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary, **kwargs)
         trainer.should_validate_this_epoch = self._is_due(trainer.progress.epochs_completed)
 
@@ -346,7 +356,7 @@ class TensorBoardCallback(TrainerCallback):
         )
 
     @override
-    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
         super().on_start(trainer, is_primary, **kwargs)
         trainer.use_tensorboard(self._writer)
 
