@@ -43,7 +43,7 @@ def test_distributed_sampler_is_left_alone():
 
 
 def trained(kind, folder, *, stop_at=0):
-    """Train in processes of their own; return what they wrote down, ``None`` if they were stopped."""
+    """Train in separate processes; return their results, or ``None`` if they were stopped."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("training_in_processes.py")), kind, str(folder), str(stop_at)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},

@@ -112,7 +112,7 @@ def test_saving_by_time_is_refused_in_distributed_runs(tmp_path):
 
 def test_latest_checkpoint_is_the_furthest(tmp_path):
     make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, save_every_num_batches=2)).train()
-    # What was touched last does not matter.
+    # The time of modification does not matter.
     os.utime(tmp_path / "model_state_e2_b4.th")
     assert Checkpointer(tmp_path).find_latest_checkpoint()[0].endswith("model_state_e3_b0.th")
     assert Checkpointer(tmp_path / "empty").find_latest_checkpoint() is None

@@ -100,7 +100,7 @@ def test_dense_sparse_adam_with_sparse_gradients():
     }
     theirs = trained(peer, made(both, peer))
     assert torch.equal(ours["words.weight"][[2, 3]], Embedded().words.weight[[2, 3]])
-    # The constant added to the denominator is added elsewhere by torch's Adam.
+    # torch's Adam adds `eps` after the bias correction.
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], atol=1e-5), name
 

@@ -14,7 +14,7 @@ from unit.gradient_descent.plain_training import (
 
 
 class Recorder:
-    """Keeps what callbacks are told."""
+    """Records what callbacks receive."""
 
     def __init__(self):
         self.norms, self.rates, self.epochs = [], [], []

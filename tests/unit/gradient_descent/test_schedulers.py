@@ -1,4 +1,4 @@
-"""Every schedule for 200 steps: against its formula written out here, with ``==``."""
+"""Every scheduler for 200 steps, compared with ``==`` to its formula."""
 
 import math
 
@@ -27,7 +27,7 @@ def make_optimizer(num_groups=1, momentum=0.9):
 
 
 def rates_of(params, *, optimizer=None, field="lr", base=LearningRateScheduler, metrics=None, **extras):
-    """Return what the field is in each of 200 steps, the scheduler stepped as the trainer steps it."""
+    """Return the value of the field in each of 200 steps, with the scheduler stepped as by the trainer."""
     optimizer = make_optimizer() if optimizer is None else optimizer
     scheduler = from_params(
         base, params, optimizer=optimizer, num_epochs=NUM_EPOCHS, num_steps_per_epoch=STEPS_PER_EPOCH, **extras
@@ -193,7 +193,7 @@ def test_gradual_unfreezing_and_discriminative_fine_tuning():
     params = {"type": "slanted_triangular", "gradual_unfreezing": True, "discriminative_fine_tuning": True}
     rates = rates_of(params, optimizer=optimizer)
     bases = [BASE * 0.38**2, BASE * 0.38, BASE, BASE]
-    # Two epochs in which a layer is frozen, each a triangle of its own; then one over the rest.
+    # Two epochs with a frozen layer, each one triangle; then a triangle over the rest.
     frozen = [[triangle(step, 4, base) for base in bases] for _ in range(2) for step in range(1, 5)]
     rest = [[triangle(step, 200 - 8, base) for base in bases] for step in range(1, 193)]
     assert rates == frozen + rest
@@ -227,7 +227,7 @@ def test_combined():
     }
     rates = rates_of(params)
     first = [polynomial(step, warmup=8, power=1.0, end=0.1, total=40) for step in range(1, 41)]
-    # The second begins from the rate the first left, and both count the steps of the whole training.
+    # The second starts from the last rate of the first; both count the steps of the whole training.
     second = [
         (step / 48 if step < 48 else (80 - step) / (80 - 48) if step < 80 else 0.0) * first[-1]
         for step in range(41, 121)

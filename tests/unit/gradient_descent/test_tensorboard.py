@@ -68,7 +68,7 @@ def test_scalars_and_histograms(tmp_path):
     assert sorted(seen) == [2, 4, 6, 8, 10]
     for tag in seen[2]:
         assert scalars[tag] == [(step, single(seen[step][tag])) for step in seen], tag
-    # A deviation of a single value is none.
+    # A single value has no standard deviation.
     assert "parameter_std/outer.bias" not in scalars
     assert [step for step, _ in scalars["gradient_update/inner.weight"]] == [5, 10]
     assert all(value > 0 for _, value in scalars["gradient_update/inner.weight"])
@@ -78,7 +78,7 @@ def test_scalars_and_histograms(tmp_path):
     assert [step for step, _ in scalars["memory_usage/worker_0_cpu"]] == sorted([*range(1, 11), *[5, 10] * 3])
     assert histograms["parameter_histogram/inner.weight"] == [5, 10]
     (activations,) = (steps for tag, steps in histograms.items() if tag.startswith("activation_histogram"))
-    # The validation that follows a step is captured at its number too.
+    # The validation after a step is captured under its number too.
     assert set(activations) == {5, 10}
     scalars, _ = read(tmp_path / "log" / "validation")
     assert scalars["loss"][-1] == (2, single(metrics["validation_loss"]))

@@ -1,12 +1,19 @@
-"""The trainer itself."""
+"""Models, batches and repeated training."""
 
 import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from transformers import BertConfig, BertForSequenceClassification
 
-from portico.gradient_descent import ConfigurationError
-from unit.gradient_descent.plain_training import Net, loaders, make_optimizer, make_trainer
+from portico.gradient_descent import ConfigurationError, NoOpTrainer
+from unit.gradient_descent.plain_training import (
+    Net,
+    assert_same_weights,
+    loaders,
+    make_optimizer,
+    make_trainer,
+    weights,
+)
 
 
 def test_model_without_loss_is_refused():
@@ -70,3 +77,12 @@ def test_lightning_objects_are_accessible():
     assert trainer.lightning_trainer.precision == "bf16-mixed"
     assert trainer.module.model is trainer.model
     assert "train" in str(trainer.datamodule)
+
+
+def test_no_op_trainer_saves_the_model_untrained(tmp_path):
+    model = Net()
+    assert NoOpTrainer(tmp_path, model).train() == {}
+    assert {path.name for path in tmp_path.iterdir()} == {"best.th", "model_state_e0_b0.th", "training_state_e0_b0.th"}
+    assert_same_weights(torch.load(tmp_path / "best.th", weights_only=True), weights(model))
+    with pytest.raises(ConfigurationError, match=r"already holds a run \(best.th"):
+        NoOpTrainer(tmp_path, model).train()
