@@ -417,8 +417,7 @@ class LoopTrainer(Trainer):
             inputs: The model's inputs by name.
             for_training: Whether a backward pass follows.
         """
-        outputs: dict[str, Any] = self.model_wrapped(**inputs)
-        return outputs
+        return self.model_wrapped(**inputs)
 
     @override
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:

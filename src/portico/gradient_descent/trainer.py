@@ -292,14 +292,12 @@ class GradientDescentTrainer(Trainer):
     @property
     def module(self) -> pl.LightningModule:
         """The ``LightningModule`` around the model."""
-        module: pl.LightningModule = self.loop.module
-        return module
+        return self.loop.module
 
     @property
     def datamodule(self) -> pl.LightningDataModule:
         """The ``LightningDataModule`` around the data."""
-        datamodule: pl.LightningDataModule = self.loop.datamodule
-        return datamodule
+        return self.loop.datamodule
 
     def train(self) -> dict[str, Any]:
         """Train, or resume the training whose checkpoints are in ``serialization_dir``.
