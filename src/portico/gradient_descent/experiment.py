@@ -12,17 +12,13 @@ import torch
 from torch import nn
 
 from portico.configured_run import RunSettings
-from portico.gradient_descent.config_file import read_config
-from portico.gradient_descent.construction import convert, from_params
+from portico.gradient_descent.construction import Registrable, convert, from_params, parameters_of, read_config
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.files import dump_metrics
-from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.signatures import parameters_of
+from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics.classifier import BagOfWordsClassifier
 from portico.gradient_descent.topics.data import make_loaders, num_words
 from portico.gradient_descent.topics.sentences import TOPICS
-from portico.gradient_descent.trainers import Trainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,8 @@ from torch import nn
 from typing_extensions import override
 
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
-from portico.gradient_descent.loop import PARTS_TURNED_OFF, LoopTrainer
-from portico.gradient_descent.run import DescentRun
-from portico.gradient_descent.trainer import Trainer
+from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
 from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
@@ -40,7 +38,7 @@ class IPULoopTrainer(LoopTrainer, IPUTrainer):
     Args:
         descent: The AllenNLP trainer.
         args: Training arguments.
-        **parts: ``ipu_config``, and as of :class:`~portico.gradient_descent.loop.LoopTrainer`.
+        **parts: ``ipu_config``, and as of :class:`~portico.gradient_descent.run.LoopTrainer`.
     """
 
     run_class = ProgramRun
@@ -91,7 +89,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         data_loader: Training batches, all of one size.
         ipu_config: How the model is spread over IPUs, or the attributes of such a configuration.
         batch_size: Rows of a training batch, where ``data_loader`` has no ``batch_size``.
-        **options: As of :class:`~portico.gradient_descent.gradient_descent_trainer.GradientDescentTrainer`;
+        **options: As of :class:`~portico.gradient_descent.trainer.GradientDescentTrainer`;
             ``precision`` is ``"32-true"`` (the default) or ``"16-true"``.
 
     Raises:

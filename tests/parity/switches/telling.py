@@ -3,7 +3,7 @@
 import functools
 
 import portico
-from portico.gradient_descent.gradients import rescale_gradients
+from portico.gradient_descent.trainer import rescale_gradients
 
 
 def mistakes_of_one_kind(patch):
@@ -42,7 +42,7 @@ def nothing_uploaded(patch):
 
 def nothing_rescaled(patch):
     """AllenNLP's trainer measures gradients and leaves them as they are."""
-    descent = "portico.gradient_descent.descent.rescale_gradients"
+    descent = "portico.gradient_descent.trainer.rescale_gradients"
     patch.setattr(descent, lambda model, grad_norm: rescale_gradients(model, True))
 
 

@@ -9,7 +9,7 @@ import portico
 from portico.errors import InputError
 from portico.gradient_descent import GradientDescentTrainer
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler
+from portico.gradient_descent.schedulers import LearningRateScheduler
 from portico.ipu.config import IPUConfig
 
 

@@ -1,66 +1,126 @@
-"""A training that was interrupted ends as if it had not been, wherever it was."""
+"""When checkpoints are written, which are kept, and that a recovered training ends as if it had never stopped."""
 
-import json
+import os
+import time
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
-from portico.gradient_descent.learning_rate_schedulers import LinearWithWarmup, SlantedTriangular
-from portico.gradient_descent.momentum_schedulers import InvertedTriangular
+from portico.gradient_descent import (
+    BatchCallback,
+    Checkpointer,
+    ConfigurationError,
+    ExponentialMovingAverage,
+)
+from portico.gradient_descent.schedulers import SlantedTriangular
 from unit.gradient_descent.plain_training import (
+    Interruption,
     Net,
     NoisyPoints,
     assert_same_weights,
+    interrupted_at,
+    lasting,
     make_trainer,
+    trainer_with_everything,
     weights,
 )
 
-# What an interruption may change: clocks, memory, and sums that the model keeps to itself.
-CHANGING = ("memory_MB", "duration", "training_count", "training_start_epoch", "training_epochs")
+
+def points(folder):
+    return sorted(path.name[len("model_state_") : -len(".th")] for path in folder.glob("model_state_*.th"))
 
 
-class Interruption(Exception):
-    pass
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, ["e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1}, ["e3_b0"]),
+        ({"keep_most_recent_by_count": None}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 0}, []),
+        ({"keep_most_recent_by_count": None, "keep_most_recent_by_age": 3600}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1, "keep_most_recent_by_age": 3600}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1, "keep_most_recent_by_age": 0}, ["e3_b0"]),
+        ({"save_completed_epochs": False}, []),
+        (
+            {"save_every_num_batches": 2, "keep_most_recent_by_count": None, "save_completed_epochs": False},
+            ["e0_b2", "e0_b4", "e1_b2", "e1_b4", "e2_b2", "e2_b4"],
+        ),
+        ({"save_every_num_batches": 3, "keep_most_recent_by_count": 3}, ["e2_b0", "e2_b3", "e3_b0"]),
+    ],
+)
+def test_saving_and_retention(tmp_path, options, kept):
+    make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, **options)).train()
+    assert points(tmp_path) == kept
+    assert sorted(path.name for path in tmp_path.glob("training_state_*")) == [f"training_state_{p}.th" for p in kept]
+    assert (tmp_path / "best.th").is_file()
+    assert not list(tmp_path.glob(".*"))
 
 
-def lasting(metrics):
-    return {name: value for name, value in metrics.items() if not any(mark in name for mark in CHANGING)}
+def test_saving_by_time(tmp_path):
+    checkpointer = Checkpointer(tmp_path, save_every_num_seconds=0, keep_most_recent_by_count=None)
+    make_trainer(tmp_path, num_epochs=1, checkpointer=checkpointer).train()
+    assert points(tmp_path) == ["e0_b1", "e0_b2", "e0_b3", "e0_b4", "e0_b5", "e1_b0"]
+    trainer = make_trainer(tmp_path / "b", num_epochs=1)
+    rarely = Checkpointer(tmp_path / "b", save_every_num_seconds=3600)
+    assert not rarely.maybe_save_checkpoint(trainer, 0, 3)
+    rarely._last_save_time -= 3601
+    assert rarely.maybe_save_checkpoint(trainer, 0, 3)
 
 
-def trainer_with_everything(folder, *, model=None, optimizer=None, **options):
-    """Return a trainer that saves at every step, with all that has a state: averages, schedules, momentum."""
-    model = Net() if model is None else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if optimizer is None else optimizer
-    return make_trainer(
-        folder,
-        **{
-            "model": model,
-            "optimizer": optimizer,
-            "num_epochs": 2,
-            "patience": 5,
-            "grad_norm": 0.5,
-            "checkpointer": Checkpointer(folder, save_every_num_batches=1),
-            "moving_average": ExponentialMovingAverage(model.named_parameters(), decay=0.5),
-            "learning_rate_scheduler": LinearWithWarmup(optimizer, 2, 5, warmup_steps=3),
-            "momentum_scheduler": InvertedTriangular(optimizer, cool_down=1, warm_up=1),
-            **options,
-        },
+def test_allennlp_1_argument_names(tmp_path):
+    with pytest.warns(FutureWarning, match="`num_serialized_models_to_keep` .* is called `keep_most_recent_by_count`"):
+        checkpointer = Checkpointer(tmp_path, num_serialized_models_to_keep=-1)
+    make_trainer(tmp_path, checkpointer=checkpointer).train()
+    assert points(tmp_path) == ["e1_b0", "e2_b0", "e3_b0"]
+    with pytest.warns(FutureWarning, match="`model_save_interval` of the checkpointer is called `save_every_num_sec"):
+        Checkpointer(tmp_path, model_save_interval=60.0)
+
+
+def test_permanent_checkpoints(tmp_path):
+    checkpointer = Checkpointer(
+        tmp_path, keep_most_recent_by_count=1, keep_serialized_model_every_num_seconds=100, save_completed_epochs=False
     )
+    trainer = make_trainer(tmp_path, checkpointer=checkpointer)
+    start = time.time()
+    for epoch, age in enumerate([10, 150, 200, 260, 270]):
+        trainer.progress.epochs_completed = epoch
+        trainer.save_checkpoint()
+        os.utime(tmp_path / f"training_state_e{epoch}_b0.th", (start + age, start + age))
+    assert points(tmp_path) == ["e1_b0", "e3_b0", "e4_b0"]
 
 
-def interrupted_at(step):
-    def callback(trainer, is_training):
-        if is_training and trainer.progress.total_batches == step:
-            raise Interruption
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"save_every_num_batches": "2"}, "`save_every_num_batches='2'` of the checkpointer cannot be used"),
+        ({"save_every_num_batches": 0}, "`save_every_num_batches=0` of the checkpointer cannot be used; set it to 1"),
+        ({"keep_most_recent_by_count": -2}, "`keep_most_recent_by_count=-2` .* set it to 0 or more"),
+    ],
+)
+def test_invalid_checkpointer_argument_is_refused(tmp_path, options, match):
+    with pytest.raises(ConfigurationError, match=match):
+        Checkpointer(tmp_path, **options)
 
-    return callback
+
+def test_saving_by_time_is_refused_in_distributed_runs(tmp_path):
+    Checkpointer(tmp_path, save_every_num_batches=5).check_processes(2)
+    with pytest.raises(ConfigurationError, match=r"`save_every_num_seconds=60` .* not supported in distributed tra"):
+        Checkpointer(tmp_path, save_every_num_seconds=60).check_processes(2)
+
+
+def test_latest_checkpoint_is_the_furthest(tmp_path):
+    make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, save_every_num_batches=2)).train()
+    # The time of modification does not matter.
+    os.utime(tmp_path / "model_state_e2_b4.th")
+    assert Checkpointer(tmp_path).find_latest_checkpoint()[0].endswith("model_state_e3_b0.th")
+    assert Checkpointer(tmp_path / "empty").find_latest_checkpoint() is None
+    assert Checkpointer().load_checkpoint() is None
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_at_every_step(tmp_path, accumulate):
+def test_recovery_at_every_step(tmp_path, accumulate):
     options = {"num_gradient_accumulation_steps": accumulate}
     whole = trainer_with_everything(tmp_path / "whole", **options)
     expected = whole.train()
@@ -79,7 +139,7 @@ def test_at_every_step(tmp_path, accumulate):
         assert resumed.lightning_trainer.global_step == steps
 
 
-def test_between_the_last_step_and_the_end_of_its_epoch(tmp_path):
+def test_recovery_between_last_step_and_end_of_epoch(tmp_path):
     def interrupt(trainer, epoch):
         if epoch == 0:
             raise Interruption
@@ -94,7 +154,7 @@ def test_between_the_last_step_and_the_end_of_its_epoch(tmp_path):
     assert_same_weights(weights(resumed.model), weights(whole.model))
 
 
-def test_a_loader_with_a_generator_of_its_own(tmp_path):
+def test_recovery_of_loader_generators(tmp_path):
     def trainer(folder, **options):
         generator = torch.Generator().manual_seed(4)
         loader = DataLoader(NoisyPoints(), batch_size=2, shuffle=True, generator=generator)
@@ -111,7 +171,7 @@ def test_a_loader_with_a_generator_of_its_own(tmp_path):
         assert_same_weights(weights(resumed.model), weights(whole.model))
 
 
-def test_a_loader_without_a_length(tmp_path):
+def test_recovery_without_loader_length(tmp_path):
     class Unsized:
         def __init__(self):
             self.loader = DataLoader(NoisyPoints(), batch_size=2)
@@ -131,7 +191,7 @@ def test_a_loader_without_a_length(tmp_path):
         assert lasting(trainer(folder).train()) == lasting(expected), step
 
 
-def test_layers_that_were_unfrozen_stay_so(tmp_path):
+def test_recovery_of_unfrozen_layers(tmp_path):
     def trainer(folder, **options):
         model = Net()
         groups = [{"params": model.inner.parameters()}, {"params": model.outer.parameters()}, {"params": []}]
@@ -152,7 +212,7 @@ def test_layers_that_were_unfrozen_stay_so(tmp_path):
     assert_same_weights(weights(resumed.model), weights(whole.model))
 
 
-def test_a_finished_training_is_not_trained_further(tmp_path):
+def test_finished_training_is_not_continued(tmp_path):
     finished = trainer_with_everything(tmp_path)
     expected = finished.train()
     again = trainer_with_everything(tmp_path)
@@ -162,14 +222,14 @@ def test_a_finished_training_is_not_trained_further(tmp_path):
     assert_same_weights(weights(again.model), weights(finished.model))
 
 
-def test_more_epochs_go_on_from_the_end(tmp_path):
+def test_more_epochs_continue_a_finished_training(tmp_path):
     longer = make_trainer(tmp_path / "longer", num_epochs=3)
     expected = longer.train()
     make_trainer(tmp_path / "shorter", num_epochs=2).train()
     assert lasting(make_trainer(tmp_path / "shorter", num_epochs=3).train()) == lasting(expected)
 
 
-def test_the_saved_model_has_the_averages_and_training_goes_on_from_the_weights(tmp_path):
+def test_model_state_has_averages_and_training_state_the_weights(tmp_path):
     trainer = trainer_with_everything(tmp_path)
     trainer.train()
     model_state, training_state = trainer.checkpointer.load_checkpoint()
@@ -181,7 +241,7 @@ def test_the_saved_model_has_the_averages_and_training_goes_on_from_the_weights(
         assert state.trainer_state["epochs_completed"] == 2
 
 
-def test_a_file_half_written_is_no_checkpoint(tmp_path):
+def test_incomplete_checkpoint_is_ignored(tmp_path):
     trainer = make_trainer(tmp_path, num_epochs=2)
     trainer.train()
     (tmp_path / "training_state_e2_b0.th").unlink()
@@ -196,7 +256,7 @@ def refused(trainer, folder, match):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_with_the_run_of_another_model_is_refused(tmp_path):
+def test_checkpoint_of_another_model_is_refused(tmp_path):
     make_trainer(tmp_path, num_epochs=1).train()
     model = torch.nn.Linear(3, 1)
     other = make_trainer(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
@@ -210,12 +270,12 @@ def test_a_folder_with_the_run_of_another_model_is_refused(tmp_path):
         ({"size": 12}, "data counts"),
     ],
 )
-def test_a_folder_with_a_run_on_other_data_is_refused(tmp_path, options, why):
+def test_checkpoint_with_other_data_counts_is_refused(tmp_path, options, why):
     make_trainer(tmp_path, num_epochs=1).train()
     refused(make_trainer(tmp_path, **options), tmp_path, why)
 
 
-def test_a_run_with_another_optimizer_or_schedule_is_refused(tmp_path):
+def test_checkpoint_with_other_parts_is_refused(tmp_path):
     make_trainer(tmp_path, num_epochs=1).train()
     model = Net()
     groups = [{"params": model.inner.parameters()}, {"params": model.outer.parameters()}]
@@ -227,12 +287,12 @@ def test_a_run_with_another_optimizer_or_schedule_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("sign", ["best.th", "metrics.json", "model_state_epoch_0.th", "trainer_state.json"])
-def test_a_folder_with_a_run_that_cannot_go_on_is_refused(tmp_path, sign):
+def test_folder_with_unrecoverable_run_is_refused(tmp_path, sign):
     (tmp_path / sign).write_text("old")
     refused(make_trainer(tmp_path), tmp_path, f"already holds a run \\({sign}\\).*Specify another directory")
 
 
-def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+def test_checkpoint_of_another_version_is_refused(tmp_path):
     make_trainer(tmp_path, num_epochs=1).train()
     path = tmp_path / "training_state_e1_b0.th"
     state = torch.load(path, weights_only=False)
@@ -240,7 +300,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     refused(make_trainer(tmp_path), tmp_path, "of version 9")
 
 
-def test_a_loader_that_has_become_shorter_is_refused(tmp_path):
+def test_shorter_loader_is_refused(tmp_path):
     class Loader:
         def __init__(self, batches):
             self.batches = batches
@@ -260,13 +320,13 @@ def test_a_loader_that_has_become_shorter_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
-def test_a_damaged_checkpoint_is_refused(tmp_path, content):
+def test_damaged_checkpoint_is_refused(tmp_path, content):
     make_trainer(tmp_path, num_epochs=1).train()
     (tmp_path / "training_state_e1_b0.th").write_bytes(content)
     refused(make_trainer(tmp_path), tmp_path, r"Could not recover training from the checkpoint .* damaged, or a callb")
 
 
-def test_states_of_callbacks_and_numbers_of_numpy_come_back(tmp_path):
+def test_recovery_of_callback_states_and_numpy_metrics(tmp_path):
     class Counting(BatchCallback):
         def __init__(self):
             self.count = 0
@@ -297,12 +357,3 @@ def test_states_of_callbacks_and_numbers_of_numpy_come_back(tmp_path):
     assert counting.count == 10
     assert type(metrics["validation_count"]) is float
     assert metrics["validation_tensor"] == 2
-
-
-def test_metrics_are_written_for_each_epoch_and_at_the_end(tmp_path):
-    metrics = make_trainer(tmp_path, num_epochs=2).train()
-    written = json.loads((tmp_path / "metrics.json").read_text())
-    assert written == metrics
-    assert json.loads((tmp_path / "metrics_epoch_1.json").read_text())["epoch"] == 1
-    assert json.loads((tmp_path / "metrics_epoch_0.json").read_text())["epoch"] == 0
-    assert (tmp_path / "best.th").is_file()

@@ -1,4 +1,4 @@
-"""Batches dealt out to several processes."""
+"""The number of batches, and the share of each process."""
 
 import json
 import os
@@ -10,30 +10,32 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from portico.gradient_descent.epoch_plan import steps_per_epoch
-from portico.gradient_descent.sharing import dealt
+from portico.gradient_descent import ConfigurationError
+from portico.gradient_descent.batches import count_epochs, share_batches, steps_per_epoch
 
 
 def shares(loader, world_size=2):
-    return [dealt(loader, SimpleNamespace(world_size=world_size, process_index=rank)) for rank in range(world_size)]
+    return [
+        share_batches(loader, SimpleNamespace(world_size=world_size, process_index=rank)) for rank in range(world_size)
+    ]
 
 
-def test_every_process_gets_as_many_batches(caplog):
+def test_processes_get_equal_shares(caplog):
     loader = DataLoader(range(10), batch_size=2)
     first, second = shares(loader)
     assert [batch.tolist() for batch in first] == [[0, 1], [4, 5]]
     assert [batch.tolist() for batch in second] == [[2, 3], [6, 7]]
     assert len(first) == len(second) == steps_per_epoch(loader, 1, world_size=2) == 2
-    assert "cannot be dealt out evenly to 2 processes: 1 batches of this epoch are not used" in caplog.text
+    assert "cannot be shared evenly by 2 processes: 1 batches of this epoch are not used" in caplog.text
 
 
-def test_a_loader_without_a_length_has_none_when_dealt():
+def test_share_of_loader_without_length():
     share = shares(iter(range(4)))[0]
     assert list(share) == [0, 2]
     assert not hasattr(share, "__len__")
 
 
-def test_what_is_divided_already_is_left_alone():
+def test_distributed_sampler_is_left_alone():
     sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
     loader = DataLoader(range(10), sampler=sampler)
     assert all(share is loader for share in shares(loader))
@@ -41,7 +43,7 @@ def test_what_is_divided_already_is_left_alone():
 
 
 def trained(kind, folder, *, stop_at=0):
-    """Train in processes of their own; return what they wrote down, ``None`` if they were stopped."""
+    """Train in separate processes; return their results, or ``None`` if they were stopped."""
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("training_in_processes.py")), kind, str(folder), str(stop_at)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"},
@@ -55,16 +57,21 @@ def trained(kind, folder, *, stop_at=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "steps"), [("", 12), ("-accumulating", 6)])
-def test_two_processes_make_the_steps_of_an_accumulating_one(tmp_path, suffix, steps):
+def test_two_processes_equal_one_that_accumulates(tmp_path, suffix, steps):
     one, two = (trained(f"{kind}{suffix}", tmp_path / kind) for kind in ("one", "two"))
     assert one == two
     assert one["steps"] == steps
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_in_mid_epoch_as_if_never_stopped(tmp_path):
+def test_two_processes_resume_within_an_epoch(tmp_path):
     kind = "two-accumulating"
     whole = trained(kind, tmp_path / "whole")
     trained(kind, tmp_path / "stopped", stop_at=5)
     assert (tmp_path / "stopped" / "training_state_e1_b1.th").is_file()
     assert trained(kind, tmp_path / "stopped") == whole
+
+
+def test_every_process_needs_a_batch():
+    with pytest.raises(ConfigurationError, match="`data_loader` has fewer batches than the 2 processes"):
+        count_epochs([], num_epochs=1, num_gradient_accumulation_steps=1, world_size=2)

@@ -1,4 +1,4 @@
-"""The numbers of a training are those of a loop written out in plain PyTorch, bit for bit."""
+"""The numbers of a training are those of a loop in plain PyTorch, bit for bit."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from unit.gradient_descent.plain_training import (
 
 
 class Recorder:
-    """Keeps what callbacks are told."""
+    """Records what callbacks receive."""
 
     def __init__(self):
         self.norms, self.rates, self.epochs = [], [], []
@@ -51,12 +51,12 @@ def train_both(plain: PlainTraining, **options):
     return recorder
 
 
-def test_a_plain_run():
+def test_plain_run():
     train_both(PlainTraining())
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 4, 7])
-def test_accumulation_with_a_smaller_last_group(accumulate):
+def test_accumulation_with_smaller_last_group(accumulate):
     train_both(PlainTraining(accumulate=accumulate), num_gradient_accumulation_steps=accumulate)
 
 
@@ -70,19 +70,19 @@ def test_gradients_are_clipped():
     train_both(PlainTraining(grad_clipping=0.05), grad_clipping=0.05)
 
 
-def test_gradients_are_rescaled_before_they_are_clipped():
+def test_gradients_are_rescaled_before_clipping():
     plain = PlainTraining(grad_norm=0.4, grad_clipping=0.2, accumulate=2)
     train_both(plain, grad_norm=0.4, grad_clipping=0.2, num_gradient_accumulation_steps=2)
 
 
-def test_the_norm_is_measured_without_rescaling():
+def test_norm_is_measured_without_rescaling():
     recorder = train_both(PlainTraining(), grad_norm=True)
     plain = PlainTraining(grad_norm=float("inf")).run()
     assert recorder.norms == plain.norms
 
 
 @pytest.mark.parametrize("decay", [0.9999, 0.3])
-def test_moving_averages_are_validated_and_kept(decay):
+def test_moving_averages_are_validated_and_saved(decay):
     model = Net()
     averages = ExponentialMovingAverage(model.named_parameters(), decay=decay)
     trainer = make_trainer(model=model, moving_average=averages)
@@ -92,14 +92,14 @@ def test_moving_averages_are_validated_and_kept(decay):
     assert_same_weights(weights(model), plain.best)
 
 
-def test_the_penalty_is_trained_on_and_reported():
+def test_regularization_penalty_is_added_and_reported():
     plain = PlainTraining(model=PenalizedNet(0.1), accumulate=2)
     recorder = train_both(plain, num_gradient_accumulation_steps=2)
     assert recorder.epochs[-1]["training_reg_loss"] > 0
     assert "validation_reg_loss" not in recorder.epochs[-1]
 
 
-def test_a_penalty_of_zero_is_reported_as_such():
+def test_zero_penalty_is_reported():
     class Unpenalized(Net):
         def get_regularization_penalty(self):
             return 0.0
@@ -108,7 +108,7 @@ def test_a_penalty_of_zero_is_reported_as_such():
     assert metrics["training_reg_loss"] == 0.0
 
 
-def test_a_loader_without_a_length_trains_its_last_group():
+def test_loader_without_length_trains_its_last_group():
     class Unsized:
         def __init__(self, loader):
             self.loader = loader
@@ -127,7 +127,7 @@ def test_a_loader_without_a_length_trains_its_last_group():
     assert_same_weights(weights(trainer.model), plain.best)
 
 
-def test_the_best_weights_come_back_without_a_folder():
+def test_best_weights_are_restored_without_a_folder():
     plain = PlainTraining(num_epochs=12).run()
     assert plain.best_epoch < 11, "the test needs a training whose last epoch is not the best"
     trainer = make_trainer(num_epochs=12)
@@ -135,7 +135,7 @@ def test_the_best_weights_come_back_without_a_folder():
     assert_same_weights(weights(trainer.model), plain.best)
 
 
-def test_without_validation_the_last_weights_are_the_best():
+def test_without_validation_the_last_weights_are_best():
     trainer = make_trainer(validation_data_loader=None, num_epochs=2)
     metrics = trainer.train()
     assert metrics["best_epoch"] == 1
