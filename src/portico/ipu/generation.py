@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from portico.ipu.device_program import DeviceProgram
-from portico.ipu.executors import ProgramPool
-from portico.ipu.padding import cut_back, filled_up, num_rows
+from portico.ipu.data import cut_back, filled_up, num_rows
+from portico.ipu.program import DeviceProgram, ProgramPool
 
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 Encode = Callable[[dict[str, Any]], dict[str, Any]]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from portico.ipu.arguments import IPUTrainingArguments
-from portico.ipu.trainer import IPUMethods
+from portico.ipu.trainer import IPUMixin
 from portico.seq2seq.arguments import Seq2SeqTrainingArguments
 from portico.seq2seq.generation import generation_inputs
 from portico.seq2seq.trainer import Seq2SeqTrainer
@@ -22,8 +22,8 @@ class IPUSeq2SeqTrainingArguments(IPUTrainingArguments, Seq2SeqTrainingArguments
     """
 
 
-class IPUSeq2SeqTrainer(IPUMethods, Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` on IPUs; see :class:`~portico.ipu.trainer.IPUMethods` for the arguments.
+class IPUSeq2SeqTrainer(IPUMixin, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` on IPUs; see :class:`~portico.ipu.trainer.IPUMixin` for the arguments.
 
     The host searches and the devices compute, encoder and decoder each in a program of its own. A program takes one
     shape: let the collator pad inputs and labels to fixed lengths, as in ``DataCollatorForSeq2Seq(tokenizer,

@@ -1,12 +1,16 @@
-"""``IPUStrategy``: a Lightning run whose steps are programs on IPUs."""
+"""Modules that a program cannot run as they are."""
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -14,11 +18,186 @@ from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IPUConfig
 from portico.ipu.data import ipu_loader
-from portico.ipu.executors import ProgramPool
-from portico.ipu.module_checks import check_module, check_optimizers
 from portico.ipu.precision import IPUPrecision
-from portico.ipu.strategy_options import StrategyOptions
-from portico.ipu.strategy_steps import ProgramSteps
+from portico.ipu.program import ProgramPool, TracedStep, mean_loss, step_arguments
+
+_TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+def check_module(module: pl.LightningModule) -> None:
+    """Refuse a module whose steps are no programs.
+
+    Raises:
+        InputError: Says why, and what to do instead.
+    """
+    if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
+        raise InputError(
+            f"`strategy='ipu'` came to a {type(module.facade).__name__}, which does not know programs; use "
+            "`IPUTrainer`, `IPUSeq2SeqTrainer` or `IPUGradientDescentTrainer`, or mix "
+            "`portico.ipu.trainer.IPUMixin` into your trainer."
+        )
+    if not module.automatic_optimization:
+        raise InputError(
+            "The module optimizes manually, but a program makes the weight updates itself; set "
+            "`automatic_optimization=True`."
+        )
+    for name in _TRANSFER_HOOKS:
+        if is_overridden(name, module):
+            raise InputError(
+                f"Overriding `{name}` is not supported with IPUs: a program takes its batch from the host; change the "
+                "batch in the data set or in `collate_fn`."
+            )
+
+
+def check_optimizers(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Refuse optimizers that need more than one forward pass.
+
+    Raises:
+        InputError: If there is one.
+    """
+    if optimizers and isinstance(optimizers[0], torch.optim.LBFGS):
+        raise InputError("LBFGS calls the model several times a step, which a program cannot; use another optimizer.")
+
+
+class StrategyOptions:
+    """Makes the options of programs, once for each stage.
+
+    Args:
+        ipu_config: Options are made of it, where none are given.
+        training_opts: For training.
+        inference_opts: For everything else.
+
+    Attributes:
+        num_replicas: Replicas, where nothing else says how many.
+        accumulation: What Lightning was told to accumulate.
+    """
+
+    def __init__(self, ipu_config: IPUConfig | None, training_opts: Any, inference_opts: Any) -> None:
+        self._config = ipu_config
+        self._given = {True: training_opts, False: inference_opts}
+        self._made: dict[bool, Any] = {}
+        self.num_replicas = 1
+        self.accumulation = 1
+
+    def of(self, *, training: bool) -> Any:
+        """Return the options of training programs, or of all others."""
+        if training not in self._made:
+            given = self._given[training]
+            self._made[training] = self._new(training) if given is None else given
+        return self._made[training]
+
+    def take_accumulation(self, number: int) -> None:
+        """Let the program accumulate what Lightning was told to.
+
+        Raises:
+            InputError: If the options say something else.
+        """
+        options = self._given[True]
+        given = self._config.gradient_accumulation_steps if self._config is not None else 1
+        if options is not None:
+            given = options.Training.gradient_accumulation
+        if given not in (1, number) or (options is not None and given != number):
+            raise InputError(
+                f"`accumulate_grad_batches={number}` and the options of the program, which accumulate {given}, "
+                "contradict each other; set one of them."
+            )
+        self.accumulation = number
+
+    def _new(self, training: bool) -> Any:
+        if self._config is not None:
+            options = self._config.to_options(for_inference=not training)
+        else:
+            options = backend.Options().autoRoundNumIPUs(True)
+            options.replicationFactor(self.num_replicas)
+        if training and self.accumulation > 1:
+            options.Training.gradientAccumulation(self.accumulation)
+        return options
+
+
+class ProgramSteps(SingleDeviceStrategy):
+    """Runs the step of a module, or the ``ipu_model`` that its step asks for, as a program."""
+
+    _programs: ProgramPool
+    # By the name of a step, and of `ipu_model` by whether it trains.
+    _made: dict[str | bool, Any]
+
+    @abstractmethod
+    def _stage_options(self, *, training: bool) -> Any:
+        """Return the options of training programs, or of all others."""
+
+    @override
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Train on a combined batch."""
+        if self._keeps_steps_on_host():
+            return super().training_step(*args, **kwargs)
+        return mean_loss(self._run_traced("training_step", *args, **kwargs))
+
+    @override
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate a combined batch."""
+        if self._keeps_steps_on_host():
+            return super().validation_step(*args, **kwargs)
+        return self._run_traced("validation_step", *args, **kwargs)
+
+    @override
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Test a combined batch."""
+        if self._keeps_steps_on_host():
+            return super().test_step(*args, **kwargs)
+        return self._run_traced("test_step", *args, **kwargs)
+
+    @override
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict on a combined batch."""
+        if self._keeps_steps_on_host():
+            return super().predict_step(*args, **kwargs)
+        return self._run_traced("predict_step", *args, **kwargs)
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``ipu_model`` of the module on a combined batch; in a training step, train it.
+
+        Raises:
+            InputError: If the module has no ``ipu_model``.
+        """
+        module = self.lightning_module
+        model = getattr(module, "ipu_model", None)
+        if model is None:
+            raise InputError(
+                "`strategy.execute` runs the module's `ipu_model`, and there is none; set `self.ipu_model` to the "
+                "part of the module that runs on IPUs."
+            )
+        training = self._stage() is RunningStage.TRAINING
+        return self._run(training, model, *args, training=training, **kwargs)
+
+    def _run(self, key: str | bool, model: nn.Module, /, *args: Any, training: bool, **kwargs: Any) -> Any:
+        if key not in self._made:
+            self._made[key] = (
+                self._programs.make_training(model, self._stage_options(training=True), self.optimizers[0])
+                if training
+                else self._programs.make_inference(model, self._stage_options(training=False))
+            )
+        program = self._programs.ready(self._made[key])
+        if training:
+            program.setOptimizer(self.optimizers[0])
+        return program(*args, **kwargs)
+
+    def _keeps_steps_on_host(self) -> bool:
+        module = self.lightning_module
+        return getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False)
+
+    def _run_traced(self, step_name: str, batch: Any, *indices: int, **named: int) -> Any:
+        assert self.lightning_module is not None
+        training = step_name == "training_step"
+        options = self._stage_options(training=training)
+        number = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
+        arguments = step_arguments(self.precision_plugin.convert_input(batch), (*indices, *named.values()), number)
+        step = TracedStep(self.lightning_module, step_name)
+        return self._run(step_name, step, *arguments, training=training)
+
+    def _stage(self) -> RunningStage | None:
+        module = self.lightning_module
+        assert module is not None
+        return module.trainer.state.stage
 
 
 class IPUStrategy(ProgramSteps):

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portico.ipu import emulator as poptorch
-from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.config.attributes import ATTRIBUTES
+from portico.ipu.config import ATTRIBUTES, IncompatibleIPUConfigError, IPUConfig
 
 FOUR = {"layers_per_ipu": [1, 2, 3, 4], "ipus_per_replica": 4}
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from ipu_trainers import bert_config, ipu_trainer
 from portico.ipu import emulator as poptorch
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.device_program import DeviceProgram
-from portico.ipu.pipelining.layers import layer_ipus
+from portico.ipu.pipelining.layers import layer_ipus, layer_names
 from portico.ipu.pipelining.placement import place, plan_placement, unplaced
-from portico.ipu.pipelining.stacks import layer_names
+from portico.ipu.program import DeviceProgram
 
 TOKENS = torch.arange(1, 9).reshape(1, 8)
 TEXT = {"input_ids": TOKENS}

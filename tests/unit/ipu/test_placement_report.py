@@ -12,9 +12,8 @@ from portico.configured_run import RunSettings
 from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 from portico.ipu.mrc import run_mrc_ipu, valid_keys
-from portico.ipu.pipelining.picture import pipeline_picture
 from portico.ipu.pipelining.placement import plan_placement
-from portico.ipu.pipelining.report import IPUMemory, PlacementReport, batch_arithmetic
+from portico.ipu.pipelining.report import IPUMemory, PlacementReport, batch_arithmetic, pipeline_picture
 
 LARGE = {"vocab_size": 60_000, "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16}
 TEXT = {"input_ids": torch.arange(1, 9).reshape(1, 8)}

@@ -10,10 +10,14 @@ from torch import nn
 from transformers import BertForMaskedLM
 
 from ipu_trainers import Sentences, bert_config, classifier, ipu_trainer
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.errors import IncompatibleIPUConfigError
-from portico.ipu.pipelining.pieces import EmbeddingPiece, SplitEmbedding, SplitLinear
-from portico.ipu.pipelining.serialization import serialize, without_serialization
+from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
+from portico.ipu.pipelining.serialization import (
+    EmbeddingPiece,
+    SplitEmbedding,
+    SplitLinear,
+    serialize,
+    without_serialization,
+)
 
 
 class WithBoth(nn.Module):

@@ -1,23 +1,117 @@
-"""Where each part of a model lies, and the blocks that say so to a program."""
+"""``parallelize_kwargs`` of an ``IPUConfig``: what decides a placement, and what does not."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from portico.ipu import backend
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.errors import IncompatibleIPUConfigError
-from portico.ipu.pipelining.handed_out import hand_out_copies, without_copies
-from portico.ipu.pipelining.layers import layer_ipus
-from portico.ipu.pipelining.options import check_options
-from portico.ipu.pipelining.order import execution_order
-from portico.ipu.pipelining.recomputation import recompute_from, without_recomputation
-from portico.ipu.pipelining.serialization import without_serialization
-from portico.ipu.pipelining.splitting import piece_ipus
-from portico.ipu.pipelining.stacks import layer_names
+from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
+from portico.ipu.pipelining.layers import execution_order, layer_ipus, layer_names
+from portico.ipu.pipelining.serialization import piece_ipus, without_serialization
+
+logger = logging.getLogger(__name__)
+
+_KNOWN = ("layers", "modules")
+# Of optimum-graphcore's models: how they keep what they have generated, which programs here do not.
+_OF_GENERATION = (
+    "batch_size",
+    "max_length",
+    "num_beams",
+    "on_device_generation_steps",
+    "use_cache",
+    "use_cross_cache",
+    "use_encoder_output_buffer",
+)
+
+
+def check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
+    """Refuse options that place nothing.
+
+    Args:
+        options: ``parallelize_kwargs``.
+        model: The model.
+        num_ipus: IPUs of a replica.
+
+    Raises:
+        IncompatibleIPUConfigError: If there is no such option, module or IPU.
+    """
+    without_effect = sorted(set(options) & set(_OF_GENERATION))
+    if without_effect:
+        logger.warning(
+            "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
+            "made for each shape.",
+            ", ".join(without_effect),
+        )
+    unknown = sorted(set(options) - set(_KNOWN) - set(_OF_GENERATION))
+    if unknown:
+        raise IncompatibleIPUConfigError(
+            f"`parallelize_kwargs` has {', '.join(unknown)}, and places a model by {' and '.join(_KNOWN)} only."
+        )
+    names = {name for name, _ in model.named_modules()}
+    for name, ipu in (options.get("modules") or {}).items():
+        if name not in names:
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` places the module {name!r}, which {type(model).__name__} does not have; name "
+                "one of `model.named_modules()`."
+            )
+        if ipu not in range(num_ipus):
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` puts {name} on IPU {ipu!r}; a replica has the IPUs 0 to {num_ipus - 1}."
+            )
+
+
+_CLASS_PREFIX = "HandingOut"
+
+
+def hand_out_copies(modules: Iterable[nn.Module]) -> None:
+    """Let the weights of ``modules`` be read as copies, made where they are read first."""
+    for module in modules:
+        kind = type(module)
+        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
+        module.__class__ = type(f"{_CLASS_PREFIX}{kind.__name__}", (kind,), {**readers, "__module__": __name__})
+
+
+def without_copies(model: nn.Module) -> None:
+    """Let all weights be read as they are."""
+    for module in model.modules():
+        if type(module).__name__.startswith(_CLASS_PREFIX) and type(module).__module__ == __name__:
+            module.__class__ = type(module).__bases__[0]
+
+
+def _copy_of(name: str) -> Any:
+    def read(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
+        return None if parameter is None else parameter.clone()
+
+    return read
+
+
+class RecomputationPoint:
+    """Forward hook of a layer whose output is kept."""
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
+        """Return the output, whose first tensor is kept."""
+        if isinstance(output, Tensor):
+            return backend.recomputationCheckpoint(output)
+        return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
+
+
+def recompute_from(model: nn.Module, layers: Sequence[str]) -> None:
+    """Keep the outputs of ``layers``."""
+    for name in layers:
+        model.get_submodule(name).register_forward_hook(RecomputationPoint())
+
+
+def without_recomputation(model: nn.Module) -> None:
+    """Keep nothing."""
+    for module in model.modules():
+        for number, hook in list(module._forward_hooks.items()):
+            if isinstance(hook, RecomputationPoint):
+                del module._forward_hooks[number]
 
 
 @dataclass(frozen=True)
