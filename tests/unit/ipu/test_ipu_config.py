@@ -51,7 +51,7 @@ class TestDefaults:
     ("name", "value", "error", "message"),
     [
         ("layers_per_ipu", 3, TypeError, r"Setting `IPUConfig` attribute: `layers_per_ipu` to 3 of type int failed"),
-        ("layers_per_ipu", [1.5], TypeError, "has to be list.int."),
+        ("layers_per_ipu", [1.5], TypeError, "must be list.int."),
         ("layers_per_ipu", [-2], ValueError, "`layers_per_ipu` must have all elements >= -1"),
         ("replication_factor", 0, ValueError, "`replication_factor` must be >= 1; got 0"),
         ("replication_factor", True, TypeError, "of type bool failed"),
@@ -59,7 +59,7 @@ class TestDefaults:
         ("output_mode", "last", ValueError, "`output_mode` must be one of all, sum, final, default; got 'last'"),
         ("serialized_embedding_splits_per_ipu", [0, 0], ValueError, "must have atleast 1 split"),
         ("serialized_embedding_splits_per_ipu", [1, 0, 1], ValueError, "must have its splits on consecutive IPUs"),
-        ("optimizer_state_offchip", 1, TypeError, "has to be bool"),
+        ("optimizer_state_offchip", 1, TypeError, "must be bool"),
         ("speed", 1, AttributeError, "IPUConfig has no attribute 'speed'; it has auto_loss_scaling"),
     ],
 )
@@ -145,9 +145,9 @@ class TestUpdateFromString:
         ("text", "message"),
         [
             ("speed=1", "Key speed isn't in the original config dict"),
-            ("device_iterations=many", "`many` cannot be read as the value of `device_iterations`"),
-            ("layers_per_ipu=3", "`3` cannot be read as the value of `layers_per_ipu`"),
-            ("auto_loss_scaling=maybe", "`maybe` cannot be read"),
+            ("device_iterations=many", "`many` cannot be parsed as the value of `device_iterations`"),
+            ("layers_per_ipu=3", "`3` cannot be parsed as the value of `layers_per_ipu`"),
+            ("auto_loss_scaling=maybe", "`maybe` cannot be parsed"),
             ("device_iterations", "`device_iterations` sets nothing"),
             ("device_iterations=0", "must be >= 1"),
         ],
