@@ -1,4 +1,4 @@
-"""The programs of a model, of which one is attached at a time."""
+"""Programs on IPUs: the modules that are compiled, and the pool that attaches one compiled program at a time."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,23 +13,27 @@ from portico.errors import InputError
 from portico.ipu import backend
 from portico.nested import map_tensors
 
+LossFunction = Callable[[Any, Any], Any]
+
 
 class ProgramPool:
-    """Keeps programs, and gives the IPUs to the one in use."""
+    """Keeps the programs of a run, and attaches only the one in use to the IPUs."""
 
     def __init__(self) -> None:
         self._programs: list[Any] = []
 
-    def make_training(self, model: Any, options: Any, optimizer: Any) -> Any:
-        """Make a program that trains ``model``."""
-        return self._kept(backend.trainingModel(model, options=options, optimizer=optimizer))
+    def make_training(self, model: nn.Module, options: Any, optimizer: Any) -> Any:
+        """Return a program that trains ``model``."""
+        self._programs.append(backend.trainingModel(model, options=options, optimizer=optimizer))
+        return self._programs[-1]
 
-    def make_inference(self, model: Any, options: Any) -> Any:
-        """Make a program that runs ``model`` forward."""
-        return self._kept(backend.inferenceModel(model, options=options))
+    def make_inference(self, model: nn.Module, options: Any) -> Any:
+        """Return a program that runs ``model`` forward."""
+        self._programs.append(backend.inferenceModel(model, options=options))
+        return self._programs[-1]
 
-    def ready(self, program: Any) -> Any:
-        """Detach all other programs, attach this one if it was compiled, and return it."""
+    def attach(self, program: Any) -> Any:
+        """Detach all other programs, attach this one if it is compiled, and return it."""
         for other in self._programs:
             if other is not program:
                 _detach(other)
@@ -43,14 +47,10 @@ class ProgramPool:
             _detach(program)
 
     def destroy(self) -> None:
-        """Give up all programs; their models can be wrapped again."""
+        """Destroy all programs, after which their models can be wrapped again."""
         for program in self._programs:
             program.destroy()
         self._programs.clear()
-
-    def _kept(self, program: Any) -> Any:
-        self._programs.append(program)
-        return program
 
 
 def _detach(program: Any) -> None:
@@ -58,16 +58,16 @@ def _detach(program: Any) -> None:
         program.detachFromDevice()
 
 
-LossFunction = Callable[[Any, Any], Any]
+# Models of transformers
 
 
 class DeviceProgram(nn.Module):
-    """Calls a model, and returns what a device can.
+    """A model of ``transformers`` as a program: takes tensors, returns a dict of tensors, and marks its loss.
 
     Args:
         model: The model.
-        loss_function: Computes the loss of the model's outputs and the labels, instead of the model; it has to be part
-            of the program to be trained on.
+        loss_function: Computes the loss from outputs and labels, in place of the model. It must be part of the program
+            to be trained on.
         training: Whether the program trains, and so needs a loss.
     """
 
@@ -85,7 +85,7 @@ class DeviceProgram(nn.Module):
             InputError: If a program that trains has no loss.
         """
         labels = inputs.pop("labels", None) if self._loss_function is not None else None
-        outputs = _by_name(self.model(**inputs))
+        outputs = _tensors_by_name(self.model(**inputs))
         if self._loss_function is not None and labels is not None:
             outputs["loss"] = self._loss_function(outputs, labels)
         loss = outputs.pop("loss", None)
@@ -103,11 +103,11 @@ class DeviceProgram(nn.Module):
 def program_loss(
     label_smoother: LabelSmoother | None, compute_loss_func: Any, *, shifts_labels: bool
 ) -> LossFunction | None:
-    """Return the loss that is computed inside the program, of the outputs and the labels; ``None`` for the model's.
+    """Return the function that computes the loss from outputs and labels, or ``None`` for the model's own loss.
 
     Args:
         label_smoother: Smooths the labels.
-        compute_loss_func: The user's; it wins.
+        compute_loss_func: The user's loss, which takes precedence.
         shifts_labels: Whether the loss is that of the next token.
     """
     if compute_loss_func is not None:
@@ -117,25 +117,54 @@ def program_loss(
     return None
 
 
-def _by_name(outputs: Any) -> dict[str, Any]:
+def _tensors_by_name(outputs: Any) -> dict[str, Any]:
     if isinstance(outputs, dict):
         named = dict(outputs)
     elif isinstance(outputs, list | tuple):
         named = {"loss" if index == 0 else f"output_{index}": value for index, value in enumerate(outputs)}
     else:
         named = {"loss": outputs}
-    # Caches and nothings cannot leave a device.
-    return {name: value for name, value in named.items() if _is_of_tensors(value)}
+    # Caches and None cannot leave a device.
+    return {name: value for name, value in named.items() if _holds_tensors(value)}
 
 
-def _is_of_tensors(value: Any) -> bool:
+def _holds_tensors(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return bool(value) and all(_is_of_tensors(item) for item in value)
+        return bool(value) and all(map(_holds_tensors, value))
     return isinstance(value, Tensor)
 
 
+class ModelOnIPUs(nn.Module):
+    """Takes the place of a trainer's model, and runs it on IPUs.
+
+    Args:
+        call_model: ``call_model`` of the trainer.
+        model: The model; attributes are looked up on it.
+        training: Whether a call trains.
+    """
+
+    def __init__(self, call_model: Callable[..., dict[str, Any]], model: nn.Module, *, training: bool) -> None:
+        super().__init__()
+        self.module = model
+        self._call_model = call_model
+        self._is_training = training
+
+    def forward(self, **inputs: Any) -> dict[str, Any]:
+        """Run a combined batch, or a part of one."""
+        return self._call_model(self.module, inputs, is_training=self._is_training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+# Steps of a LightningModule
+
+
 class TracedStep(nn.Module):
-    """Runs one step of a ``LightningModule``; the loss that a training step returns is marked.
+    """One step of a ``LightningModule`` as a program, which marks the loss that a training step returns.
 
     Args:
         module: The user's module.
@@ -149,89 +178,61 @@ class TracedStep(nn.Module):
         self._has_warned = False
 
     def forward(self, batch: Any, batch_idx: Tensor, *rest: Tensor) -> Any:
-        """Run the step; indices come as tensors of one element for each micro-batch."""
-        scalars = [batch_idx.reshape(-1)[0], *(index.reshape(-1)[0] for index in rest)]
+        """Run the step; indices come as tensors with one element for each micro-batch."""
+        scalars = [index.reshape(-1)[0] for index in (batch_idx, *rest)]
         module: pl.LightningModule = self.module
-        # What is logged inside a program is lost: on a device Python runs once, to compile it.
-        module.__dict__["log"] = self._not_logged
+        # Python runs only once on a device, at compilation, so a logged value would be that of the first batch.
+        module.__dict__["log"] = self._warn_not_logged
         try:
             outputs = getattr(module, self.step_name)(batch, *scalars)
         finally:
             del module.__dict__["log"]
-        return self._with_marked_loss(outputs) if self.step_name == "training_step" else outputs
+        return _with_marked_loss(outputs) if self.step_name == "training_step" else outputs
 
-    def _with_marked_loss(self, outputs: Any) -> Any:
-        if isinstance(outputs, Tensor):
-            return backend.identity_loss(outputs, "none")
-        if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
-            return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
-        raise InputError(
-            f"`training_step` returned {type(outputs).__name__}; on IPUs it has to return the loss, or a dict with it "
-            "under 'loss', for every batch."
-        )
-
-    def _not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"`self.log({name!r}, ...)` in `{self.step_name}` has no effect: the step is compiled into a program, "
-                "in which nothing can be logged. Log what the step returns, in `on_train_batch_end` or another hook.",
+                "which cannot log. Log what the step returns, in `on_train_batch_end` or another hook.",
                 UserWarning,
                 stacklevel=3,
             )
 
 
-def step_arguments(batch: Any, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:
-    """Return the arguments of a program: containers that it takes, and numbers as tensors with a row each.
+def _with_marked_loss(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return backend.identity_loss(outputs, "none")
+    if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
+        return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
+    raise InputError(
+        f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the loss "
+        "under 'loss', for every batch."
+    )
 
-    A Python number would be compiled into the program.
+
+def step_arguments(batch: Any, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:
+    """Return the arguments of a :class:`TracedStep`: lists become tuples, and numbers tensors with one row each.
+
+    A Python number would be compiled into the program as a constant.
     """
     numbers = [torch.full((num_micro_batches,), index, dtype=torch.int32) for index in indices]
-    return (_with_tuples(batch, num_micro_batches), *numbers)
+    return (_as_inputs(batch, num_micro_batches), *numbers)
 
 
-def _with_tuples(batch: Any, num_micro_batches: int) -> Any:
+def _as_inputs(batch: Any, num_micro_batches: int) -> Any:
     if isinstance(batch, bool | int | float):
         return torch.full((num_micro_batches,), batch)
     if type(batch) is list:
-        return tuple(_with_tuples(item, num_micro_batches) for item in batch)
+        return tuple(_as_inputs(item, num_micro_batches) for item in batch)
     if type(batch) is dict:
-        return {key: _with_tuples(value, num_micro_batches) for key, value in batch.items()}
+        return {key: _as_inputs(value, num_micro_batches) for key, value in batch.items()}
     return batch
 
 
 def mean_loss(outputs: Any) -> Any:
-    """Return what a training program returned, with the mean of the losses of its micro-batches."""
+    """Return the outputs of a training program, with the mean of the losses of its micro-batches."""
     if isinstance(outputs, Tensor):
         return outputs.float().mean()
     rest = {name: value for name, value in outputs.items() if name != "loss"}
     return {"loss": outputs["loss"].float().mean(), **map_tensors(torch.Tensor.detach, rest)}
-
-
-CallModel = Callable[..., dict[str, Any]]
-
-
-class DeviceCall(nn.Module):
-    """Stands where the model stands, and runs it on IPUs.
-
-    Args:
-        call_model: Of the trainer whose programs run it.
-        model: The model.
-        training: Whether a call trains.
-    """
-
-    def __init__(self, call_model: CallModel, model: nn.Module, *, training: bool) -> None:
-        super().__init__()
-        self.module = model
-        self._call_model = call_model
-        self._trains = training
-
-    def forward(self, **inputs: Any) -> dict[str, Any]:
-        """Run a combined batch, or a part of one."""
-        return self._call_model(self.module, inputs, is_training=self._trains)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("module"), name)

@@ -335,10 +335,10 @@ class TestConfiguration:
                 tmp_path, IPUConfig(replication_factor=4), n_ipu=2, ipu_config_overrides="replication_factor=1"
             )
         assert trainer.ipu_config.replication_factor == 1
-        assert "`n_ipu=2` overwrites `replication_factor=4` by 2" in caplog.text
+        assert "`n_ipu=2` changes `replication_factor` from 4 to 2" in caplog.text
 
     def test_n_ipu_is_a_multiple_of_a_replica(self, tmp_path):
-        with pytest.raises(ValueError, match="`n_ipu=2` is no multiple of `ipus_per_replica=4`"):
+        with pytest.raises(ValueError, match="`n_ipu=2` is not a multiple of `ipus_per_replica=4`"):
             ipu_trainer(tmp_path, IPUConfig(layers_per_ipu=[1, 1, 1, 1]), n_ipu=2)
 
     def test_compile_only_ends_the_program(self, tmp_path):
@@ -375,8 +375,8 @@ class TestRefusals:
             ({"fp16": True}, r"`fp16=True` is not supported on IPUs"),
             ({"torch_compile": True}, "the model is compiled for IPUs anyway"),
             ({"ddp_backend": "gloo"}, "set `replication_factor` of the IPUConfig"),
-            ({"n_ipu": 3}, "`n_ipu=3` is no size of a partition"),
-            ({"dataloader_mode": "fast"}, "`dataloader_mode='fast'` is unknown; use one of sync, async"),
+            ({"n_ipu": 3}, "`n_ipu=3` is not the size of a partition"),
+            ({"dataloader_mode": "fast"}, "Unknown `dataloader_mode='fast'`; expected one of sync, async"),
         ],
     )
     def test_arguments_without_meaning(self, tmp_path, changes, match):
@@ -388,7 +388,7 @@ class TestRefusals:
             str(tmp_path), accelerator="ipu", strategy="ipu", report_to="none", disable_tqdm=True
         )
         trainer = portico.Trainer(classifier(), args, train_dataset=Sentences())
-        with pytest.raises(ValueError, match="`strategy='ipu'` came to a Trainer, which does not know programs"):
+        with pytest.raises(ValueError, match="`strategy='ipu'` does not work with Trainer; use `IPUTrainer`"):
             trainer.train()
 
 

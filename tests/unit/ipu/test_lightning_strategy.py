@@ -106,7 +106,7 @@ class TestRegistration:
         assert portico.IPUAccelerator.auto_device_count() == 1
 
     def test_the_accelerator_alone_is_an_error(self, tmp_path):
-        with pytest.raises(ValueError, match=r"came with the strategy SingleDeviceStrategy.*set `strategy='ipu'`"):
+        with pytest.raises(ValueError, match=r"SingleDeviceStrategy would run on the CPU.*Set `strategy='ipu'`"):
             trainer(tmp_path, strategy="auto").fit(Traced(), loader())
 
 
@@ -188,7 +188,7 @@ class TestHostSteps:
                 super().__init__()
                 self.ipu_model = None
 
-        with pytest.raises(ValueError, match=r"`strategy.execute` runs the module's `ipu_model`, and there is none"):
+        with pytest.raises(ValueError, match=r"runs the module's `ipu_model`, which does not exist"):
             trainer(tmp_path).fit(WithoutModel(), loader())
 
 
@@ -208,19 +208,19 @@ class TestRefusals:
     def test_manual_optimization(self, tmp_path):
         module = Traced()
         module.automatic_optimization = False
-        self.refused(tmp_path, "The module optimizes manually", module)
+        self.refused(tmp_path, "Manual optimization is not supported", module)
 
     def test_lbfgs(self, tmp_path):
         module = Traced()
         module.configure_optimizers = lambda: torch.optim.LBFGS(module.net.parameters())
-        self.refused(tmp_path, "LBFGS calls the model several times a step", module)
+        self.refused(tmp_path, "LBFGS calls the model several times per step", module)
 
     def test_hooks_of_the_transfer(self, tmp_path):
         class Transferring(Traced):
             def on_after_batch_transfer(self, batch, dataloader_idx):
                 return batch
 
-        self.refused(tmp_path, "Overriding `on_after_batch_transfer` is not supported with IPUs", Transferring())
+        self.refused(tmp_path, "Overriding `on_after_batch_transfer` is not supported on IPUs", Transferring())
 
     def test_a_step_without_a_loss(self, tmp_path):
         module = Traced()
@@ -229,7 +229,7 @@ class TestRefusals:
 
     def test_two_accumulations(self, tmp_path):
         strategy = portico.IPUStrategy(IPUConfig(gradient_accumulation_steps=4))
-        self.refused(tmp_path, "contradict each other", strategy=strategy, accumulate_grad_batches=2)
+        self.refused(tmp_path, "contradicts the options of the program", strategy=strategy, accumulate_grad_batches=2)
 
     def test_batch_samplers_of_other_kinds(self, tmp_path):
         class Pairs(torch.utils.data.Sampler):

@@ -10,7 +10,7 @@ from ipu_trainers import bert_config, ipu_trainer
 from portico.ipu import emulator as poptorch
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.pipelining.layers import layer_ipus, layer_names
-from portico.ipu.pipelining.placement import place, plan_placement, unplaced
+from portico.ipu.pipelining.placement import place, plan_placement, remove_placement
 from portico.ipu.program import DeviceProgram
 
 TOKENS = torch.arange(1, 9).reshape(1, 8)
@@ -199,7 +199,7 @@ class TestPlacement:
         model, inputs, _ = made("bert-qa")
         place(model, inputs, IPUConfig(**FOUR, recompute_checkpoint_every_layer=True))
         assert [len(layer._forward_hooks) for layer in model.bert.encoder.layer] == [1, 1, 1, 0]
-        unplaced(model)
+        remove_placement(model)
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
     def test_finds_stacks_by_the_names_of_classes(self):

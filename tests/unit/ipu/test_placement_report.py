@@ -68,7 +68,7 @@ class TestMemory:
             optimizer=poptorch.optim.AdamW(model.parameters(), lr=0.1),
         )
         assert made.memory[0].share > 1
-        assert "IPU 0 has 900 MB: move layers away from it, or set `optimizer_state_offchip=True`" in made.text()
+        assert "IPU 0 has 900 MB: move layers to other IPUs, or set `optimizer_state_offchip=True`" in made.text()
 
 
 def test_batch_sizes_are_put_into_words():

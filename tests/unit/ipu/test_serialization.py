@@ -12,8 +12,8 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.pipelining.serialization import (
     SerializedEmbedding,
     SerializedLinear,
+    remove_serialization,
     serialize,
-    without_serialization,
 )
 
 
@@ -52,7 +52,7 @@ def test_are_undone_without_a_trace():
     assert type(model.get_input_embeddings()) is SerializedEmbedding
     assert type(model.get_output_embeddings()) is SerializedLinear
     assert set(model.state_dict()) == names
-    without_serialization(model)
+    remove_serialization(model)
     assert type(model.get_input_embeddings()) is nn.Embedding
     assert not hasattr(model.get_output_embeddings(), "num_pieces")
 

@@ -15,8 +15,8 @@ from portico.ipu.pipelining.serialization import (
     EmbeddingPiece,
     SplitEmbedding,
     SplitLinear,
+    remove_serialization,
     serialize,
-    without_serialization,
 )
 
 
@@ -115,7 +115,7 @@ def test_are_undone_without_a_trace():
     serialize(model, both([1, 2], [2, 1]))
     assert (type(model.table), type(model.head)) == (SplitEmbedding, SplitLinear)
     pieces = [id(parameter) for parameter in model.parameters()]
-    without_serialization(model)
+    remove_serialization(model)
     assert (type(model.table), type(model.head)) == (nn.Embedding, nn.Linear)
     assert [(name, id(parameter)) for name, parameter in model.named_parameters()] == before
     serialize(model, both([1, 2], [2, 1]))
@@ -135,14 +135,14 @@ def test_of_tied_weights_are_tied(splits):
 @pytest.mark.parametrize(
     ("model", "chosen", "message"),
     [
-        (WithBoth(tied=True), both([2, 1], [1, 2]), "embedding and projection are tied, and so are their pieces"),
-        (classifier(), both(None, [1, 1]), "BertForSequenceClassification, which has no projection to cut; leave it"),
+        (WithBoth(tied=True), both([2, 1], [1, 2]), "embedding and projection are tied, so their pieces are too"),
+        (classifier(), both(None, [1, 1]), "BertForSequenceClassification, which has no projection; leave it"),
         (WithBoth(rows=2), both([2, 1]), "makes 3 pieces of 2 rows; use at most 2"),
-        (nn.Linear(2, 2), both([1, 1]), "came with Linear, which has no embedding to cut"),
+        (nn.Linear(2, 2), both([1, 1]), "cannot be used with Linear, which has no embedding"),
         (
             WithBoth(tied=True),
             config(projection_serialization_factor=3, serialized_embedding_splits_per_ipu=[1, 1]),
-            "`projection_serialization_factor=3` came with pieces on several IPUs of what it is tied to",
+            "`projection_serialization_factor=3` contradicts splits of the weight it is tied to",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_that_cannot_be_are_refused(model, chosen, message):
 def test_of_another_kind_of_embedding_are_refused():
     model = WithBoth()
     model.table.__class__ = type("Scaled", (nn.Embedding,), {})
-    with pytest.raises(IncompatibleIPUConfigError, match="would cut a Scaled, and only a plain Embedding or Linear"):
+    with pytest.raises(IncompatibleIPUConfigError, match="cannot split a Scaled, only a plain Embedding or Linear"):
         serialize(model, both([1, 1]))
 
 

@@ -1,4 +1,4 @@
-"""``parallelize_kwargs`` of an ``IPUConfig``: what decides a placement, and what does not."""
+"""Placement of a model: the IPU of each part, and the blocks that tell a program about it."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,130 +11,32 @@ from torch import Tensor, nn
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.pipelining.layers import execution_order, layer_ipus, layer_names
-from portico.ipu.pipelining.serialization import piece_ipus, without_serialization
+from portico.ipu.pipelining.serialization import piece_ipus, remove_serialization
 
 logger = logging.getLogger(__name__)
-
-_KNOWN = ("layers", "modules")
-# Of optimum-graphcore's models: how they keep what they have generated, which programs here do not.
-_OF_GENERATION = (
-    "batch_size",
-    "max_length",
-    "num_beams",
-    "on_device_generation_steps",
-    "use_cache",
-    "use_cross_cache",
-    "use_encoder_output_buffer",
-)
-
-
-def check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
-    """Refuse options that place nothing.
-
-    Args:
-        options: ``parallelize_kwargs``.
-        model: The model.
-        num_ipus: IPUs of a replica.
-
-    Raises:
-        IncompatibleIPUConfigError: If there is no such option, module or IPU.
-    """
-    without_effect = sorted(set(options) & set(_OF_GENERATION))
-    if without_effect:
-        logger.warning(
-            "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
-            "made for each shape.",
-            ", ".join(without_effect),
-        )
-    unknown = sorted(set(options) - set(_KNOWN) - set(_OF_GENERATION))
-    if unknown:
-        raise IncompatibleIPUConfigError(
-            f"`parallelize_kwargs` has {', '.join(unknown)}, and places a model by {' and '.join(_KNOWN)} only."
-        )
-    names = {name for name, _ in model.named_modules()}
-    for name, ipu in (options.get("modules") or {}).items():
-        if name not in names:
-            raise IncompatibleIPUConfigError(
-                f"`parallelize_kwargs` places the module {name!r}, which {type(model).__name__} does not have; name "
-                "one of `model.named_modules()`."
-            )
-        if ipu not in range(num_ipus):
-            raise IncompatibleIPUConfigError(
-                f"`parallelize_kwargs` puts {name} on IPU {ipu!r}; a replica has the IPUs 0 to {num_ipus - 1}."
-            )
-
-
-_CLASS_PREFIX = "HandingOut"
-
-
-def hand_out_copies(modules: Iterable[nn.Module]) -> None:
-    """Let the weights of ``modules`` be read as copies, made where they are read first."""
-    for module in modules:
-        kind = type(module)
-        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
-        module.__class__ = type(f"{_CLASS_PREFIX}{kind.__name__}", (kind,), {**readers, "__module__": __name__})
-
-
-def without_copies(model: nn.Module) -> None:
-    """Let all weights be read as they are."""
-    for module in model.modules():
-        if type(module).__name__.startswith(_CLASS_PREFIX) and type(module).__module__ == __name__:
-            module.__class__ = type(module).__bases__[0]
-
-
-def _copy_of(name: str) -> Any:
-    def read(module: nn.Module) -> Tensor | None:
-        parameter = module._parameters[name]
-        return None if parameter is None else parameter.clone()
-
-    return read
-
-
-class RecomputationPoint:
-    """Forward hook of a layer whose output is kept."""
-
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        """Return the output, whose first tensor is kept."""
-        if isinstance(output, Tensor):
-            return backend.recomputationCheckpoint(output)
-        return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
-
-
-def recompute_from(model: nn.Module, layers: Sequence[str]) -> None:
-    """Keep the outputs of ``layers``."""
-    for name in layers:
-        model.get_submodule(name).register_forward_hook(RecomputationPoint())
-
-
-def without_recomputation(model: nn.Module) -> None:
-    """Keep nothing."""
-    for module in model.modules():
-        for number, hook in list(module._forward_hooks.items()):
-            if isinstance(hook, RecomputationPoint):
-                del module._forward_hooks[number]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each part of a model lies.
+    """The IPU of each part of a model.
 
     Args:
-        steps: Layers and modules between them in the order they run, each with its IPU.
+        steps: Layers and the modules between them in the order they run, each with its IPU.
         layers: Names of the layers.
         num_ipus: IPUs of a replica.
         ipu_of_parameter: IPU of each parameter that is used, by name.
-        handing_out: Modules that are never called, whose weights are read by others.
+        uncalled: Modules that are never called, and whose parameters other modules read.
     """
 
     steps: tuple[tuple[str, int], ...]
     layers: tuple[str, ...]
     num_ipus: int
     ipu_of_parameter: Mapping[str, int]
-    handing_out: tuple[str, ...] = ()
+    uncalled: tuple[str, ...] = ()
 
     @property
     def num_stages(self) -> int:
-        """Pipeline stages: one more than there are changes of the IPU along the way."""
+        """Pipeline stages: one more than the changes of the IPU along the way."""
         ipus = [ipu for _, ipu in self.steps]
         return 1 + sum(before != after for before, after in pairwise(ipus))
 
@@ -154,17 +56,17 @@ class Placement:
 
 
 def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
-    """Spread a model over the IPUs of a replica, by blocks.
+    """Spread a model over the IPUs of a replica, in place.
 
-    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0; what runs later is on IPU 0
-    if it shares a parameter with what is there (a tied head), else where the pipeline has come to. ``layers`` (names
-    of stacks) and ``modules`` (an IPU by the name of a module or of a part that holds it) in ``parallelize_kwargs``
-    decide otherwise. Pieces of embeddings and projections are where the configuration puts them.
+    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
+    if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
+    ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
+    override this. Pieces of embeddings and projections are where the configuration puts them.
 
     Args:
         model: The model, without blocks.
-        sample: Inputs of a micro-batch, to see in which order the model runs.
-        config: In the mode (training or inference) that the placement is for.
+        sample: Inputs of a micro-batch, which show in which order the modules run.
+        config: In the mode (training or inference) to place the model for.
 
     Raises:
         IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
@@ -174,56 +76,131 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Pla
     begun: set[int] = set()
     for name, ipu in placement.steps:
         module = model.get_submodule(name)
-        # Called again, a module begins its block again.
+        # A module that is called again begins its block again by itself.
         if ipu != last and id(module) not in begun:
             backend.BeginBlock(module, user_id=name, ipu_id=ipu)
             begun.add(id(module))
         last = ipu
-    hand_out_copies(model.get_submodule(name) for name in placement.handing_out)
+    _read_parameters_as_copies(model.get_submodule(name) for name in placement.uncalled)
     if config.recompute_checkpoint_every_layer and config.mode == "training":
-        recompute_from(model, placement.layers[:-1])
+        # Nothing is recomputed after the last layer.
+        for name in placement.layers[:-1]:
+            model.get_submodule(name).register_forward_hook(_mark_recomputation_checkpoint)
     return placement
 
 
-def unplaced(model: nn.Module) -> None:
-    """Take blocks and recomputation away from a model."""
+def remove_placement(model: nn.Module) -> None:
+    """Undo :func:`place`, and make weights that are in pieces whole again."""
     backend.removeBlocks(model)
-    without_recomputation(model)
-    without_copies(model)
-    without_serialization(model)
+    for module in model.modules():
+        for number, hook in list(module._forward_hooks.items()):
+            if hook is _mark_recomputation_checkpoint:
+                del module._forward_hooks[number]
+        if _reads_parameters_as_copies(module):
+            module.__class__ = type(module).__bases__[0]
+    remove_serialization(model)
+
+
+def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Forward hook of a layer whose output is kept, so that what lies between two layers is recomputed from it."""
+    if isinstance(output, Tensor):
+        return backend.recomputationCheckpoint(output)
+    return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
+
+
+# Parameters that other modules read
+
+
+_COPYING_PREFIX = "Copying"
+
+
+def _read_parameters_as_copies(modules: Iterable[nn.Module]) -> None:
+    """Make the parameters of ``modules`` readable on other IPUs.
+
+    A parameter lies on one IPU. One that is passed from layer to layer, as DeBERTa passes its relative positions, must
+    leave that IPU as an activation: as a copy of it, made where it is read first.
+    """
+    for module in modules:
+        kind = type(module)
+        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
+        module.__class__ = type(f"{_COPYING_PREFIX}{kind.__name__}", (kind,), {**readers, "__module__": __name__})
+
+
+def _reads_parameters_as_copies(module: nn.Module) -> bool:
+    return type(module).__name__.startswith(_COPYING_PREFIX) and type(module).__module__ == __name__
+
+
+def _copy_of(name: str) -> Any:
+    def read(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
+        return None if parameter is None else parameter.clone()
+
+    return read
+
+
+# The plan
 
 
 def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
-    """Return where :func:`place` would put everything, and leave the model as it is."""
+    """Return the placement that :func:`place` would make, without changing the model."""
     options = config._parallelize_kwargs or {}
-    check_options(options, model, config._ipus_per_replica)
+    _check_options(options, model, config._ipus_per_replica)
     layers = layer_names(model, options.get("layers"))
     order = execution_order(model, layers, sample)
     used = [name for name in order if name in layers]
-    _refuse_shared_layers(model, used)
+    _check_layers(model, used)
     ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
-    told = {**(options.get("modules") or {}), **piece_ipus(model)}
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), told)
+    chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
+    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
     placed = _parameters(model, steps, set(used))
-    handing_out = _handing_out(model, placed)
-    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, handing_out)
+    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
 
 
-def _handing_out(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
-    called = {id(model.get_parameter(name)) for name in placed}
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
-    )
+_OPTIONS = ("layers", "modules")
+# How the models of optimum-graphcore cache what they have generated; programs here do not.
+_GENERATION_OPTIONS = (
+    "batch_size",
+    "max_length",
+    "num_beams",
+    "on_device_generation_steps",
+    "use_cache",
+    "use_cross_cache",
+    "use_encoder_output_buffer",
+)
 
 
-def _refuse_shared_layers(model: nn.Module, used: Sequence[str]) -> None:
+def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
+    without_effect = sorted(set(options) & set(_GENERATION_OPTIONS))
+    if without_effect:
+        logger.warning(
+            "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
+            "made for each shape.",
+            ", ".join(without_effect),
+        )
+    unknown = sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS))
+    if unknown:
+        raise IncompatibleIPUConfigError(
+            f"Unknown `parallelize_kwargs` {', '.join(unknown)}; expected {' and '.join(_OPTIONS)}."
+        )
+    names = {name for name, _ in model.named_modules()}
+    for name, ipu in (options.get("modules") or {}).items():
+        if name not in names:
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` places the module {name!r}, which {type(model).__name__} does not have; name "
+                "one of `model.named_modules()`."
+            )
+        if ipu not in range(num_ipus):
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` puts {name} on IPU {ipu!r}; a replica has the IPUs 0 to {num_ipus - 1}."
+            )
+
+
+def _check_layers(model: nn.Module, used: Sequence[str]) -> None:
     shared = sorted({name for name in used if used.count(name) > 1})
     if shared:
         raise IncompatibleIPUConfigError(
             f"{type(model).__name__} runs the layer {shared[0]} {used.count(shared[0])} times with the same weights, "
-            "and weights lie on one IPU: layers that are shared cannot be spread; set `ipus_per_replica=1` and "
+            "but weights lie on one IPU, so shared layers cannot be spread; set `ipus_per_replica=1` and "
             "`layers_per_ipu=[-1]`."
         )
     if not used:
@@ -234,7 +211,7 @@ def _refuse_shared_layers(model: nn.Module, used: Sequence[str]) -> None:
 
 
 def _steps(
-    model: nn.Module, order: Sequence[str], ipu_of_layer: Mapping[str, int], told: Mapping[str, int]
+    model: nn.Module, order: Sequence[str], ipu_of_layer: Mapping[str, int], chosen: Mapping[str, int]
 ) -> list[tuple[str, int]]:
     steps: list[tuple[str, int]] = []
     on_first: set[int] = set()
@@ -243,8 +220,8 @@ def _steps(
         own = {id(parameter) for parameter in model.get_submodule(name)._parameters.values()}
         if name in ipu_of_layer:
             ipu = ipu_of_layer[name]
-        elif (ipu_told := _told(name, told)) is not None:
-            ipu = ipu_told
+        elif (chosen_ipu := _chosen_ipu(name, chosen)) is not None:
+            ipu = chosen_ipu
         elif own & on_first:
             ipu = 0
         else:
@@ -256,12 +233,14 @@ def _steps(
     return steps
 
 
-def _told(name: str, told: Mapping[str, int]) -> int | None:
-    matches = [part for part in told if name == part or name.startswith(f"{part}.")]
-    return told[max(matches, key=len)] if matches else None
+def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
+    """Return the IPU chosen for a module, or else for its nearest parent."""
+    matches = [part for part in chosen if name == part or name.startswith(f"{part}.")]
+    return chosen[max(matches, key=len)] if matches else None
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:
+    """Return the IPU of each parameter that the steps use."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     ipus: dict[str, set[int]] = {}
     for name, ipu in steps:
@@ -274,7 +253,16 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
     if split:
         listed = "; ".join(f"{name} is used on IPUs {where}" for name, where in split.items())
         raise IncompatibleIPUConfigError(
-            f"A parameter has to stay on one IPU: {listed}. Tied weights belong on the same IPU; leave the modules "
+            f"A parameter must stay on one IPU: {listed}. Tied weights belong on the same IPU; leave the modules "
             "that share them out of `parallelize_kwargs`."
         )
     return {name: min(where) for name, where in ipus.items()}
+
+
+def _uncalled(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
+    called = {id(model.get_parameter(name)) for name in placed}
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
+    )

@@ -1,4 +1,9 @@
-"""Lookups in a piece of a table."""
+"""Large embeddings and projections in pieces, so that no piece needs much memory at once.
+
+*Serialized* modules compute with slices of their weight one after another, on one IPU. *Split* modules have their
+pieces on several IPUs; a piece is a parameter for the program, but a view of the whole weight, which the module keeps.
+Either way a state dict holds the whole weights under their usual names, so what is saved loads like any other model.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -11,14 +16,57 @@ from torch.nn import functional
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 
 
-def rows_of_piece(index: Tensor, piece: Tensor, first: int, padding_idx: int | None) -> Tensor:
-    """Return the rows that ``index`` points at in a piece of a table, and zeros where it points elsewhere.
+def serialize(model: Any, config: IPUConfig) -> None:
+    """Split or serialize the input embedding and the output projection of a model as the configuration says.
+
+    Args:
+        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
+        config: In the mode (training or inference) to prepare the model for.
+
+    Raises:
+        IncompatibleIPUConfigError: If they cannot be cut like that.
+    """
+    _split(model, config)
+    for kind, getter in _GETTERS.items():
+        factor = getattr(config, f"_{kind}_serialization_factor")
+        if factor is None or factor == 1 or not hasattr(model, getter):
+            continue
+        module = getattr(model, getter)()
+        if isinstance(module, SplitModule):
+            raise IncompatibleIPUConfigError(
+                f"`{kind}_serialization_factor={factor}` contradicts splits of the weight it is tied to; leave it out."
+            )
+        if type(module) in _SERIALIZED_CLASSES:
+            module.__class__ = _SERIALIZED_CLASSES[type(module)]
+            module.num_pieces = factor
+
+
+def remove_serialization(model: nn.Module) -> None:
+    """Undo :func:`serialize`."""
+    whole_classes = {serialized: kind for kind, serialized in _SERIALIZED_CLASSES.items()}
+    for module in list(model.modules()):
+        if isinstance(module, SplitModule):
+            module.__class__ = module.whole_class  # type: ignore[assignment]
+            del module.pieces
+            names = ("weight", "bias") if isinstance(module, nn.Linear) else ("weight",)
+            whole = module.__dict__.pop("whole")
+            module._parameters.update({name: whole.get(name) for name in names})
+        elif type(module) in whole_classes:
+            module.__class__ = whole_classes[type(module)]
+            del module.num_pieces
+
+
+# Serialized on one IPU
+
+
+def _rows_of_piece(index: Tensor, piece: Tensor, first: int, padding_idx: int | None) -> Tensor:
+    """Return the rows of a piece of a table that ``index`` points at, and zeros where it points elsewhere.
 
     Args:
         index: Rows of the whole table, ``int [...]``.
         piece: Some of its rows, ``float [rows, features]``.
-        first: The first of them in the whole table.
-        padding_idx: Row of the whole table that is looked up, and gets no gradient.
+        first: Index of the first of them in the whole table.
+        padding_idx: Row of the whole table that gets no gradient.
 
     Returns:
         ``float [..., features]``; the sum over all pieces is the lookup in the whole table.
@@ -30,11 +78,54 @@ def rows_of_piece(index: Tensor, piece: Tensor, first: int, padding_idx: int | N
     return torch.where(inside.unsqueeze(-1), rows, torch.zeros_like(rows))
 
 
-class Piece(nn.Module):
-    """Some rows of a weight; a state dict has them in the whole.
+class SerializedEmbedding(nn.Embedding):
+    """An embedding whose table is looked up piece by piece.
 
     Attributes:
-        ipu_id: Where they lie.
+        num_pieces: Number of pieces of the table.
+    """
+
+    num_pieces: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
+        pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
+        firsts = accumulate(map(len, pieces), initial=0)
+        rows: Tensor = sum(  # type: ignore[assignment]
+            _rows_of_piece(input, piece, first, self.padding_idx) for piece, first in zip(pieces, firsts, strict=False)
+        )
+        return rows
+
+
+class SerializedLinear(nn.Linear):
+    """A projection whose outputs are computed piece by piece.
+
+    Attributes:
+        num_pieces: Number of pieces of the outputs.
+    """
+
+    num_pieces: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
+        weights = torch.tensor_split(self.weight, self.num_pieces)
+        if self.bias is None:
+            return torch.cat([functional.linear(input, weight) for weight in weights], dim=-1)
+        biases = torch.tensor_split(self.bias, self.num_pieces)
+        return torch.cat([functional.linear(input, *pair) for pair in zip(weights, biases, strict=True)], dim=-1)
+
+
+_SERIALIZED_CLASSES: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
+
+
+# Split over several IPUs
+
+
+class Piece(nn.Module):
+    """Some rows of a weight; a state dict holds them as part of the whole weight.
+
+    Attributes:
+        ipu_id: The IPU they lie on.
     """
 
     ipu_id: int
@@ -52,7 +143,7 @@ class EmbeddingPiece(Piece):
     Args:
         weight: The rows, ``float [rows, features]``.
         first: Index of the first in the whole table.
-        ipu_id: Where they lie.
+        ipu_id: The IPU they lie on.
         padding_idx: Row of the whole table that gets no gradient.
     """
 
@@ -63,7 +154,7 @@ class EmbeddingPiece(Piece):
 
     def forward(self, index: Tensor) -> Tensor:
         """Return rows ``float [..., features]`` for ``index``, ``int [...]``; zeros where it points elsewhere."""
-        return rows_of_piece(index, self.weight, self.first, self.padding_idx)
+        return _rows_of_piece(index, self.weight, self.first, self.padding_idx)
 
 
 class LinearPiece(Piece):
@@ -71,7 +162,7 @@ class LinearPiece(Piece):
 
     Args:
         weight: Rows of its matrix, ``float [outputs, inputs]``.
-        ipu_id: Where they lie.
+        ipu_id: The IPU they lie on.
     """
 
     def __init__(self, weight: nn.Parameter, *, ipu_id: int) -> None:
@@ -83,12 +174,12 @@ class LinearPiece(Piece):
         return functional.linear(input, self.weight)
 
 
-class Bias(Piece):
-    """The biases of a projection, which are small, and often tied to another module's.
+class BiasPiece(Piece):
+    """The biases of a projection, which stay together: they are small, and often tied to another module's.
 
     Args:
         bias: The biases, ``float [outputs]``.
-        ipu_id: Where they lie.
+        ipu_id: The IPU they lie on.
     """
 
     def __init__(self, bias: nn.Parameter, *, ipu_id: int) -> None:
@@ -96,29 +187,30 @@ class Bias(Piece):
         self.bias, self.ipu_id = bias, ipu_id
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """Return the outputs with their biases, ``float [..., outputs]``."""
+        """Return the outputs plus the biases, ``float [..., outputs]``."""
         return outputs + self.bias
 
 
-class InPieces(nn.Module):
-    """A module whose weights are those of its pieces; a state dict has the whole ones.
+class SplitModule(nn.Module):
+    """A module whose parameters are those of its pieces; a state dict holds the whole ones.
 
     Attributes:
         pieces: The pieces.
-        whole: The whole weights, by the names that they have in ``whole_class``.
-        whole_class: What the module is without pieces.
+        whole: The whole weights, by their names in ``whole_class``.
+        whole_class: Class of the module without pieces.
     """
 
     pieces: nn.ModuleList
     whole: dict[str, nn.Parameter]
     whole_class: ClassVar[type[nn.Module]]
 
-    # Read by models that look at its shape or its precision.
+    # Models look at its shape and its dtype.
     weight: Any = property(lambda module: module.whole["weight"])
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        with_whole = {f"{prefix}{name}": value if keep_vars else value.detach() for name, value in self.whole.items()}
-        destination.update(with_whole)
+        destination.update(
+            {f"{prefix}{name}": value if keep_vars else value.detach() for name, value in self.whole.items()}
+        )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self._parameters.update(self.whole)
@@ -128,119 +220,59 @@ class InPieces(nn.Module):
             self._parameters.clear()
 
 
-class SplitEmbedding(InPieces, nn.Embedding):
+class SplitEmbedding(SplitModule, nn.Embedding):
     """An embedding whose table is in pieces."""
 
     whole_class = nn.Embedding
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
-        found: Tensor = sum(piece(input) for piece in self.pieces)
-        return found
+        rows: Tensor = sum(piece(input) for piece in self.pieces)
+        return rows
 
 
-class SplitLinear(InPieces, nn.Linear):
-    """A projection whose outputs are in pieces; the biases are a last one."""
+class SplitLinear(SplitModule, nn.Linear):
+    """A projection whose outputs are in pieces, followed by a piece with the biases if there are any."""
 
     whole_class = nn.Linear
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return ``input``, ``float [..., in]``, as ``float [..., out]``."""
+        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
         rows: list[Any] = list(self.pieces)
-        bias = rows.pop() if isinstance(rows[-1], Bias) else None
+        bias = rows.pop() if isinstance(rows[-1], BiasPiece) else None
         outputs = torch.cat([piece(input) for piece in rows], dim=-1)
         biased: Tensor = outputs if bias is None else bias(outputs)
         return biased
 
 
-_PIECES = "_ipu_pieces"
 _SPLIT_CLASSES: Mapping[type, Any] = {nn.Embedding: SplitEmbedding, nn.Linear: SplitLinear}
+_GETTERS = {"embedding": "get_input_embeddings", "projection": "get_output_embeddings"}
 
 
-def split(model: Any, config: IPUConfig) -> None:
-    """Cut the input embedding and the output projection into pieces on several IPUs, as the configuration says.
-
-    Everything else that is tied to them is cut likewise.
-
-    Args:
-        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
-        config: In the mode (training or inference) that is meant.
-
-    Raises:
-        IncompatibleIPUConfigError: If there is nothing to cut, or something that cannot be cut.
-    """
-    splits = {
-        "embedding": (config._serialized_embedding_splits_per_ipu, "get_input_embeddings"),
-        "projection": (config._serialized_projection_splits_per_ipu, "get_output_embeddings"),
-    }
-    cut: dict[int, list[int]] = {}
-    for kind, (per_ipu, getter) in splits.items():
-        if per_ipu is None:
-            continue
+def _split(model: Any, config: IPUConfig) -> None:
+    """Split the input embedding and the output projection, and all modules tied to them, over several IPUs."""
+    splits_of_weight: dict[int, list[int]] = {}
+    for kind, getter in _GETTERS.items():
         name = f"serialized_{kind}_splits_per_ipu"
+        splits = getattr(config, f"_{name}")
+        if splits is None:
+            continue
         module = getattr(model, getter)() if hasattr(model, getter) else None
         weight = getattr(module, "weight", None)
         if weight is None:
             raise IncompatibleIPUConfigError(
-                f"`{name}={per_ipu}` came with {type(model).__name__}, which has no {kind} to cut; leave it out."
+                f"`{name}={splits}` cannot be used with {type(model).__name__}, which has no {kind}; leave it out."
             )
-        if cut.setdefault(id(weight), per_ipu) != per_ipu:
+        if splits_of_weight.setdefault(id(weight), splits) != splits:
             raise IncompatibleIPUConfigError(
-                f"`{name}={per_ipu}` contradicts `serialized_embedding_splits_per_ipu={cut[id(weight)]}`: embedding "
-                "and projection are tied, and so are their pieces; set both alike, or one alone."
+                f"`{name}={splits}` contradicts `serialized_embedding_splits_per_ipu={splits_of_weight[id(weight)]}`: "
+                "embedding and projection are tied, so their pieces are too; set both to the same, or only one."
             )
-        for user in _whole_users_of(model, weight):
-            _split_module(user, per_ipu, name)
+        for user in _modules_with(weight, model):
+            _split_module(user, splits, name)
 
 
-def without_splits(model: nn.Module) -> None:
-    """Make all embeddings and projections whole again."""
-    for module in list(model.modules()):
-        if isinstance(module, InPieces):
-            module.__class__ = module.whole_class  # type: ignore[assignment]
-            del module.pieces
-            names = ("weight", "bias") if isinstance(module, nn.Linear) else ("weight",)
-            whole = module.__dict__.pop("whole")
-            module._parameters.update({name: whole.get(name) for name in names})
-
-
-def piece_ipus(model: nn.Module) -> dict[str, int]:
-    """Return the IPU of every piece by its name."""
-    return {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
-
-
-def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
-    """Return the parameters that stand for each weight of the model, and which rows of it they are.
-
-    Args:
-        model: The model; a weight that is not in pieces stands for itself.
-    """
-    parts = {name: [(name, slice(None))] for name, _ in model.named_parameters()}
-    for name, module in model.named_modules():
-        if isinstance(module, InPieces):
-            for kind in module.whole:
-                parts[f"{name}.{kind}"] = list(_parts(name, kind, module.pieces))
-    return parts
-
-
-def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the weights of a model by name, those that are in pieces as a whole; tied ones under every name."""
-    for name, module in model.named_modules():
-        if not isinstance(module, Piece):
-            held = module.whole if isinstance(module, InPieces) else module._parameters
-            yield from ((f"{name}.{kind}".lstrip("."), value) for kind, value in held.items() if value is not None)
-
-
-def _parts(module_name: str, kind: str, pieces: nn.ModuleList) -> Iterator[tuple[str, slice]]:
-    first = 0
-    for number, piece in enumerate(pieces):
-        if kind in piece._parameters:
-            size = len(getattr(piece, kind))
-            yield f"{module_name}.pieces.{number}.{kind}", slice(first, first + size)
-            first += size
-
-
-def _whole_users_of(model: nn.Module, weight: Tensor) -> list[nn.Module]:
+def _modules_with(weight: Tensor, model: nn.Module) -> list[nn.Module]:
     return [
         module
         for module in model.modules()
@@ -248,17 +280,17 @@ def _whole_users_of(model: nn.Module, weight: Tensor) -> list[nn.Module]:
     ]
 
 
-def _split_module(module: Any, per_ipu: Sequence[int], name: str) -> None:
+def _split_module(module: Any, splits_per_ipu: Sequence[int], name: str) -> None:
     if type(module) not in _SPLIT_CLASSES:
         raise IncompatibleIPUConfigError(
-            f"`{name}={list(per_ipu)}` would cut a {type(module).__name__}, and only a plain Embedding or Linear can "
-            "be cut; leave it out."
+            f"`{name}={list(splits_per_ipu)}` cannot split a {type(module).__name__}, only a plain Embedding or "
+            "Linear; leave it out."
         )
-    ipus = [ipu for ipu, count in enumerate(per_ipu) for _ in range(count)]
+    ipus = [ipu for ipu, count in enumerate(splits_per_ipu) for _ in range(count)]
     rows = len(module.weight)
     if len(ipus) > rows:
         raise IncompatibleIPUConfigError(
-            f"`{name}={list(per_ipu)}` makes {len(ipus)} pieces of {rows} rows; use at most {rows}."
+            f"`{name}={list(splits_per_ipu)}` makes {len(ipus)} pieces of {rows} rows; use at most {rows}."
         )
     whole = {kind: parameter for kind, parameter in module._parameters.items() if parameter is not None}
     weights = _pieces_of(whole["weight"], len(ipus))
@@ -273,13 +305,13 @@ def _split_module(module: Any, per_ipu: Sequence[int], name: str) -> None:
         ]
     else:
         pieces = [LinearPiece(weight, ipu_id=ipu) for weight, ipu in zip(weights, ipus, strict=True)]
-        pieces += [Bias(whole["bias"], ipu_id=ipus[-1])] if "bias" in whole else []
+        pieces += [BiasPiece(whole["bias"], ipu_id=ipus[-1])] if "bias" in whole else []
     module.pieces = nn.ModuleList(pieces)
 
 
 def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
-    """Return the pieces of a weight; the same ones each time, as an optimizer may hold them."""
-    kept: dict[int, list[nn.Parameter]] = whole.__dict__.setdefault(_PIECES, {})
+    """Return the pieces of a weight, the same ones each time, as an optimizer may hold them."""
+    kept: dict[int, list[nn.Parameter]] = whole.__dict__.setdefault("_ipu_pieces", {})
     if count not in kept:
         kept[count] = [
             nn.Parameter(part, requires_grad=whole.requires_grad) for part in torch.tensor_split(whole.data, count)
@@ -287,78 +319,39 @@ def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
     return kept[count]
 
 
-class SerializedEmbedding(nn.Embedding):
-    """An embedding whose table is looked up piece by piece.
+# Weights and their pieces
 
-    Attributes:
-        num_pieces: Pieces of the table.
+
+def piece_ipus(model: nn.Module) -> dict[str, int]:
+    """Return the IPU of each piece by its name."""
+    return {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
+
+
+def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
+    """Return, for each weight of the model, the names of its pieces and the rows of each.
+
+    A weight that is not in pieces is its only part.
     """
-
-    num_pieces: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
-        pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
-        firsts = accumulate(map(len, pieces), initial=0)
-        found: Any = sum(
-            rows_of_piece(input, piece, first, self.padding_idx) for piece, first in zip(pieces, firsts, strict=False)
-        )
-        looked_up: Tensor = found
-        return looked_up
+    parts = {name: [(name, slice(None))] for name, _ in model.named_parameters()}
+    for name, module in model.named_modules():
+        if isinstance(module, SplitModule):
+            for kind in module.whole:
+                parts[f"{name}.{kind}"] = list(_parts(name, kind, module.pieces))
+    return parts
 
 
-class SerializedLinear(nn.Linear):
-    """A projection whose outputs are computed piece by piece.
-
-    Attributes:
-        num_pieces: Pieces of the outputs.
-    """
-
-    num_pieces: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return ``input``, ``float [..., in]``, as ``float [..., out]``."""
-        weights = torch.tensor_split(self.weight, self.num_pieces)
-        if self.bias is None:
-            return torch.cat([functional.linear(input, weight) for weight in weights], dim=-1)
-        biases = torch.tensor_split(self.bias, self.num_pieces)
-        return torch.cat([functional.linear(input, *pair) for pair in zip(weights, biases, strict=True)], dim=-1)
+def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the whole weights of a model by name; tied ones under every name."""
+    for name, module in model.named_modules():
+        if not isinstance(module, Piece):
+            held = module.whole if isinstance(module, SplitModule) else module._parameters
+            yield from ((f"{name}.{kind}".lstrip("."), value) for kind, value in held.items() if value is not None)
 
 
-_SERIALIZED: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
-
-
-def serialize(model: Any, config: IPUConfig) -> None:
-    """Cut the input embedding and the output projection of a model as the configuration says.
-
-    Args:
-        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
-        config: In the mode (training or inference) that is meant.
-
-    Raises:
-        IncompatibleIPUConfigError: If they cannot be cut like that.
-    """
-    split(model, config)
-    for kind, getter in (("embedding", "get_input_embeddings"), ("projection", "get_output_embeddings")):
-        factor = getattr(config, f"_{kind}_serialization_factor")
-        if factor is None or factor == 1 or not hasattr(model, getter):
-            continue
-        module = getattr(model, getter)()
-        if isinstance(module, InPieces):
-            raise IncompatibleIPUConfigError(
-                f"`{kind}_serialization_factor={factor}` came with pieces on several IPUs of what it is tied to; "
-                "leave it out."
-            )
-        if type(module) in _SERIALIZED:
-            module.__class__ = _SERIALIZED[type(module)]
-            module.num_pieces = factor
-
-
-def without_serialization(model: nn.Module) -> None:
-    """Make all embeddings and projections whole again."""
-    without_splits(model)
-    whole = {serialized: kind for kind, serialized in _SERIALIZED.items()}
-    for module in model.modules():
-        if type(module) in whole:
-            module.__class__ = whole[type(module)]
-            del module.num_pieces
+def _parts(module_name: str, kind: str, pieces: nn.ModuleList) -> Iterator[tuple[str, slice]]:
+    first = 0
+    for number, piece in enumerate(pieces):
+        if kind in piece._parameters:
+            size = len(getattr(piece, kind))
+            yield f"{module_name}.pieces.{number}.{kind}", slice(first, first + size)
+            first += size
