@@ -43,38 +43,24 @@ _UNSUPPORTED = {
 
 @dataclass
 class IPUTrainingArguments(TrainingArguments):
-    """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`.
+    """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`; ``help`` of each field describes it.
 
-    Args:
-        per_device_train_batch_size: Rows of a micro-batch on one replica.
-        per_device_eval_batch_size: The same for evaluation.
-        gradient_accumulation_steps: Overrides the IPUConfig's; reset to 1, as the host accumulates nothing.
-        gradient_checkpointing: Sets ``recompute_checkpoint_every_layer`` of the IPUConfig.
-        auto_loss_scaling: Sets ``auto_loss_scaling`` of the IPUConfig.
-        ipu_config_name: Folder or hub name of an IPUConfig, for scripts to load.
-        ipu_config_overrides: Attributes of the IPUConfig, as in ``"device_iterations=4,layers_per_ipu=[2 2]"``.
-        n_ipu: Total number of IPUs; sets the replication factor.
-        fp32: Single instead of half precision throughout.
-        lamb: Train with LAMB.
-        lamb_no_bias_correction: Train with LAMB without bias correction.
-        loss_scaling: Factor of the loss.
-        dataloader_mode: ``"sync"``; ``"async"`` loads batches ahead of the calls; ``"async_rebatched"`` also lets
-            workers load smaller batches.
-        compile_only: Compile the programs, then exit.
-        pad_on_batch_axis: Train on an incomplete last batch, padded with repeated rows.
-        max_grad_norm: Norm over all weights that the program clips gradients to; by default it does not clip.
+    ``gradient_accumulation_steps``, ``gradient_checkpointing`` and ``auto_loss_scaling`` are passed on to the
+    IPUConfig by ``ipu_config_overrides``, and reset: the program follows them, the host must not.
 
     Raises:
         InputError: If a value cannot be used on IPUs.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
-    per_device_eval_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
+    per_device_eval_batch_size: int = field(
+        default=1, metadata={"help": "Rows of a micro-batch on one replica in evaluation."}
+    )
     gradient_accumulation_steps: int | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Micro-batches of a replica for one weight update; the IPUConfig's if unset."}
     )
     max_grad_norm: float | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Norm to which the program clips gradients."}
+        default=None, metadata={"help": "Norm over all weights to which the program clips gradients."}
     )
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Leave NaN and inf out of logged losses."})
     # `HfArgumentParser` parses the type only with None first.
@@ -82,18 +68,31 @@ class IPUTrainingArguments(TrainingArguments):
         default="none", metadata={"help": "Where logs go."}
     )
     auto_loss_scaling: bool = field(default=False, metadata={"help": "Adjust the loss scaling to the gradients."})
-    ipu_config_name: str | None = field(default=None, metadata={"help": "Folder or hub name of the IPUConfig."})
-    ipu_config_overrides: str | None = field(default=None, metadata={"help": "Attributes of the IPUConfig."})
-    n_ipu: int | None = field(default=None, metadata={"help": "Total number of IPUs.", "choices": list(N_IPU_CHOICES)})
-    fp32: bool = field(default=False, metadata={"help": "Single precision throughout."})
+    ipu_config_name: str | None = field(
+        default=None, metadata={"help": "Folder or hub name of an IPUConfig, for scripts to load."}
+    )
+    ipu_config_overrides: str | None = field(
+        default=None, metadata={"help": "Attributes of the IPUConfig: 'device_iterations=4,layers_per_ipu=[2 2]'."}
+    )
+    n_ipu: int | None = field(
+        default=None,
+        metadata={"help": "Total number of IPUs; sets the replication factor.", "choices": list(N_IPU_CHOICES)},
+    )
+    fp32: bool = field(default=False, metadata={"help": "Single instead of half precision throughout."})
     lamb: bool = field(default=False, metadata={"help": "Train with LAMB."})
-    lamb_no_bias_correction: bool = field(default=False, metadata={"help": "LAMB without bias correction."})
+    lamb_no_bias_correction: bool = field(default=False, metadata={"help": "Train with LAMB without bias correction."})
     loss_scaling: float | None = field(default=None, metadata={"help": "Factor of the loss."})
     dataloader_mode: str = field(
-        default="sync", metadata={"help": "How batches are loaded.", "choices": list(LOADER_MODES)}
+        default="sync",
+        metadata={
+            "help": "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller batches of workers too.",
+            "choices": list(LOADER_MODES),
+        },
     )
     compile_only: bool = field(default=False, metadata={"help": "Compile the programs, then exit."})
-    pad_on_batch_axis: bool = field(default=False, metadata={"help": "Pad the last training batch."})
+    pad_on_batch_axis: bool = field(
+        default=False, metadata={"help": "Train on an incomplete last batch, padded with repeated rows."}
+    )
 
     def __post_init__(self) -> None:
         _check(self)

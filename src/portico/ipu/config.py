@@ -5,9 +5,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, get_args, get_origin
 
 import torch
 from transformers.utils.hub import cached_file
@@ -30,30 +30,41 @@ class IncompatibleIPUConfigError(InputError):
 # Attributes
 
 
-@dataclass(frozen=True)
 class ConfigAttribute:
-    """Type, default and range of one attribute.
+    """A validated attribute of :class:`IPUConfig`; the allowed types are those of its annotation.
 
     Args:
-        kinds: Allowed types, among ``int``, ``float``, ``bool``, ``str``, ``dict``, ``list[int]``, ``list[float]``
-            and ``None``.
         default: Default value.
         minimum: Smallest number allowed, also inside a list.
         check: Called with name and value; raises ``ValueError`` for anything else that is not allowed.
+
+    Attributes:
+        kinds: Allowed types, among ``int``, ``float``, ``bool``, ``str``, ``dict``, ``list[int]``, ``list[float]``
+            and ``NoneType``.
     """
 
+    name: str
     kinds: tuple[Any, ...]
-    default: Any = None
-    minimum: float | None = None
-    check: Callable[[str, Any], None] | None = None
 
-    def validate(self, name: str, value: Any) -> None:
-        """Check a value.
+    def __init__(
+        self, default: Any, minimum: float | None = None, check: Callable[[str, Any], None] | None = None
+    ) -> None:
+        self.default, self.minimum, self.check = default, minimum, check
 
-        Raises:
-            TypeError: If it has the wrong type.
-            ValueError: If it is out of range.
-        """
+    def __set_name__(self, owner: type, name: str) -> None:
+        annotation = owner.__annotations__[name]
+        kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        self.name, self.kinds = name, tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
+
+    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
+        return self if config is None else config.__dict__[self.name]
+
+    def __set__(self, config: "IPUConfig", value: Any) -> None:
+        self._validate(value)
+        config.__dict__[self.name] = value
+
+    def _validate(self, value: Any) -> None:
+        name = self.name
         if not any(_has_kind(value, kind) for kind in self.kinds):
             raise TypeError(
                 f"Setting `IPUConfig` attribute: `{name}` to {value!r} of type {type(value).__name__} failed; it must "
@@ -69,7 +80,7 @@ class ConfigAttribute:
         if self.check is not None:
             self.check(name, value)
 
-    def parse(self, name: str, text: str) -> Any:
+    def parse(self, text: str) -> Any:
         """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits.
 
         Raises:
@@ -80,10 +91,42 @@ class ConfigAttribute:
                 return _parse(text.strip(), kind)
             except ValueError:
                 continue
-        raise ValueError(f"`{text}` cannot be parsed as the value of `{name}`, which must be {self._allowed()}.")
+        raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`, which must be {self._allowed()}.")
 
     def _allowed(self) -> str:
-        return " or ".join(kind.__name__ if type(kind) is type else str(kind) for kind in self.kinds)
+        words = {NoneType: "None", **{kind: kind.__name__ for kind in (int, float, bool, str, dict)}}
+        return " or ".join(words.get(kind, str(kind)) for kind in self.kinds)
+
+
+def _attribute(*args: Any, **kwargs: Any) -> Any:
+    """Return a :class:`ConfigAttribute`, typed like ``dataclasses.field`` so that the annotation holds."""
+    return ConfigAttribute(*args, **kwargs)
+
+
+class _ForMode:
+    """Makes ``config._x`` stand for ``config.x`` in training mode and ``config.inference_x`` in inference mode."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name.removeprefix("_")
+
+    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
+        if config is None:
+            return self
+        if config.mode == "inference" and self._name in _TRAINING_ONLY:
+            return 1
+        return getattr(config, self._attribute(config))
+
+    def __set__(self, config: "IPUConfig", value: Any) -> None:
+        setattr(config, self._attribute(config), value)
+
+    def _attribute(self, config: "IPUConfig") -> str:
+        if config.mode == "inference" and self._name not in _TRAINING_ONLY:
+            return f"inference_{self._name}"
+        return self._name
+
+
+# Inference never accumulates gradients.
+_TRAINING_ONLY = ("gradient_accumulation_steps",)
 
 
 def _check_output_mode(name: str, value: str) -> None:
@@ -100,73 +143,24 @@ def _check_splits(name: str, value: list[int]) -> None:
         raise ValueError(f"`IPUConfig` attribute `{name}` must have its splits on consecutive IPUs; got {value}.")
 
 
-_COUNT = ConfigAttribute((int,), 1, 1)
-_SWITCH = ConfigAttribute((bool,), False)
-_FACTOR = ConfigAttribute((int, None), None, 1)
-_SPLITS = ConfigAttribute((list[int], None), None, 0, _check_splits)
-_KWARGS = ConfigAttribute((dict, None), None)
-
-# Each of these has a separate value for inference, named `inference_<name>`.
-_PAIRED: Mapping[str, ConfigAttribute] = {
-    "layers_per_ipu": ConfigAttribute((list[int],), [-1], -1),
-    "ipus_per_replica": ConfigAttribute((int,), None, 1),
-    "matmul_proportion": ConfigAttribute((float, list[float]), 0.2, 0),
-    "replication_factor": _COUNT,
-    "device_iterations": _COUNT,
-    "gradient_accumulation_steps": _COUNT,
-    "embedding_serialization_factor": _FACTOR,
-    "serialized_embedding_splits_per_ipu": _SPLITS,
-    "projection_serialization_factor": _FACTOR,
-    "serialized_projection_splits_per_ipu": _SPLITS,
-    "parallelize_kwargs": _KWARGS,
-}
-# Inference never accumulates gradients.
-_TRAINING_ONLY = ("gradient_accumulation_steps",)
-_SINGLE: Mapping[str, ConfigAttribute] = {
-    "optimizer_state_offchip": _SWITCH,
-    "replicated_tensor_sharding": _SWITCH,
-    "enable_half_partials": ConfigAttribute((bool,), True),
-    "recompute_checkpoint_every_layer": _SWITCH,
-    "output_mode": ConfigAttribute((str,), "final", check=_check_output_mode),
-    "seed": ConfigAttribute((int, None)),
-    "auto_loss_scaling": _SWITCH,
-    "executable_cache_dir": ConfigAttribute((str,), ""),
-    "explicit_ir_inference": _SWITCH,
-    "execute_encoder_on_cpu_for_generation": _SWITCH,
-}
-ATTRIBUTES: Mapping[str, ConfigAttribute] = {
-    **_PAIRED,
-    **{f"inference_{name}": attribute for name, attribute in _PAIRED.items() if name not in _TRAINING_ONLY},
-    **_SINGLE,
-}
-_DEPRECATED = {
-    "sharded_execution_for_inference": "inference is always sharded",
-    "enable_half_first_order_momentum": "set `fp32` of the training arguments",
-}
-
-
 def _has_kind(value: Any, kind: Any) -> bool:
-    if kind is None:
-        return value is None
     if kind in (list[int], list[float]):
         return isinstance(value, list) and all(_has_kind(item, kind.__args__[0]) for item in value)
-    # `bool` is a subclass of `int`, but `True` is not a number of IPUs.
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+    if kind in (int, float):
+        # `bool` is a subclass of `int`, but `True` is not a number of IPUs.
+        return isinstance(value, int | kind) and not isinstance(value, bool)
     return isinstance(value, kind)
 
 
 # `str` comes last: every string can be read as one.
-_PARSING_ORDER = [None, bool, int, float, list[int], list[float], dict, str]
+_PARSING_ORDER = [NoneType, bool, int, float, list[int], list[float], dict, str]
 _NONE_WORDS = ("none", "null")
 _TRUE_WORDS = ("true", "t", "1", "yes", "y", "on")
 _FALSE_WORDS = ("false", "f", "0", "no", "n", "off")
 
 
 def _parse(text: str, kind: Any) -> Any:
-    if kind is None and text.lower() in _NONE_WORDS:
+    if kind is NoneType and text.lower() in _NONE_WORDS:
         return None
     if kind is bool and text.lower() in (*_TRUE_WORDS, *_FALSE_WORDS):
         return text.lower() in _TRUE_WORDS
@@ -212,24 +206,24 @@ def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
     """Return all attributes: those given, and for the others their default or what follows from those given."""
-    values = {name: copy.deepcopy(attribute.default) for name, attribute in {**_PAIRED, **_SINGLE}.items()}
+    values = {name: copy.deepcopy(attribute.default) for name, attribute in ATTRIBUTES.items()}
     values |= {name: value for name, value in given.items() if value is not None}
-    counts_layers = values["ipus_per_replica"] is None
-    if counts_layers:
+    counts_layers = values["ipus_per_replica"] is None or values["inference_layers_per_ipu"] is not None
+    if values["ipus_per_replica"] is None:
         values["ipus_per_replica"] = _num_ipus(values["layers_per_ipu"])
-    layers = values.setdefault("inference_layers_per_ipu", copy.deepcopy(values["layers_per_ipu"]))
-    counts_layers |= given.get("inference_layers_per_ipu") is not None
-    values.setdefault("inference_ipus_per_replica", _num_ipus(layers) if counts_layers else values["ipus_per_replica"])
-    proportion = values["matmul_proportion"]
-    fits = not isinstance(proportion, list) or len(proportion) == values["inference_ipus_per_replica"]
-    values.setdefault("inference_matmul_proportion", copy.deepcopy(proportion) if fits else 0.2)
-    for name in ("replication_factor", "device_iterations"):
-        values.setdefault(f"inference_{name}", 1)
+    if values["inference_layers_per_ipu"] is None:
+        values["inference_layers_per_ipu"] = copy.deepcopy(values["layers_per_ipu"])
+    if values["inference_ipus_per_replica"] is None:
+        layers = values["inference_layers_per_ipu"]
+        values["inference_ipus_per_replica"] = _num_ipus(layers) if counts_layers else values["ipus_per_replica"]
+    if values["inference_matmul_proportion"] is None:
+        proportion = values["matmul_proportion"]
+        fits = not isinstance(proportion, list) or len(proportion) == values["inference_ipus_per_replica"]
+        values["inference_matmul_proportion"] = copy.deepcopy(proportion) if fits else 0.2
     for prefix in ("", "inference_"):
-        values[f"{prefix}parallelize_kwargs"] = values.get(f"{prefix}parallelize_kwargs") or {}
+        values[f"{prefix}parallelize_kwargs"] = values[f"{prefix}parallelize_kwargs"] or {}
         for factor, splits in _EXCLUSIVE:
-            cuts = values.setdefault(f"{prefix}{splits}", None) is not None
-            if values.setdefault(f"{prefix}{factor}", None) is None and not cuts:
+            if values[f"{prefix}{factor}"] is None and values[f"{prefix}{splits}"] is None:
                 values[f"{prefix}{factor}"] = 1
     return values
 
@@ -240,28 +234,6 @@ def _num_ipus(layers: Any) -> int:
 
 
 # The configuration
-
-
-class _ForMode:
-    """Makes ``config._x`` stand for ``config.x`` in training mode and ``config.inference_x`` in inference mode."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name.removeprefix("_")
-
-    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
-        if config is None:
-            return self
-        if config.mode == "inference" and self._name in _TRAINING_ONLY:
-            return 1
-        return getattr(config, self._attribute(config))
-
-    def __set__(self, config: "IPUConfig", value: Any) -> None:
-        setattr(config, self._attribute(config), value)
-
-    def _attribute(self, config: "IPUConfig") -> str:
-        if config.mode == "inference" and self._name not in _TRAINING_ONLY:
-            return f"inference_{self._name}"
-        return self._name
 
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -308,37 +280,37 @@ class IPUConfig:
         ValueError: If a value is out of range.
     """
 
-    layers_per_ipu: list[int]
-    ipus_per_replica: int
-    matmul_proportion: float | list[float]
-    replication_factor: int
-    device_iterations: int
-    gradient_accumulation_steps: int
-    embedding_serialization_factor: int | None
-    serialized_embedding_splits_per_ipu: list[int] | None
-    projection_serialization_factor: int | None
-    serialized_projection_splits_per_ipu: list[int] | None
-    parallelize_kwargs: dict[str, Any]
-    inference_layers_per_ipu: list[int]
-    inference_ipus_per_replica: int
-    inference_matmul_proportion: float | list[float]
-    inference_replication_factor: int
-    inference_device_iterations: int
-    inference_embedding_serialization_factor: int | None
-    inference_serialized_embedding_splits_per_ipu: list[int] | None
-    inference_projection_serialization_factor: int | None
-    inference_serialized_projection_splits_per_ipu: list[int] | None
-    inference_parallelize_kwargs: dict[str, Any]
-    optimizer_state_offchip: bool
-    replicated_tensor_sharding: bool
-    enable_half_partials: bool
-    recompute_checkpoint_every_layer: bool
-    output_mode: str
-    seed: int | None
-    auto_loss_scaling: bool
-    executable_cache_dir: str
-    explicit_ir_inference: bool
-    execute_encoder_on_cpu_for_generation: bool
+    layers_per_ipu: list[int] = _attribute([-1], minimum=-1)
+    ipus_per_replica: int = _attribute(None, minimum=1)
+    matmul_proportion: float | list[float] = _attribute(0.2, minimum=0)
+    replication_factor: int = _attribute(1, minimum=1)
+    device_iterations: int = _attribute(1, minimum=1)
+    gradient_accumulation_steps: int = _attribute(1, minimum=1)
+    embedding_serialization_factor: int | None = _attribute(None, minimum=1)
+    serialized_embedding_splits_per_ipu: list[int] | None = _attribute(None, minimum=0, check=_check_splits)
+    projection_serialization_factor: int | None = _attribute(None, minimum=1)
+    serialized_projection_splits_per_ipu: list[int] | None = _attribute(None, minimum=0, check=_check_splits)
+    parallelize_kwargs: dict[str, Any] | None = _attribute(None)
+    inference_layers_per_ipu: list[int] = _attribute(None, minimum=-1)
+    inference_ipus_per_replica: int = _attribute(None, minimum=1)
+    inference_matmul_proportion: float | list[float] = _attribute(None, minimum=0)
+    inference_replication_factor: int = _attribute(1, minimum=1)
+    inference_device_iterations: int = _attribute(1, minimum=1)
+    inference_embedding_serialization_factor: int | None = _attribute(None, minimum=1)
+    inference_serialized_embedding_splits_per_ipu: list[int] | None = _attribute(None, minimum=0, check=_check_splits)
+    inference_projection_serialization_factor: int | None = _attribute(None, minimum=1)
+    inference_serialized_projection_splits_per_ipu: list[int] | None = _attribute(None, minimum=0, check=_check_splits)
+    inference_parallelize_kwargs: dict[str, Any] | None = _attribute(None)
+    optimizer_state_offchip: bool = _attribute(False)
+    replicated_tensor_sharding: bool = _attribute(False)
+    enable_half_partials: bool = _attribute(True)
+    recompute_checkpoint_every_layer: bool = _attribute(False)
+    output_mode: str = _attribute("final", check=_check_output_mode)
+    seed: int | None = _attribute(None)
+    auto_loss_scaling: bool = _attribute(False)
+    executable_cache_dir: str = _attribute("")
+    explicit_ir_inference: bool = _attribute(False)
+    execute_encoder_on_cpu_for_generation: bool = _attribute(False)
 
     _layers_per_ipu = _ForMode()
     _ipus_per_replica = _ForMode()
@@ -367,9 +339,7 @@ class IPUConfig:
         self.check()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ATTRIBUTES:
-            ATTRIBUTES[name].validate(name, value)
-        elif name != "mode" and not isinstance(getattr(type(self), name, None), _ForMode):
+        if not isinstance(getattr(type(self), name, None), ConfigAttribute | _ForMode | property):
             raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
         object.__setattr__(self, name, value)
 
@@ -446,7 +416,7 @@ class IPUConfig:
                 raise ValueError(f"`{pair}` sets nothing; write `name=value`, separated by commas.")
             if name not in ATTRIBUTES:
                 raise ValueError(f"Key {name} isn't in the original config dict; it has {', '.join(ATTRIBUTES)}.")
-            values[name] = ATTRIBUTES[name].parse(name, text)
+            values[name] = ATTRIBUTES[name].parse(text)
         self.update(**values)
 
     def batch_size_factor(self, for_inference: bool = False) -> int:
@@ -530,6 +500,15 @@ class IPUConfig:
                 "configuration with `IPUConfig(...)`."
             ) from error
         return cls.from_dict(json.loads(Path(str(file)).read_text(encoding="utf-8")), **kwargs)
+
+
+ATTRIBUTES: Mapping[str, ConfigAttribute] = {
+    name: attribute for name, attribute in vars(IPUConfig).items() if isinstance(attribute, ConfigAttribute)
+}
+_DEPRECATED = {
+    "sharded_execution_for_inference": "inference is always sharded",
+    "enable_half_first_order_momentum": "set `fp32` of the training arguments",
+}
 
 
 # Options of a program

@@ -145,14 +145,14 @@ class WithPenalty(Net):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grad_norm": 1.0}, "`grad_norm` works on the host after .* give the optimizer `max_grad_norm`"),
-        ({"grad_clipping": 1.0}, "`grad_clipping` works on the host after .* clip by the norm"),
-        ({"moving_average": object()}, "`moving_average` works on the host after .* average the weights"),
-        ({"model": WithMetrics()}, "WithMetrics has `get_metrics`, .* count it in a batch callback"),
+        ({"grad_norm": 1.0}, "`grad_norm` needs the gradients on the host.* give the optimizer `max_grad_norm`"),
+        ({"grad_clipping": 1.0}, "`grad_clipping` needs the gradients on the host.* clip by the norm"),
+        ({"moving_average": object()}, "`moving_average` needs the gradients on the host.* average the weights"),
+        ({"model": WithMetrics()}, "WithMetrics has `get_metrics`, .* count them in a batch callback"),
         ({"model": WithPenalty()}, "WithPenalty has `get_regularization_penalty`, .* to the loss in `forward`"),
         ({"num_gradient_accumulation_steps": 2}, "set `gradient_accumulation_steps` of `ipu_config`"),
         ({"devices": 2}, "`devices=2` does not choose IPUs; set `replication_factor`"),
-        ({"accelerator": "cpu"}, "`accelerator='cpu'` is not that of IPUs; leave it out"),
+        ({"accelerator": "cpu"}, "`accelerator='cpu'` does not choose IPUs; leave it out"),
         (
             {"precision": "bf16-mixed"},
             "`precision='bf16-mixed'` is not supported on IPUs; use one of 32-true, 16-true",
@@ -160,7 +160,7 @@ class WithPenalty(Net):
         ({"ipu_config": {"replication_factor": 3}}, "The training batches have 4 rows, .* use a multiple of 3"),
         (
             {"data_loader": [{}], "validation_data_loader": None},
-            "A list does not say how many rows .* give `batch_size`",
+            "The batch size of a list is unknown.* give `batch_size`",
         ),
     ],
 )
