@@ -85,7 +85,7 @@ class IPUTrainingArguments(TrainingArguments):
     dataloader_mode: str = field(
         default="sync",
         metadata={
-            "help": "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller batches of workers too.",
+            "help": "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller ones of workers.",
             "choices": list(LOADER_MODES),
         },
     )

@@ -94,8 +94,8 @@ class ConfigAttribute:
         raise ValueError(f"`{text}` cannot be parsed as the value of `{self.name}`, which must be {self._allowed()}.")
 
     def _allowed(self) -> str:
-        words = {NoneType: "None", **{kind: kind.__name__ for kind in (int, float, bool, str, dict)}}
-        return " or ".join(words.get(kind, str(kind)) for kind in self.kinds)
+        words = [kind.__name__ if type(kind) is type else str(kind) for kind in self.kinds]
+        return " or ".join(words).replace("NoneType", "None")
 
 
 def _attribute(*args: Any, **kwargs: Any) -> Any:

@@ -82,7 +82,8 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
 
     A batch of ``data_loader`` holds the rows of one call: micro-batch x replicas x accumulation x device iterations.
     A batch of ``validation_data_loader`` holds micro-batch x replicas x device iterations of inference; the last one
-    may have fewer rows. Loss and optimizer are part of the program, so operations of AllenNLP on gradients are not supported.
+    may have fewer rows. Loss and optimizer are part of the program, so AllenNLP's operations on gradients are not
+    supported.
 
     Args:
         model: The model; it is trained in place.

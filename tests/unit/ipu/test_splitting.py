@@ -12,7 +12,7 @@ from transformers import BertForMaskedLM
 from ipu_trainers import Sentences, bert_config, classifier, ipu_trainer
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.pipelining.serialization import (
-    EmbeddingPiece,
+    Piece,
     SplitEmbedding,
     SplitLinear,
     remove_serialization,
@@ -244,6 +244,6 @@ class TestTraining:
         before = trainer.model.state_dict()["cls.predictions.decoder.weight"].clone()
         trainer.train()
         after = trainer.model.state_dict()["cls.predictions.decoder.weight"]
-        assert isinstance(trainer.model.get_input_embeddings().pieces[0], EmbeddingPiece)
+        assert isinstance(trainer.model.get_input_embeddings().pieces[0], Piece)
         assert after.dtype is torch.float16
         assert not torch.equal(before, after)

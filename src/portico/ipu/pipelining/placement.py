@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,25 +35,19 @@ class Placement:
     ipu_of_parameter: Mapping[str, int]
     uncalled: tuple[str, ...] = ()
 
+    def stages(self) -> list[tuple[int, list[str]]]:
+        """Return the pipeline stages in order, each with its IPU and what runs in it."""
+        return [(ipu, [name for name, _ in steps]) for ipu, steps in groupby(self.steps, key=itemgetter(1))]
+
     @property
     def num_stages(self) -> int:
-        """Pipeline stages: one more than the changes of the IPU along the way."""
-        ipus = [ipu for _, ipu in self.steps]
-        return 1 + sum(before != after for before, after in pairwise(ipus))
+        """Number of pipeline stages."""
+        return len(self.stages())
 
     @property
     def minimum_gradient_accumulation(self) -> int:
         """Micro-batches that fill the pipeline of a training program forward and backward."""
         return 2 * self.num_stages - 1
-
-    def stages(self) -> list[tuple[int, list[str]]]:
-        """Return the stages in order, each with its IPU and what runs in it."""
-        found: list[tuple[int, list[str]]] = []
-        for name, ipu in self.steps:
-            if not found or found[-1][0] != ipu:
-                found.append((ipu, []))
-            found[-1][1].append(name)
-        return found
 
 
 def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:

@@ -5,7 +5,8 @@ pieces on several IPUs; a piece is a parameter for the program, but a view of th
 Either way a state dict holds the whole weights under their usual names, so what is saved loads like any other model.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -59,17 +60,16 @@ def remove_serialization(model: nn.Module) -> None:
 # Serialized on one IPU
 
 
-def _rows_of_piece(index: Tensor, piece: Tensor, first: int, padding_idx: int | None) -> Tensor:
+def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | None) -> Tensor:
     """Return the rows of a piece of a table that ``index`` points at, and zeros where it points elsewhere.
+
+    The sum over all pieces is the lookup in the whole table.
 
     Args:
         index: Rows of the whole table, ``int [...]``.
         piece: Some of its rows, ``float [rows, features]``.
         first: Index of the first of them in the whole table.
         padding_idx: Row of the whole table that gets no gradient.
-
-    Returns:
-        ``float [..., features]``; the sum over all pieces is the lookup in the whole table.
     """
     local = index - first
     padding = None if padding_idx is None or not 0 <= padding_idx - first < len(piece) else padding_idx - first
@@ -92,7 +92,8 @@ class SerializedEmbedding(nn.Embedding):
         pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
         firsts = accumulate(map(len, pieces), initial=0)
         rows: Tensor = sum(  # type: ignore[assignment]
-            _rows_of_piece(input, piece, first, self.padding_idx) for piece, first in zip(pieces, firsts, strict=False)
+            _look_up(input, piece, first=first, padding_idx=self.padding_idx)
+            for piece, first in zip(pieces, firsts, strict=False)
         )
         return rows
 
@@ -122,73 +123,31 @@ _SERIALIZED_CLASSES: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Lin
 
 
 class Piece(nn.Module):
-    """Some rows of a weight; a state dict holds them as part of the whole weight.
+    """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter.
 
-    Attributes:
+    Args:
+        kind: ``"weight"`` or ``"bias"``.
+        rows: The rows.
         ipu_id: The IPU they lie on.
+        compute: Computes the piece's output from an input and the rows.
     """
 
-    ipu_id: int
+    def __init__(
+        self, kind: str, rows: nn.Parameter, *, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.register_parameter(kind, rows)
+        self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the output of the piece."""
+        return self._compute(input, getattr(self, self.kind))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         """Save nothing."""
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Load nothing."""
-
-
-class EmbeddingPiece(Piece):
-    """Some rows of a table.
-
-    Args:
-        weight: The rows, ``float [rows, features]``.
-        first: Index of the first in the whole table.
-        ipu_id: The IPU they lie on.
-        padding_idx: Row of the whole table that gets no gradient.
-    """
-
-    def __init__(self, weight: nn.Parameter, *, first: int, ipu_id: int, padding_idx: int | None) -> None:
-        super().__init__()
-        self.weight, self.first, self.ipu_id = weight, first, ipu_id
-        self.padding_idx = padding_idx
-
-    def forward(self, index: Tensor) -> Tensor:
-        """Return rows ``float [..., features]`` for ``index``, ``int [...]``; zeros where it points elsewhere."""
-        return _rows_of_piece(index, self.weight, self.first, self.padding_idx)
-
-
-class LinearPiece(Piece):
-    """Some outputs of a projection, without their biases.
-
-    Args:
-        weight: Rows of its matrix, ``float [outputs, inputs]``.
-        ipu_id: The IPU they lie on.
-    """
-
-    def __init__(self, weight: nn.Parameter, *, ipu_id: int) -> None:
-        super().__init__()
-        self.weight, self.ipu_id = weight, ipu_id
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return ``float [..., outputs]`` for ``float [..., inputs]``."""
-        return functional.linear(input, self.weight)
-
-
-class BiasPiece(Piece):
-    """The biases of a projection, which stay together: they are small, and often tied to another module's.
-
-    Args:
-        bias: The biases, ``float [outputs]``.
-        ipu_id: The IPU they lie on.
-    """
-
-    def __init__(self, bias: nn.Parameter, *, ipu_id: int) -> None:
-        super().__init__()
-        self.bias, self.ipu_id = bias, ipu_id
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        """Return the outputs plus the biases, ``float [..., outputs]``."""
-        return outputs + self.bias
 
 
 class SplitModule(nn.Module):
@@ -238,11 +197,10 @@ class SplitLinear(SplitModule, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
-        rows: list[Any] = list(self.pieces)
-        bias = rows.pop() if isinstance(rows[-1], BiasPiece) else None
-        outputs = torch.cat([piece(input) for piece in rows], dim=-1)
-        biased: Tensor = outputs if bias is None else bias(outputs)
-        return biased
+        outputs = torch.cat([piece(input) for piece in self.pieces if piece.kind == "weight"], dim=-1)
+        for piece in self.pieces:
+            outputs = piece(outputs) if piece.kind == "bias" else outputs
+        return outputs
 
 
 _SPLIT_CLASSES: Mapping[type, Any] = {nn.Embedding: SplitEmbedding, nn.Linear: SplitLinear}
@@ -297,15 +255,15 @@ def _split_module(module: Any, splits_per_ipu: Sequence[int], name: str) -> None
     module._parameters.clear()
     module.__dict__["whole"] = whole
     module.__class__ = _SPLIT_CLASSES[type(module)]
+    functions: list[Callable[[Tensor, Tensor], Tensor]] = [functional.linear] * len(ipus)
     if isinstance(module, SplitEmbedding):
-        firsts = accumulate(map(len, weights), initial=0)
-        pieces: list[nn.Module] = [
-            EmbeddingPiece(weight, first=first, ipu_id=ipu, padding_idx=module.padding_idx)
-            for weight, first, ipu in zip(weights, firsts, ipus, strict=False)
-        ]
-    else:
-        pieces = [LinearPiece(weight, ipu_id=ipu) for weight, ipu in zip(weights, ipus, strict=True)]
-        pieces += [BiasPiece(whole["bias"], ipu_id=ipus[-1])] if "bias" in whole else []
+        firsts = list(accumulate(map(len, weights), initial=0))[: len(ipus)]
+        functions = [partial(_look_up, first=first, padding_idx=module.padding_idx) for first in firsts]
+    parts = zip(weights, ipus, functions, strict=True)
+    pieces = [Piece("weight", weight, ipu_id=ipu, compute=function) for weight, ipu, function in parts]
+    if "bias" in whole:
+        # Biases are small, and often tied to another module's, so they stay together.
+        pieces.append(Piece("bias", whole["bias"], ipu_id=ipus[-1], compute=torch.add))
     module.pieces = nn.ModuleList(pieces)
 
 
