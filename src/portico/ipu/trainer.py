@@ -62,27 +62,20 @@ class IPUMixin(_MixedInto):
 
     ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.
 
+    Arguments that are not listed, also as keywords, are those of the trainer mixed into.
+
     Args:
         model: The model, of which a copy is trained: ``trainer.model``.
         ipu_config: How the model is spread over IPUs; copied.
         args: :class:`~portico.ipu.arguments.IPUTrainingArguments`.
-        data_collator: Makes the batches.
         eval_data_collator: Makes the batches of evaluations and predictions; by default ``data_collator``.
-        train_dataset: As of the trainer mixed into.
-        eval_dataset: As of the trainer mixed into.
         tokenizer: Older name of ``processing_class``.
         model_init: Not supported.
-        compute_metrics: As of the trainer mixed into.
-        callbacks: As of the trainer mixed into.
         optimizers: Optimizer, of ``poptorch.optim`` or of torch, and schedule.
-        preprocess_logits_for_metrics: As of the trainer mixed into.
         force_to_pipelined: Has no effect: every model is spread without a class written for it.
-        **kwargs: Further arguments of the trainer mixed into.
 
     Attributes:
         arguments_class: Required class of ``args``, and what they are by default.
-        combined_train_batch_size: Rows of a call that trains.
-        combined_eval_batch_size: Rows of a call that evaluates.
         ipu_config: How the model is spread over IPUs.
         opts: Options of the training program.
         eval_opts: Options of the inference program.

@@ -151,7 +151,7 @@ class TestBackend:
         monkeypatch.syspath_prepend(tmp_path)
         backend.poptorch.cache_clear()
         try:
-            with pytest.raises(ValueError, match=r"refuses to be imported beside torch .*: needs torch 2.0.1\. It is"):
+            with pytest.raises(ValueError, match=r"cannot be imported with torch .*: needs torch 2.0.1\. It is"):
                 backend.poptorch()
         finally:
             backend.poptorch.cache_clear()

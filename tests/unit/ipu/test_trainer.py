@@ -1,7 +1,6 @@
 """IPUTrainer: Hugging Face's trainer, with a program for a model."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -10,42 +9,10 @@ import transformers
 
 import portico
 from ipu_peers import largest_difference, one_free_ipu, weights
-from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, reader
-from portico.ipu import emulator as poptorch
+from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, plain_trainer, reader
 from portico.ipu.config import IPUConfig
 
 EIGHT_MICRO_BATCHES = {"inference_replication_factor": 2, "inference_device_iterations": 4}
-_PARTS = ("train_dataset", "eval_dataset", "compute_metrics")
-
-
-EIGHT_MICRO_BATCHES = {"inference_replication_factor": 2, "inference_device_iterations": 4}
-_PARTS = ("train_dataset", "eval_dataset", "compute_metrics")
-
-
-def plain_trainer(output_dir, model, batch_size, **changes):
-    """Return transformers' own trainer on global batches, of as many rows as a weight update of the program."""
-    parts = {name: changes.pop(name) for name in _PARTS if name in changes}
-    options = {
-        "num_train_epochs": 2,
-        "per_device_train_batch_size": batch_size,
-        "per_device_eval_batch_size": 2,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "max_grad_norm": 0.0,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "seed": 3,
-        **changes,
-    }
-    trainer = transformers.Trainer(
-        model,
-        transformers.TrainingArguments(str(output_dir), **options),
-        **{"train_dataset": Sentences(), "eval_dataset": Sentences(10, seed=1), **parts},
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    return trainer
 
 
 def accuracy(prediction):
@@ -222,74 +189,6 @@ class TestResuming:
         assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
 
 
-class TestOptimizers:
-    def test_default_is_adamw(self, tmp_path):
-        trainer = ipu_trainer(tmp_path, weight_decay=0.1, loss_scaling=4.0, max_grad_norm=0.5)
-        trainer.create_optimizer()
-        assert type(trainer.optimizer) is poptorch.optim.AdamW
-        assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.1, 0.0]
-        assert trainer.optimizer.loss_scaling == 4.0
-        assert trainer.optimizer.max_grad_norm == 0.5
-        assert trainer.optimizer.variable_attrs.isConstant("weight_decay")
-        assert not trainer.optimizer.variable_attrs.isConstant("lr")
-
-    @pytest.mark.parametrize(("argument", "corrects"), [("lamb", True), ("lamb_no_bias_correction", False)])
-    def test_lamb_has_three_groups(self, tmp_path, argument, corrects):
-        trainer = ipu_trainer(tmp_path, weight_decay=0.1, **{argument: True})
-        trainer.train()
-        groups = trainer.optimizer.param_groups
-        assert [group["weight_decay"] for group in groups] == [0.1, 0.0, 0.0]
-        assert [group["max_weight_norm"] for group in groups] == [65500.0, 0.0, 65500.0]
-        assert trainer.optimizer.bias_correction is corrects
-
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-            lambda p: torch.optim.Adam(p, lr=1e-3),
-            lambda p: torch.optim.AdamW(p, lr=1e-3),
-            lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5),
-        ],
-    )
-    def test_of_torch_are_converted_with_their_state(self, tmp_path, make):
-        ours, theirs = classifier(), classifier()
-        for model in (ours, theirs):
-            optimizer = make(model.parameters())
-            model(**transformers.default_data_collator([Sentences(seed=9)[0]])).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if model is ours:
-                trainer = ipu_trainer(tmp_path, None, model, {"optimizers": (optimizer, None)}, max_steps=4)
-        trainer.train()
-        plain = plain_trainer(tmp_path, theirs, 2, max_steps=4)
-        plain.optimizer = optimizer
-        plain.train()
-        assert largest_difference(weights(plain.model), weights(trainer.model)) < 1e-4
-
-    def test_others_of_torch_are_refused(self, tmp_path):
-        model = classifier()
-        with pytest.raises(KeyError, match="Could not find a PopTorch counterpart for optimizer Adagrad"):
-            ipu_trainer(tmp_path, None, model, {"optimizers": (torch.optim.Adagrad(model.parameters()), None)})
-
-    def test_a_users_schedule_reaches_the_device(self, tmp_path):
-        model = classifier()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-        trainer = ipu_trainer(tmp_path, None, model, {"optimizers": (optimizer, schedule)}, max_steps=3)
-        with poptorch.injected(requires_set_optimizer=True):
-            trainer.train()
-        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
-
-    def test_clip_to_a_norm(self, tmp_path):
-        trainer = ipu_trainer(tmp_path, max_grad_norm=1e-3, max_steps=1)
-        plain = plain_trainer(tmp_path, classifier(), 2, max_grad_norm=1e-3, max_steps=1)
-        for one in (trainer, plain):
-            one.create_optimizer()
-        trainer.train()
-        plain.train()
-        assert largest_difference(weights(plain.model), weights(trainer.model)) < 1e-5
-
-
 class TestLosses:
     def test_are_smoothed_inside_the_program(self, tmp_path):
         trainer = ipu_trainer(tmp_path, label_smoothing_factor=0.3)
@@ -316,31 +215,6 @@ class TestLosses:
 
 
 class TestConfiguration:
-    def test_is_copied_and_overridden(self, tmp_path):
-        config = IPUConfig()
-        trainer = ipu_trainer(
-            tmp_path, config, gradient_accumulation_steps=4, n_ipu=2, ipu_config_overrides="device_iterations=2"
-        )
-        assert config == IPUConfig()
-        found = trainer.ipu_config
-        assert (found.gradient_accumulation_steps, found.replication_factor, found.device_iterations) == (4, 2, 2)
-        assert found.inference_replication_factor == 2
-        assert found.seed == 3
-        assert trainer.opts.replication_factor == 2
-        assert trainer.eval_opts.output_mode is poptorch.OutputMode.All
-
-    def test_overrides_win_over_n_ipu(self, tmp_path, caplog):
-        with caplog.at_level(logging.WARNING):
-            trainer = ipu_trainer(
-                tmp_path, IPUConfig(replication_factor=4), n_ipu=2, ipu_config_overrides="replication_factor=1"
-            )
-        assert trainer.ipu_config.replication_factor == 1
-        assert "`n_ipu=2` changes `replication_factor` from 4 to 2" in caplog.text
-
-    def test_n_ipu_is_a_multiple_of_a_replica(self, tmp_path):
-        with pytest.raises(ValueError, match="`n_ipu=2` is not a multiple of `ipus_per_replica=4`"):
-            ipu_trainer(tmp_path, IPUConfig(layers_per_ipu=[1, 1, 1, 1]), n_ipu=2)
-
     def test_compile_only_ends_the_program(self, tmp_path):
         with pytest.raises(SystemExit) as caught:
             ipu_trainer(tmp_path, compile_only=True, do_train=True, do_eval=True)
@@ -368,21 +242,6 @@ class TestRefusals:
         with pytest.raises(TypeError, match=r"give `portico.IPUTrainingArguments`"):
             portico.IPUTrainer(classifier(), None, args)
 
-    @pytest.mark.parametrize(
-        ("changes", "match"),
-        [
-            ({"bf16": True}, r"`bf16=True` is not supported on IPUs; leave it out"),
-            ({"fp16": True}, r"`fp16=True` is not supported on IPUs"),
-            ({"torch_compile": True}, "the model is compiled for IPUs anyway"),
-            ({"ddp_backend": "gloo"}, "set `replication_factor` of the IPUConfig"),
-            ({"n_ipu": 3}, "`n_ipu=3` is not the size of a partition"),
-            ({"dataloader_mode": "fast"}, "Unknown `dataloader_mode='fast'`; expected one of sync, async"),
-        ],
-    )
-    def test_arguments_without_meaning(self, tmp_path, changes, match):
-        with pytest.raises(ValueError, match=match):
-            ipu_arguments(tmp_path, **changes)
-
     def test_trainers_that_know_no_programs(self, tmp_path):
         args = portico.TrainingArguments(
             str(tmp_path), accelerator="ipu", strategy="ipu", report_to="none", disable_tqdm=True
@@ -392,69 +251,52 @@ class TestRefusals:
             trainer.train()
 
 
-@pytest.mark.parametrize("name", ["IPUTrainingArguments", "IPUSeq2SeqTrainingArguments"])
-def test_arguments_are_read_from_a_command_line(tmp_path, name):
-    parser = transformers.HfArgumentParser(getattr(portico, name))
-    line = ["--output_dir", str(tmp_path), "--n_ipu", "4", "--fp32", "--loss_scaling", "8", "--report_to", "none"]
-    (args,) = parser.parse_args_into_dataclasses(line)
-    assert (args.n_ipu, args.fp32, args.loss_scaling, args.report_to) == (4, True, 8.0, [])
+SPREAD = IPUConfig(
+    layers_per_ipu=[1, 1],
+    gradient_accumulation_steps=4,
+    inference_layers_per_ipu=[0, 2],
+    inference_matmul_proportion=0.1,
+)
 
 
-def test_arguments_have_the_defaults_of_ipus(tmp_path):
-    args = portico.IPUTrainingArguments(str(tmp_path))
-    assert args.per_device_train_batch_size == args.per_device_eval_batch_size == 1
-    assert args.train_batch_size == args.eval_batch_size == 1
-    assert args.gradient_accumulation_steps == 1
-    assert args.report_to == []
-    assert args.logging_nan_inf_filter is False
-    assert args.ipu_config_overrides is None
-    assert args.device.type == "cpu"
-    args = portico.IPUTrainingArguments(
-        str(tmp_path),
-        eval_strategy="steps",
-        gradient_checkpointing=True,
-        auto_loss_scaling=True,
-        gradient_accumulation_steps=3,
-        ipu_config_overrides="device_iterations=2",
-    )
-    assert args.eval_strategy == "steps"
-    assert args.ipu_config_overrides == (
-        "device_iterations=2,gradient_accumulation_steps=3,recompute_checkpoint_every_layer=True,auto_loss_scaling=True"
-    )
+LAYER = "model.model.bert.encoder.layer.0.output.dense.weight"
 
 
-class TestLoaders:
-    @pytest.mark.parametrize("workers", [0, 1])
-    @pytest.mark.parametrize("mode", ["async", "async_rebatched"])
-    def test_ahead_of_calls_give_the_same_batches(self, tmp_path, mode, workers):
-        config = IPUConfig(gradient_accumulation_steps=3)
-        plain = ipu_trainer(tmp_path, config)
-        ahead = ipu_trainer(tmp_path, config, dataloader_mode=mode, dataloader_num_workers=workers)
-        expected = [batch["input_ids"].tolist() for batch in plain.get_train_dataloader()]
-        loader = ahead.get_train_dataloader()
-        assert [batch["input_ids"].tolist() for batch in loader] == expected
-        assert len(loader) == len(expected) == 5
-        ahead.train()
+def batch(rows):
+    data = Sentences(rows)
+    return {name: torch.stack([data[row][name] for row in range(rows)]) for name in data[0]}
 
-    def test_give_an_order_that_nothing_else_changes(self, tmp_path):
-        orders = []
-        for draws in (0, 5):
-            trainer = ipu_trainer(tmp_path)
-            torch.rand(draws)
-            orders.append([batch["input_ids"].tolist() for batch in trainer.get_train_dataloader()])
-        assert orders[0] == orders[1]
 
-    def test_leave_columns_out_that_the_model_does_not_take(self, tmp_path):
-        class WithNames(Sentences):
-            def __getitem__(self, index):
-                return {**super().__getitem__(index), "name": "a text"}
+def made_one_after_the_other(output_dir, **changes):
+    trainer = ipu_trainer(output_dir, SPREAD, classifier(dropout=0.5), **changes)
+    trainer.create_optimizer()
+    training = trainer.wrap_model(trainer.model, training=True, sample_batch=batch(8))
+    inference = trainer.wrap_model(trainer.model, training=False, sample_batch=batch(2))
+    return trainer, training, inference
 
-        def collate(rows):
-            assert all("name" not in row for row in rows)
-            return transformers.default_data_collator(rows)
 
-        trainer = ipu_trainer(
-            tmp_path, parts={"train_dataset": WithNames(), "eval_dataset": WithNames(), "data_collator": collate}
-        )
-        trainer.train()
-        trainer.evaluate()
+def test_programs_are_compiled_as_they_were_made(tmp_path):
+    trainer, training, inference = made_one_after_the_other(tmp_path)
+    trainer.compile_model(training, batch(8))
+    trainer.compile_model(inference, batch(2))
+    name = LAYER.removeprefix("model.")
+    assert training.compiled.ipu_of_parameter[name] == 0
+    assert inference.compiled.ipu_of_parameter[name] == 1
+
+
+def test_programs_are_called_as_they_were_made(tmp_path):
+    trainer, training, inference = made_one_after_the_other(tmp_path)
+    first, second = (trainer.call_model(trainer.model, batch(8), is_training=True)["loss"] for _ in range(2))
+    assert training.compiled.ipu_of_parameter[LAYER.removeprefix("model.")] == 0
+    losses = [trainer.call_model(trainer.model, batch(2))["loss"] for _ in range(2)]
+    assert inference.compiled.ipu_of_parameter[LAYER.removeprefix("model.")] == 1
+    # Dropout belongs to the one and not to the other.
+    assert first != second
+    assert losses[0] == losses[1]
+
+
+def test_the_report_is_that_of_training_and_printed_once(tmp_path, capsys):
+    trainer, training, _ = made_one_after_the_other(tmp_path)
+    trainer.compile_model(training, batch(8))
+    assert capsys.readouterr().out.count("Placement\n") == 1
+    assert trainer.placement_report.stages[0][0] == 0

@@ -1,12 +1,62 @@
-"""A last batch that is not full is evaluated as what is real of it."""
+"""Combined batches: their loaders, and the padding of an incomplete last one."""
 
 import pytest
 import torch
+import transformers
 from transformers import BertForSequenceClassification
 
 from ipu_trainers import Sentences, bert_config, ipu_trainer
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
+
+
+class TestLoaders:
+    @pytest.mark.parametrize("workers", [0, 1])
+    @pytest.mark.parametrize("mode", ["async", "async_rebatched"])
+    def test_ahead_of_calls_give_the_same_batches(self, tmp_path, mode, workers):
+        config = IPUConfig(gradient_accumulation_steps=3)
+        plain = ipu_trainer(tmp_path, config)
+        ahead = ipu_trainer(tmp_path, config, dataloader_mode=mode, dataloader_num_workers=workers)
+        expected = [batch["input_ids"].tolist() for batch in plain.get_train_dataloader()]
+        loader = ahead.get_train_dataloader()
+        assert [batch["input_ids"].tolist() for batch in loader] == expected
+        assert len(loader) == len(expected) == 5
+        ahead.train()
+
+    def test_give_an_order_that_nothing_else_changes(self, tmp_path):
+        orders = []
+        for draws in (0, 5):
+            trainer = ipu_trainer(tmp_path)
+            torch.rand(draws)
+            orders.append([batch["input_ids"].tolist() for batch in trainer.get_train_dataloader()])
+        assert orders[0] == orders[1]
+
+    def test_leave_columns_out_that_the_model_does_not_take(self, tmp_path):
+        class WithNames(Sentences):
+            def __getitem__(self, index):
+                return {**super().__getitem__(index), "name": "a text"}
+
+        def collate(rows):
+            assert all("name" not in row for row in rows)
+            return transformers.default_data_collator(rows)
+
+        trainer = ipu_trainer(
+            tmp_path, parts={"train_dataset": WithNames(), "eval_dataset": WithNames(), "data_collator": collate}
+        )
+        trainer.train()
+        trainer.evaluate()
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        data = Sentences(7)
+        yield from (data[index] for index in range(7))
+
+
+@pytest.mark.parametrize("changes", [{}, {"pad_on_batch_axis": True}, {"dataloader_mode": "async"}])
+def test_a_stream_trains_on_full_batches(tmp_path, changes):
+    trainer = ipu_trainer(tmp_path, parts={"train_dataset": Stream()}, max_steps=5, **changes)
+    assert trainer.train().global_step == 5
 
 
 class Ratings(Sentences):

@@ -1,0 +1,21 @@
+"""The choice between `poptorch` and its emulator."""
+
+import pytest
+
+from portico.ipu import backend, emulator
+
+
+def test_emulator_stands_in_where_poptorch_is_not_installed():
+    assert backend.poptorch() is emulator
+    assert backend.Options is emulator.Options
+
+
+def test_poptorch_that_fails_to_import_gives_one_clear_message(tmp_path, monkeypatch):
+    (tmp_path / "poptorch.py").write_text("raise ImportError('needs torch 2.0.1')")
+    monkeypatch.syspath_prepend(tmp_path)
+    backend.poptorch.cache_clear()
+    try:
+        with pytest.raises(ValueError, match=r"cannot be imported with torch .*: needs torch 2.0.1\. It is built"):
+            backend.poptorch()
+    finally:
+        backend.poptorch.cache_clear()
