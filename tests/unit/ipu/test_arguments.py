@@ -12,7 +12,7 @@ from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 
 
-def test_arguments_have_the_defaults_of_ipus(tmp_path):
+def test_defaults(tmp_path):
     args = portico.IPUTrainingArguments(str(tmp_path))
     assert args.per_device_train_batch_size == args.per_device_eval_batch_size == 1
     assert args.train_batch_size == args.eval_batch_size == 1
@@ -36,7 +36,7 @@ def test_arguments_have_the_defaults_of_ipus(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["IPUTrainingArguments", "IPUSeq2SeqTrainingArguments"])
-def test_arguments_are_read_from_a_command_line(tmp_path, name):
+def test_parsed_from_the_command_line(tmp_path, name):
     parser = transformers.HfArgumentParser(getattr(portico, name))
     line = ["--output_dir", str(tmp_path), "--n_ipu", "4", "--fp32", "--loss_scaling", "8", "--report_to", "none"]
     (args,) = parser.parse_args_into_dataclasses(line)
@@ -54,7 +54,7 @@ def test_arguments_are_read_from_a_command_line(tmp_path, name):
         ({"dataloader_mode": "fast"}, "Unknown `dataloader_mode='fast'`; expected one of sync, async"),
     ],
 )
-def test_arguments_without_meaning(tmp_path, changes, match):
+def test_unsupported_arguments_are_refused(tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
         ipu_arguments(tmp_path, **changes)
 
@@ -86,12 +86,12 @@ def test_arguments_without_meaning(tmp_path, changes, match):
         ),
     ],
 )
-def test_arguments(tmp_path, changes, message):
+def test_invalid_values_are_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
         ipu_arguments(tmp_path, **changes)
 
 
-def test_is_copied_and_overridden(tmp_path):
+def test_config_is_copied_and_overridden(tmp_path):
     config = IPUConfig()
     trainer = ipu_trainer(
         tmp_path, config, gradient_accumulation_steps=4, n_ipu=2, ipu_config_overrides="device_iterations=2"
@@ -105,7 +105,7 @@ def test_is_copied_and_overridden(tmp_path):
     assert trainer.eval_opts.output_mode is poptorch.OutputMode.All
 
 
-def test_overrides_win_over_n_ipu(tmp_path, caplog):
+def test_config_overrides_take_precedence_over_n_ipu(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         trainer = ipu_trainer(
             tmp_path, IPUConfig(replication_factor=4), n_ipu=2, ipu_config_overrides="replication_factor=1"
@@ -114,13 +114,13 @@ def test_overrides_win_over_n_ipu(tmp_path, caplog):
     assert "`n_ipu=2` changes `replication_factor` from 4 to 2" in caplog.text
 
 
-def test_n_ipu_is_a_multiple_of_a_replica(tmp_path):
+def test_n_ipu_must_be_a_multiple_of_ipus_per_replica(tmp_path):
     with pytest.raises(ValueError, match="`n_ipu=2` is not a multiple of `ipus_per_replica=4`"):
         ipu_trainer(tmp_path, IPUConfig(layers_per_ipu=[1, 1, 1, 1]), n_ipu=2)
 
 
 @pytest.mark.parametrize(("config", "kind"), [({"layers_per_ipu": [1]}, "dict"), ("args", "IPUTrainingArguments")])
-def test_something_that_is_no_configuration(tmp_path, config, kind):
+def test_config_of_the_wrong_type_is_refused(tmp_path, config, kind):
     args = ipu_arguments(tmp_path)
     with pytest.raises(
         TypeError, match=rf"`ipu_config` is a {kind}; give a `portico\.IPUConfig`, which stands before"

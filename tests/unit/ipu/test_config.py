@@ -14,7 +14,7 @@ FOUR = {"layers_per_ipu": [1, 2, 3, 4], "ipus_per_replica": 4}
 
 
 class TestDefaults:
-    def test_are_one_ipu(self):
+    def test_use_one_ipu(self):
         config = IPUConfig()
         assert (config.layers_per_ipu, config.ipus_per_replica) == ([-1], 1)
         assert (config.inference_layers_per_ipu, config.inference_ipus_per_replica) == ([-1], 1)
@@ -37,12 +37,12 @@ class TestDefaults:
         assert config.inference_matmul_proportion == [0.1, 0.2, 0.3, 0.4]
         assert config.inference_replication_factor == 1
 
-    def test_inference_may_be_its_own(self):
+    def test_inference_may_differ(self):
         config = IPUConfig(**FOUR, matmul_proportion=[0.1] * 4, inference_layers_per_ipu=[5, 5])
         assert config.inference_ipus_per_replica == 2
         assert config.inference_matmul_proportion == 0.2
 
-    def test_are_not_shared(self):
+    def test_are_not_shared_between_configs(self):
         IPUConfig().layers_per_ipu.append(3)
         assert IPUConfig().layers_per_ipu == [-1]
 
@@ -88,7 +88,7 @@ def test_contradictions_are_refused(values, message):
         IPUConfig(**values)
 
 
-def test_contradictions_that_come_later_are_refused_too():
+def test_contradictions_after_construction_are_refused():
     config = IPUConfig(**FOUR)
     with pytest.raises(IncompatibleIPUConfigError, match="length does not match"):
         config.update_from_string("layers_per_ipu=[1 2]")
@@ -98,13 +98,13 @@ def test_contradictions_that_come_later_are_refused_too():
         config.to_options()
 
 
-def test_deprecated_attributes_are_announced():
+def test_deprecated_attributes_warn():
     with pytest.warns(FutureWarning, match="`enable_half_first_order_momentum` of IPUConfig has no effect"):
         IPUConfig(enable_half_first_order_momentum=True)
 
 
 class TestMode:
-    def test_chooses_the_twin(self):
+    def test_selects_training_or_inference_attributes(self):
         config = IPUConfig(**FOUR, inference_layers_per_ipu=[10], replication_factor=2, gradient_accumulation_steps=8)
         assert config._layers_per_ipu == [1, 2, 3, 4]
         config.eval()
@@ -114,13 +114,13 @@ class TestMode:
         assert config.inference_layers_per_ipu == [11]
         assert config.train()._layers_per_ipu == [1, 2, 3, 4]
 
-    def test_is_one_of_two(self):
+    def test_rejects_other_values(self):
         with pytest.raises(ValueError, match="mode can only take values in"):
             IPUConfig().mode = "evaluation"
 
 
 class TestUpdateFromString:
-    def test_reads_by_the_declared_type(self):
+    def test_parses_by_declared_type(self):
         config = IPUConfig(seed=1)
         config.update_from_string(
             "device_iterations=4, layers_per_ipu=[1 3],ipus_per_replica=2,matmul_proportion=[0.1 1],seed=None,"
@@ -135,7 +135,7 @@ class TestUpdateFromString:
         assert config.executable_cache_dir == "a,b"
         assert config.serialized_embedding_splits_per_ipu == [1, 1]
 
-    def test_sets_what_was_none(self):
+    def test_sets_attributes_that_were_none(self):
         config = IPUConfig()
         config.update_from_string("seed=0")
         assert config.seed == 0
@@ -152,13 +152,13 @@ class TestUpdateFromString:
             ("device_iterations=0", "must be >= 1"),
         ],
     )
-    def test_refuses_the_rest(self, text, message):
+    def test_refuses_invalid_strings(self, text, message):
         with pytest.raises(ValueError, match=message):
             IPUConfig().update_from_string(text)
 
 
 class TestOptions:
-    def test_of_training(self):
+    def test_for_training(self):
         config = IPUConfig(**FOUR, replication_factor=2, gradient_accumulation_steps=8, device_iterations=3, seed=7)
         options = config.to_options()
         found = options.toDict()
@@ -171,7 +171,7 @@ class TestOptions:
         assert options.Precision.stochastic_rounding is True
         assert config.mode == "training"
 
-    def test_of_inference(self):
+    def test_for_inference(self):
         config = IPUConfig(**FOUR, replication_factor=2, gradient_accumulation_steps=8, inference_device_iterations=5)
         options = config.to_options(for_inference=True)
         found = options.toDict()
@@ -187,37 +187,37 @@ class TestOptions:
         assert location == {"onChip": 0, "useReplicatedTensorSharding": sharded}
         assert bool(caplog.text) is not bool(sharded)
 
-    def test_can_be_for_no_hardware(self):
+    def test_can_compile_offline(self):
         assert IPUConfig().to_options(compile_only=True).connection_type is poptorch.ConnectionType.Never
 
-    def test_need_mk2(self, monkeypatch):
+    def test_require_mk2(self, monkeypatch):
         monkeypatch.setattr(poptorch, "ipuHardwareVersion", lambda: 1)
         with pytest.raises(RuntimeError, match=r"This requires an IPU Mk2 system to run\."):
             IPUConfig().to_options()
 
     @pytest.mark.parametrize(("folder", "kept"), [("", False), ("disabled", False), ("cache", True)])
-    def test_cache_programs_where_told(self, folder, kept):
+    def test_cache_folder(self, folder, kept):
         assert ("cachePath" in IPUConfig(executable_cache_dir=folder).to_options().toDict()) is kept
 
 
 class TestFiles:
-    def test_come_back_as_they_were(self, tmp_path):
+    def test_round_trip(self, tmp_path):
         config = IPUConfig(**FOUR, seed=0, matmul_proportion=[0.1, 0.2, 0.3, 0.4])
         config.save_pretrained(tmp_path)
         assert IPUConfig.from_pretrained(tmp_path) == config
         assert IPUConfig.from_pretrained(tmp_path / "ipu_config.json") == config
         assert IPUConfig.from_pretrained(tmp_path, seed=5).seed == 5
 
-    def test_may_have_what_other_libraries_write(self, tmp_path):
+    def test_ignore_keys_of_other_libraries(self, tmp_path):
         file = tmp_path / "ipu_config.json"
         file.write_text(json.dumps({"optimum_version": "1.6.1", "transformers_version": "4.29", "seed": 3}))
         assert IPUConfig.from_pretrained(tmp_path).seed == 3
 
-    def test_that_are_missing_are_named(self, tmp_path):
+    def test_missing_file_is_named(self, tmp_path):
         with pytest.raises(ValueError, match="Name a folder that has one, or make the configuration with"):
             IPUConfig.from_pretrained(tmp_path)
 
-    def test_can_be_short(self):
+    def test_can_hold_only_differences(self):
         assert json.loads(IPUConfig(seed=3).to_json_string(use_diff=True)) == {"seed": 3}
 
 
@@ -227,7 +227,7 @@ class TestFiles:
     iterations=st.integers(1, 100),
 )
 @settings(max_examples=30, deadline=None)
-def test_a_call_takes_the_product_of_the_factors(replicas, accumulation, iterations):
+def test_batch_size_factor_is_the_product(replicas, accumulation, iterations):
     config = IPUConfig(
         replication_factor=replicas, gradient_accumulation_steps=accumulation, device_iterations=iterations
     )
@@ -238,7 +238,7 @@ def test_a_call_takes_the_product_of_the_factors(replicas, accumulation, iterati
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_written_in_an_override_is_read_back(data):
+def test_integers_survive_an_override(data):
     name = data.draw(st.sampled_from([name for name, kind in ATTRIBUTES.items() if int in kind.kinds]))
     value = data.draw(st.integers(1, 1000))
     config = IPUConfig(layers_per_ipu=[-1])
@@ -247,6 +247,6 @@ def test_what_is_written_in_an_override_is_read_back(data):
 
 
 @pytest.mark.parametrize("name", ["layers_per_ipu", "inference_layers_per_ipu"])
-def test_a_number_of_layers_is_no_list(name):
+def test_number_of_layers_must_be_a_list(name):
     with pytest.raises(TypeError, match=f"Setting `IPUConfig` attribute: `{name}` to 3 of type int failed"):
         IPUConfig(**{name: 3})

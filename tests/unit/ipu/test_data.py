@@ -13,7 +13,7 @@ from portico.ipu.config import IPUConfig
 class TestLoaders:
     @pytest.mark.parametrize("workers", [0, 1])
     @pytest.mark.parametrize("mode", ["async", "async_rebatched"])
-    def test_ahead_of_calls_give_the_same_batches(self, tmp_path, mode, workers):
+    def test_prefetching_gives_the_same_batches(self, tmp_path, mode, workers):
         config = IPUConfig(gradient_accumulation_steps=3)
         plain = ipu_trainer(tmp_path, config)
         ahead = ipu_trainer(tmp_path, config, dataloader_mode=mode, dataloader_num_workers=workers)
@@ -23,7 +23,7 @@ class TestLoaders:
         assert len(loader) == len(expected) == 5
         ahead.train()
 
-    def test_give_an_order_that_nothing_else_changes(self, tmp_path):
+    def test_order_depends_on_the_seed_alone(self, tmp_path):
         orders = []
         for draws in (0, 5):
             trainer = ipu_trainer(tmp_path)
@@ -31,7 +31,7 @@ class TestLoaders:
             orders.append([batch["input_ids"].tolist() for batch in trainer.get_train_dataloader()])
         assert orders[0] == orders[1]
 
-    def test_leave_columns_out_that_the_model_does_not_take(self, tmp_path):
+    def test_unused_columns_are_removed(self, tmp_path):
         class WithNames(Sentences):
             def __getitem__(self, index):
                 return {**super().__getitem__(index), "name": "a text"}
@@ -54,7 +54,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 @pytest.mark.parametrize("changes", [{}, {"pad_on_batch_axis": True}, {"dataloader_mode": "async"}])
-def test_a_stream_trains_on_full_batches(tmp_path, changes):
+def test_iterable_dataset_trains_on_full_batches(tmp_path, changes):
     trainer = ipu_trainer(tmp_path, parts={"train_dataset": Stream()}, max_steps=5, **changes)
     assert trainer.train().global_step == 5
 
@@ -73,7 +73,7 @@ def rater():
 
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 8, 13])
 @pytest.mark.parametrize("factors", [{}, {"inference_replication_factor": 2, "inference_device_iterations": 2}])
-def test_losses_of_real_numbers_count_each_row_once(tmp_path, size, factors):
+def test_losses_of_float_labels_count_each_row_once(tmp_path, size, factors):
     model, data = rater(), Ratings(size, seed=4)
     with torch.no_grad():
         logits = model(input_ids=data.tokens).logits.squeeze(-1)
@@ -100,7 +100,7 @@ def test_losses_of_real_numbers_count_each_row_once(tmp_path, size, factors):
         (False, 3, "A batch has 3 rows, but one call of the program that evaluates takes 2; .*or fewer"),
     ],
 )
-def test_batches_that_do_not_fit_are_refused(tmp_path, is_training, rows, message):
+def test_batches_of_the_wrong_size_are_refused(tmp_path, is_training, rows, message):
     trainer = ipu_trainer(tmp_path)
     data = Sentences()
     batch = {"input_ids": data.tokens[:rows], "labels": torch.zeros(rows, dtype=torch.int64)}

@@ -92,14 +92,14 @@ def test_trains_as_on_the_host(config, schedule):
     assert found["best_validation_loss"] == pytest.approx(expected["best_validation_loss"], rel=1e-5)
 
 
-def test_validation_trains_nothing():
+def test_validation_does_not_train():
     ipu = make(num_epochs=1)
     before = weights(ipu)
     ipu.loop.evaluate(metric_key_prefix="validation")
     assert_close(weights(ipu), before, limit=0.0)
 
 
-def test_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
+def test_resumed_training_is_bit_identical(tmp_path):
     def trainer(folder, num_epochs):
         # Without validation the last weights are kept, not the best.
         options = {"serialization_dir": tmp_path / folder, "validation_data_loader": None}
@@ -113,7 +113,7 @@ def test_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
     assert_close(weights(resumed), weights(whole), limit=0.0)
 
 
-def test_a_pipelined_model_of_transformers_trains(tmp_path):
+def test_trains_a_pipelined_transformers_model(tmp_path):
     from ipu_trainers import Sentences, classifier
 
     model = classifier()
@@ -164,12 +164,12 @@ class WithPenalty(Net):
         ),
     ],
 )
-def test_what_a_program_cannot_do_is_refused(options, message):
+def test_unsupported_options_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         make(**options)
 
 
-def test_a_training_batch_that_is_not_full_is_refused():
+def test_incomplete_training_batch_is_refused():
     trainer = make(rows=5)
     with pytest.raises(
         InputError, match=r"A batch has 1 rows, but one call of the program that trains takes 5; .*drop"
@@ -177,13 +177,13 @@ def test_a_training_batch_that_is_not_full_is_refused():
         trainer.train()
 
 
-def test_rows_are_told_where_a_loader_does_not():
+def test_batch_size_can_be_given_for_loaders_without_one():
     batches = list(DataLoader(Points(8), batch_size=4))
     trainer = make(data_loader=batches, validation_data_loader=None, batch_size=4, num_epochs=1)
     assert trainer.train()["training_loss"] > 0
 
 
-def test_a_configuration_file_can_name_it():
+def test_is_registered_for_configuration_files():
     from portico.gradient_descent.trainer import Trainer
 
     trainer = Trainer.by_name("ipu_gradient_descent")(

@@ -7,7 +7,7 @@ from portico.configured_run import RunSettings
 from portico.ipu.mrc import run_mrc_ipu, valid_keys
 
 
-def test_the_reading_task_runs_on_a_pipeline(tmp_path):
+def test_mrc_experiment_runs_on_a_pipeline(tmp_path):
     settings = RunSettings(
         args={"max_steps": 2, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True},
         model={"name_or_path": None, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32},

@@ -39,7 +39,7 @@ class TestOptimizers:
             lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5),
         ],
     )
-    def test_of_torch_are_converted_with_their_state(self, tmp_path, make):
+    def test_torch_optimizers_are_converted_with_state(self, tmp_path, make):
         ours, theirs = classifier(), classifier()
         for model in (ours, theirs):
             optimizer = make(model.parameters())
@@ -54,12 +54,12 @@ class TestOptimizers:
         plain.train()
         assert largest_difference(weights(plain.model), weights(trainer.model)) < 1e-4
 
-    def test_others_of_torch_are_refused(self, tmp_path):
+    def test_torch_optimizers_without_counterpart_are_refused(self, tmp_path):
         model = classifier()
         with pytest.raises(KeyError, match="Could not find a PopTorch counterpart for optimizer Adagrad"):
             ipu_trainer(tmp_path, None, model, {"optimizers": (torch.optim.Adagrad(model.parameters()), None)})
 
-    def test_a_users_schedule_reaches_the_device(self, tmp_path):
+    def test_users_schedule_reaches_the_device(self, tmp_path):
         model = classifier()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
@@ -68,7 +68,7 @@ class TestOptimizers:
             trainer.train()
         assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
 
-    def test_clip_to_a_norm(self, tmp_path):
+    def test_clips_to_max_grad_norm(self, tmp_path):
         trainer = ipu_trainer(tmp_path, max_grad_norm=1e-3, max_steps=1)
         plain = plain_trainer(tmp_path, classifier(), 2, max_grad_norm=1e-3, max_steps=1)
         for one in (trainer, plain):
@@ -94,17 +94,17 @@ def with_optimizer(output_dir, name, **options):
         ("RMSprop", {"norm": 1.0}, "`max_grad_norm=1.0` of RMSprop has no counterpart on IPUs; leave it out of the"),
     ],
 )
-def test_hyperparameters_without_counterpart(tmp_path, name, options, message):
+def test_hyperparameters_without_counterpart_are_refused(tmp_path, name, options, message):
     with pytest.raises(InputError, match=message):
         with_optimizer(tmp_path, name, **options)
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
-def test_optimizers_of_torch_are_taken(tmp_path, name):
+def test_torch_optimizers_are_accepted(tmp_path, name):
     assert type(with_optimizer(tmp_path, name).optimizer).__name__ == name
 
 
-def test_an_optimizer_of_another_model(tmp_path):
+def test_optimizer_of_another_model_is_refused(tmp_path):
     other = poptorch.optim.SGD(classifier().parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"do not belong to the `model` of the trainer; create it with `model.param"):
         ipu_trainer(tmp_path, parts={"optimizers": (other, None)})

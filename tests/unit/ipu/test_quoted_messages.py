@@ -255,12 +255,12 @@ def names(rows):
 
 
 @pytest.mark.parametrize(("kind", "quoted", "situation"), POPTORCH + CONFIG, ids=names(POPTORCH + CONFIG))
-def test_are_raised(kind, quoted, situation):
+def test_messages_of_poptorch_and_config(kind, quoted, situation):
     with pytest.raises(kind, match=re.escape(quoted)):
         situation()
 
 
 @pytest.mark.parametrize(("kind", "quoted", "situation"), TRAINER, ids=names(TRAINER))
-def test_are_raised_by_a_trainer(tmp_path, kind, quoted, situation):
+def test_messages_of_the_trainer(tmp_path, kind, quoted, situation):
     with pytest.raises(kind, match=re.escape(quoted)):
         situation(tmp_path)

@@ -74,7 +74,7 @@ plain = transformers.default_data_collator
 
 @pytest.mark.parametrize("changes", [{}, {"generation_num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("config", [None, {"inference_replication_factor": 2}, {"layers_per_ipu": [2, 2]}])
-def test_predictions_are_those_of_the_host(tmp_path, config, changes):
+def test_predictions_equal_those_of_the_host(tmp_path, config, changes):
     host = on_the_host(tmp_path / "host", **changes)
     host.data_collator = plain
     expected = host.predict(Sums())
@@ -87,7 +87,7 @@ def test_predictions_are_those_of_the_host(tmp_path, config, changes):
     assert found.metrics["test_mean"] == expected.metrics["test_mean"]
 
 
-def test_keywords_of_an_evaluation_win(tmp_path):
+def test_keywords_of_evaluate_take_precedence(tmp_path):
     trainer = ipu_seq2seq_trainer(tmp_path, parts={"data_collator": plain})
     assert trainer.predict(Sums(2), max_length=9).predictions.shape[1] > 6
     assert trainer.evaluate(max_length=9, num_beams=2)["eval_loss"] > 0
@@ -118,7 +118,7 @@ def test_half_precision_generates(tmp_path):
     assert prediction.metrics["test_loss"] > 0
 
 
-def test_mixes_with_a_trainer_of_the_user(tmp_path):
+def test_can_be_subclassed(tmp_path):
     class Own(portico.IPUSeq2SeqTrainer):
         def compute_loss(self, *args, **kwargs):
             self.was_asked = True

@@ -100,12 +100,12 @@ def plain(batch_size, epochs=2):
 
 
 class TestRegistration:
-    def test_classes_are_offered(self):
+    def test_names_and_default_device_count(self):
         assert portico.IPUStrategy.strategy_name == "ipu"
         assert portico.IPUAccelerator.name() == "ipu"
         assert portico.IPUAccelerator.auto_device_count() == 1
 
-    def test_the_accelerator_alone_is_an_error(self, tmp_path):
+    def test_accelerator_without_strategy_is_an_error(self, tmp_path):
         with pytest.raises(ValueError, match=r"SingleDeviceStrategy would run on the CPU.*Set `strategy='ipu'`"):
             trainer(tmp_path, strategy="auto").fit(Traced(), loader())
 
@@ -120,14 +120,14 @@ class TestTracedSteps:
         assert run.accumulate_grad_batches == 2
         assert len(module.losses) == 4
 
-    def test_take_a_configuration(self, tmp_path):
+    def test_accept_an_ipu_config(self, tmp_path):
         module = Traced()
         config = IPUConfig(replication_factor=2, gradient_accumulation_steps=4)
         run = trainer(tmp_path, strategy=portico.IPUStrategy(config))
         run.fit(module, loader(2))
         assert largest_difference(plain(16), weights(module.net)) < 1e-6
 
-    def test_take_options(self, tmp_path):
+    def test_accept_poptorch_options(self, tmp_path):
         module = Traced()
         strategy = portico.IPUStrategy(training_opts=options(1, 2, 4), inference_opts=options(2))
         trainer(tmp_path, strategy=strategy).fit(module, loader(2))
@@ -158,7 +158,7 @@ class TestTracedSteps:
         with pytest.warns(UserWarning, match=r"`self.log\('loss', ...\)` in `training_step` has no effect"):
             trainer(tmp_path, max_epochs=1).fit(Logging(), loader())
 
-    def test_hold_the_ipus_one_after_the_other(self, tmp_path):
+    def test_share_one_ipu_in_turn(self, tmp_path):
         with one_free_ipu():
             trainer(tmp_path, max_epochs=2).fit(Traced(), loader(4), loader(4))
 
@@ -180,7 +180,7 @@ class TestHostSteps:
         assert largest_difference(plain(16), weights(module.net)) < 1e-6
         assert {"loss", "val_loss"} <= set(run.callback_metrics)
 
-    def test_need_a_model(self, tmp_path):
+    def test_execute_needs_an_ipu_model(self, tmp_path):
         class WithoutModel(OnHost):
             runs_steps_on_host = True
 
@@ -215,7 +215,7 @@ class TestRefusals:
         module.configure_optimizers = lambda: torch.optim.LBFGS(module.net.parameters())
         self.refused(tmp_path, "LBFGS calls the model several times per step", module)
 
-    def test_hooks_of_the_transfer(self, tmp_path):
+    def test_batch_transfer_hooks(self, tmp_path):
         class Transferring(Traced):
             def on_after_batch_transfer(self, batch, dataloader_idx):
                 return batch
@@ -227,11 +227,11 @@ class TestRefusals:
         module.training_step = lambda batch, batch_idx: None
         self.refused(tmp_path, "`training_step` returned NoneType", module)
 
-    def test_two_accumulations(self, tmp_path):
+    def test_contradictory_accumulation(self, tmp_path):
         strategy = portico.IPUStrategy(IPUConfig(gradient_accumulation_steps=4))
         self.refused(tmp_path, "contradicts the options of the program", strategy=strategy, accumulate_grad_batches=2)
 
-    def test_batch_samplers_of_other_kinds(self, tmp_path):
+    def test_custom_batch_samplers(self, tmp_path):
         class Pairs(torch.utils.data.Sampler):
             def __iter__(self):
                 return iter([[0, 1], [2, 3]])
@@ -243,7 +243,7 @@ class TestRefusals:
         self.refused(tmp_path, "batch sampler of type Pairs", train_loader=batches)
 
 
-def test_a_loader_of_combined_batches_is_kept(tmp_path):
+def test_poptorch_data_loader_is_used_unchanged(tmp_path):
     kept = poptorch.DataLoader(options(1, 1, 2), DATA, batch_size=4)
     strategy = portico.IPUStrategy(training_opts=options(1, 1, 2))
     module = Traced()
@@ -253,7 +253,7 @@ def test_a_loader_of_combined_batches_is_kept(tmp_path):
     assert largest_difference(plain(8), weights(module.net)) < 1e-6
 
 
-def test_a_dict_with_a_loss_is_returned_with_its_mean(tmp_path):
+def test_dict_with_loss_is_returned_with_mean_loss(tmp_path):
     class Returning(Traced):
         def training_step(self, batch, batch_idx):
             return {"loss": super().training_step(batch, batch_idx), "rows": batch[0]}

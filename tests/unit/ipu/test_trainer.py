@@ -21,7 +21,7 @@ def accuracy(prediction):
 
 class TestTraining:
     @pytest.mark.parametrize(("replicas", "accumulation"), [(1, 1), (2, 4)])
-    def test_is_that_of_plain_torch_on_global_batches(self, tmp_path, replicas, accumulation):
+    def test_equals_plain_torch_on_global_batches(self, tmp_path, replicas, accumulation):
         config = IPUConfig(replication_factor=replicas, gradient_accumulation_steps=accumulation, output_mode="all")
         model = classifier()
         trainer = ipu_trainer(tmp_path, config, model)
@@ -46,11 +46,11 @@ class TestTraining:
         assert trainer.train().global_step == 2 * 2
         assert trainer.optimizer.state_dict()["ipu_param"]["num_updates"] == 2 * 2 * 2
 
-    def test_leaves_out_a_last_batch_that_is_not_full(self, tmp_path):
+    def test_drops_an_incomplete_last_batch(self, tmp_path):
         trainer = ipu_trainer(tmp_path, IPUConfig(gradient_accumulation_steps=5))
         assert trainer.train().global_step == 2 * 3
 
-    def test_fills_it_up_if_told(self, tmp_path):
+    def test_pads_the_last_batch_on_request(self, tmp_path):
         trainer = ipu_trainer(tmp_path, IPUConfig(gradient_accumulation_steps=5), pad_on_batch_axis=True)
         assert trainer.train().global_step == 2 * 4
 
@@ -73,7 +73,7 @@ class TestTraining:
             assert not trainer.training_model.isAttachedToDevice()
             trainer.evaluate()
 
-    def test_again_goes_on_with_a_new_schedule(self, tmp_path):
+    def test_second_run_gets_a_new_schedule(self, tmp_path):
         trainer = ipu_trainer(tmp_path)
         trainer.train()
         trainer.train()
@@ -83,7 +83,7 @@ class TestTraining:
 
 
 class TestEvaluation:
-    def test_of_523_examples_is_exactly_plain_torchs(self, tmp_path):
+    def test_of_523_examples_equals_plain_torch(self, tmp_path):
         data = Sentences(523, seed=4)
         changes = {"per_device_eval_batch_size": 4}
         trainer = ipu_trainer(
@@ -102,7 +102,7 @@ class TestEvaluation:
         assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], abs=1e-7)
         assert trainer.combined_eval_batch_size == 32
 
-    def test_of_answer_spans_is_plain_torchs(self, tmp_path):
+    def test_of_answer_spans_equals_plain_torch(self, tmp_path):
         data = Questions(13, seed=4)
         parts = {"eval_dataset": data, "compute_metrics": lambda prediction: {}}
         trainer = ipu_trainer(tmp_path, IPUConfig(**EIGHT_MICRO_BATCHES), reader(), parts, label_names=None)
@@ -123,7 +123,7 @@ class TestEvaluation:
         losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         assert losses[-1] < losses[0]
 
-    def test_has_a_collator_of_its_own(self, tmp_path):
+    def test_uses_eval_data_collator(self, tmp_path):
         def collate(rows):
             batch = transformers.default_data_collator(rows)
             batch["labels"] = torch.zeros_like(batch["labels"])
@@ -135,7 +135,7 @@ class TestEvaluation:
 
 
 class TestResuming:
-    def test_equals_never_stopping_bit_for_bit(self, tmp_path):
+    def test_is_bit_identical(self, tmp_path):
         config = IPUConfig(replication_factor=2, device_iterations=2)
         changes = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 3, "fp32": False}
         whole = ipu_trainer(tmp_path / "whole", config, classifier(dropout=0.1), **changes)
@@ -154,7 +154,7 @@ class TestResuming:
         assert largest_difference(weights(whole.model), weights(resumed.model)) == 0
         assert whole.training_model.rng_state == resumed.training_model.rng_state
 
-    def test_warns_of_no_batch_size_that_stayed_the_same(self, tmp_path, caplog):
+    def test_unchanged_batch_size_does_not_warn(self, tmp_path, caplog):
         config = IPUConfig(replication_factor=2, device_iterations=2)
         changes = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
         stopped = ipu_trainer(tmp_path, config, **changes)
@@ -179,7 +179,7 @@ class TestResuming:
         assert largest_difference(weights(loaded), weights(trainer.model)) == 0
         assert IPUConfig.from_pretrained(folder) == trainer.ipu_config
 
-    def test_the_best_model_is_put_back(self, tmp_path):
+    def test_best_model_is_restored(self, tmp_path):
         trainer = ipu_trainer(
             tmp_path, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True, learning_rate=0.5
         )
@@ -197,7 +197,7 @@ class TestLosses:
         plain.train()
         assert largest_difference(weights(plain.model), weights(trainer.model)) < 2e-4
 
-    def test_of_a_user_are_trained_on(self, tmp_path):
+    def test_of_the_user_are_trained_on(self, tmp_path):
         def zero(outputs, labels, num_items_in_batch=None):
             return (outputs["logits"] ** 2).mean()
 
@@ -205,7 +205,7 @@ class TestLosses:
         trainer.train()
         assert np.abs(trainer.predict(Sentences()).predictions).mean() < 0.05
 
-    def test_that_are_missing_are_named(self, tmp_path):
+    def test_that_are_missing_are_reported(self, tmp_path):
         class Unlabelled(Sentences):
             def __getitem__(self, index):
                 return {"input_ids": self.tokens[index]}
@@ -237,12 +237,12 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Hyperparameter search is not supported on IPUs"):
             trainer.hyperparameter_search()
 
-    def test_arguments_of_another_kind(self, tmp_path):
+    def test_arguments_of_the_wrong_class(self, tmp_path):
         args = portico.TrainingArguments(str(tmp_path), use_cpu=True)
         with pytest.raises(TypeError, match=r"give `portico.IPUTrainingArguments`"):
             portico.IPUTrainer(classifier(), None, args)
 
-    def test_trainers_that_know_no_programs(self, tmp_path):
+    def test_plain_trainer_with_the_ipu_strategy(self, tmp_path):
         args = portico.TrainingArguments(
             str(tmp_path), accelerator="ipu", strategy="ipu", report_to="none", disable_tqdm=True
         )
@@ -275,7 +275,7 @@ def made_one_after_the_other(output_dir, **changes):
     return trainer, training, inference
 
 
-def test_programs_are_compiled_as_they_were_made(tmp_path):
+def test_programs_are_compiled_with_their_own_placement(tmp_path):
     trainer, training, inference = made_one_after_the_other(tmp_path)
     trainer.compile_model(training, batch(8))
     trainer.compile_model(inference, batch(2))
@@ -284,7 +284,7 @@ def test_programs_are_compiled_as_they_were_made(tmp_path):
     assert inference.compiled.ipu_of_parameter[name] == 1
 
 
-def test_programs_are_called_as_they_were_made(tmp_path):
+def test_programs_are_called_with_their_own_placement(tmp_path):
     trainer, training, inference = made_one_after_the_other(tmp_path)
     first, second = (trainer.call_model(trainer.model, batch(8), is_training=True)["loss"] for _ in range(2))
     assert training.compiled.ipu_of_parameter[LAYER.removeprefix("model.")] == 0
@@ -295,7 +295,7 @@ def test_programs_are_called_as_they_were_made(tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_the_report_is_that_of_training_and_printed_once(tmp_path, capsys):
+def test_training_report_is_printed_once(tmp_path, capsys):
     trainer, training, _ = made_one_after_the_other(tmp_path)
     trainer.compile_model(training, batch(8))
     assert capsys.readouterr().out.count("Placement\n") == 1

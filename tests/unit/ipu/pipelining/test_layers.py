@@ -9,7 +9,7 @@ from portico.ipu.config import IncompatibleIPUConfigError
 from portico.ipu.pipelining.layers import layer_ipus, layer_names
 
 
-def test_finds_stacks_by_the_names_of_classes():
+def test_finds_stacks_by_class_name():
     class OddBlock(torch.nn.Module):
         pass
 
@@ -33,15 +33,15 @@ class TestLayersPerIpu:
             ([5], 1, 9, [0] * 9),
         ],
     )
-    def test_are_shared_out(self, layers, ipus, number, expected):
+    def test_are_distributed(self, layers, ipus, number, expected):
         assert layer_ipus(layers, ipus, number) == expected
 
     @pytest.mark.parametrize("layers", [[3, 3], [5, 5], [8, -1]])
-    def test_add_up(self, layers):
+    def test_must_add_up(self, layers):
         with pytest.raises(IncompatibleIPUConfigError, match="does not define the correct number of layers"):
             layer_ipus(layers, 2, 7)
 
-    def test_are_one_number_for_each_ipu(self):
+    def test_need_one_number_per_ipu(self):
         with pytest.raises(IncompatibleIPUConfigError, match="its length does not match ipus_per_replica"):
             layer_ipus([1, 2, 4], 2, 7)
 

@@ -109,7 +109,7 @@ def repeated(inputs, number):
 
 class TestFamilies:
     @pytest.mark.parametrize("name", FAMILIES)
-    def test_train_with_the_minimum_accumulation_and_not_with_less(self, name):
+    def test_train_with_the_minimum_accumulation_and_fail_below(self, name):
         model, inputs, stages = made(name)
         before = {key: value.clone() for key, value in model.state_dict().items()}
         placement = place(model, inputs, IPUConfig(**FOUR))
@@ -139,7 +139,7 @@ class TestFamilies:
         with poptorch.configured(strict=True):
             poptorch.inferenceModel(DeviceProgram(model))(**inputs)
 
-    def test_that_look_at_data_are_refused_strictly(self):
+    def test_that_depend_on_data_are_refused_when_strict(self):
         model, inputs, _ = made("deberta-classes")
         with poptorch.configured(strict=True), pytest.raises(poptorch.Error, match="cannot be compiled"):
             poptorch.inferenceModel(DeviceProgram(model))(**inputs)
@@ -156,7 +156,7 @@ class TestFamilies:
 
 
 class TestPlacement:
-    def test_can_be_told(self):
+    def test_can_be_chosen(self):
         model, inputs, _ = made("bert-qa")
         config = IPUConfig(**FOUR, parallelize_kwargs={"layers": ["bert.encoder.layer"], "modules": {"qa_outputs": 0}})
         placement = place(model, inputs, config)
@@ -166,7 +166,7 @@ class TestPlacement:
     @pytest.mark.parametrize(
         ("stack", "message"), [("bert.encoder.layers", "has no layers"), ("bert.encoder", "is a BertEncoder; name a")]
     )
-    def test_is_told_stacks_that_exist(self, stack, message):
+    def test_chosen_stacks_must_exist(self, stack, message):
         model, inputs, _ = made("bert-qa")
         with pytest.raises(ValueError, match=message):
             place(model, inputs, IPUConfig(**FOUR, parallelize_kwargs={"layers": [stack]}))
@@ -182,7 +182,7 @@ class TestPlacement:
         assert stages[-1][1] == ["lm_head"]
         assert stages[0][1][-1] == "transformer.h.0"
 
-    def test_leaves_the_model_as_it_was(self):
+    def test_planning_leaves_the_model_unchanged(self):
         model, inputs, _ = made("bert-qa")
         model.train()
         hooks = [dict(module._forward_pre_hooks) for module in model.modules()]
@@ -214,7 +214,7 @@ class TestTrainer:
         for ours, theirs in zip(trainer.model.parameters(), plain.model.parameters(), strict=True):
             assert torch.equal(ours, theirs), "where the layers lie does not change the numbers"
 
-    def test_training_and_inference_may_be_placed_apart(self, tmp_path):
+    def test_training_and_inference_may_be_placed_differently(self, tmp_path):
         config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, inference_layers_per_ipu=[-1])
         trainer = ipu_trainer(tmp_path, config)
         trainer.train()
@@ -235,13 +235,13 @@ class TestTrainer:
         ({"module": {"classifier": 0}}, "Unknown `parallelize_kwargs` module; expected layers and modules"),
     ],
 )
-def test_placements_of_nothing(tmp_path, options, message):
+def test_invalid_options_are_refused(tmp_path, options, message):
     config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, parallelize_kwargs=options)
     with pytest.raises(ValueError, match=message):
         ipu_trainer(tmp_path, config).train()
 
 
-def test_options_of_other_libraries_are_announced(tmp_path, caplog):
+def test_options_of_optimum_graphcore_warn(tmp_path, caplog):
     config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, parallelize_kwargs={"use_cache": True})
     ipu_trainer(tmp_path, config, max_steps=1).train()
     assert "`parallelize_kwargs` has use_cache, which has no effect here" in caplog.text

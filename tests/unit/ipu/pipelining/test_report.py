@@ -48,11 +48,11 @@ class TestMemory:
             (poptorch.optim.AdamW, {"replicated_tensor_sharding": True}, 8),
         ],
     )
-    def test_of_the_optimizer_depends_on_where_it_lies(self, optimizer, attributes, each):
+    def test_of_the_optimizer_depends_on_its_location(self, optimizer, attributes, each):
         found, _ = report(optimizer, **attributes)
         assert found.memory[0].optimizer_bytes == each * found.memory[0].num_parameters
 
-    def test_that_does_not_fit_is_said(self):
+    def test_that_does_not_fit_is_reported(self):
         with torch.device("meta"):
             model = BertForQuestionAnswering(BertConfig(**LARGE))
         config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=8)
@@ -68,7 +68,7 @@ class TestMemory:
         assert "IPU 0 has 900 MB: move layers to other IPUs, or set `optimizer_state_offchip=True`" in made.text()
 
 
-def test_batch_sizes_are_put_into_words():
+def test_batch_sizes_are_explained():
     config = IPUConfig(gradient_accumulation_steps=8, replication_factor=2, device_iterations=3)
     words = " ".join(batch_arithmetic(config, 4))
     assert "4 x 8 accumulated x 2 replicas = 64 rows" in words
@@ -87,7 +87,7 @@ def test_is_saved_and_drawn(tmp_path):
     assert "bert.encoder.layer.1" in picture
 
 
-def test_a_trainer_prints_it_before_training(tmp_path, capsys):
+def test_trainer_prints_and_saves_it(tmp_path, capsys):
     config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4)
     trainer = ipu_trainer(tmp_path, config, max_steps=1)
     trainer.train()
@@ -104,7 +104,7 @@ def test_a_trainer_prints_it_before_training(tmp_path, capsys):
         (["a" * 30], "a" * 30),
     ],
 )
-def test_labels_of_the_picture_are_whole_parts_that_fit(names, label):
+def test_picture_labels_are_whole_parts_that_fit(names, label):
     report = PlacementReport([(0, names)], 1, [IPUMemory(0, 1, 1, 1, 1)], [])
     drawn = pipeline_picture(report)
     assert f">{label}</text>" in drawn

@@ -70,7 +70,7 @@ def gradients(model):
     bias=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_compute_what_whole_ones_do(embedding, projection, padding, bias):
+def test_split_modules_compute_like_whole_ones(embedding, projection, padding, bias):
     whole = WithBoth(padding=padding, bias=bias)
     cut = copy.deepcopy(whole)
     serialize(cut, both(embedding, projection))
@@ -84,7 +84,7 @@ def test_compute_what_whole_ones_do(embedding, projection, padding, bias):
 
 
 class TestStateDict:
-    def test_has_whole_weights_under_their_names(self):
+    def test_holds_whole_weights_under_their_names(self):
         whole, cut = WithBoth(), WithBoth()
         serialize(cut, both([2, 1], [0, 3]))
         with torch.no_grad():
@@ -111,7 +111,7 @@ class TestStateDict:
             )
 
 
-def test_splits_are_undone_without_a_trace():
+def test_removing_splits_restores_the_model():
     model = WithBoth()
     before = [(name, id(parameter)) for name, parameter in model.named_parameters()]
     serialize(model, both([1, 2], [2, 1]))
@@ -126,7 +126,7 @@ def test_splits_are_undone_without_a_trace():
 
 
 @pytest.mark.parametrize("splits", [([2, 1], None), (None, [2, 1]), ([2, 1], [2, 1])])
-def test_of_tied_weights_are_tied(splits):
+def test_pieces_of_tied_weights_are_tied(splits):
     model = WithBoth(tied=True, bias=False)
     serialize(model, both(*splits))
     for one, other in zip(model.table.pieces, model.head.pieces, strict=True):
@@ -148,12 +148,12 @@ def test_of_tied_weights_are_tied(splits):
         ),
     ],
 )
-def test_that_cannot_be_are_refused(model, chosen, message):
+def test_impossible_splits_are_refused(model, chosen, message):
     with pytest.raises(IncompatibleIPUConfigError, match=message):
         serialize(model, chosen)
 
 
-def test_of_another_kind_of_embedding_are_refused():
+def test_subclass_of_embedding_is_refused():
     model = WithBoth()
     model.table.__class__ = type("Scaled", (nn.Embedding,), {})
     with pytest.raises(IncompatibleIPUConfigError, match="cannot split a Scaled, only a plain Embedding or Linear"):
@@ -202,7 +202,7 @@ class TestTraining:
         moved = whole.placement_report.memory[0].num_parameters - report.memory[0].num_parameters
         assert moved >= 33 * 16
 
-    def test_resumes_as_if_never_stopped(self, tmp_path, split_trainer):
+    def test_resumed_run_is_bit_identical(self, tmp_path, split_trainer):
         again = self.trainer(tmp_path / "again", serialized_embedding_splits_per_ipu=[1, 2])
         again.train(resume_from_checkpoint=str(tmp_path / "split" / "checkpoint-1"))
         expected = split_trainer.model.state_dict()
@@ -217,7 +217,7 @@ class TestTraining:
             torch.allclose(value, expected[name], atol=1e-6) for name, value in again.model.state_dict().items()
         )
 
-    def test_goes_on_from_a_checkpoint_without_pieces(self, tmp_path):
+    def test_resumes_from_a_checkpoint_without_pieces(self, tmp_path):
         whole = self.trainer(tmp_path / "whole")
         whole.train()
         cut = self.trainer(tmp_path / "cut", serialized_embedding_splits_per_ipu=[1, 2])
@@ -225,7 +225,7 @@ class TestTraining:
         expected = whole.model.state_dict()
         assert all(torch.allclose(value, expected[name], atol=1e-6) for name, value in cut.model.state_dict().items())
 
-    def test_takes_optimizers_of_the_whole_model(self, tmp_path):
+    def test_accepts_optimizers_of_the_whole_model(self, tmp_path):
         found = []
         for changes in ({}, {"serialized_embedding_splits_per_ipu": [1, 2]}):
             torch.manual_seed(0)
@@ -253,7 +253,7 @@ class TestTraining:
 
 @given(rows=st.integers(2, 30), pieces=st.integers(1, 7), padding=st.none() | st.integers(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_lookups_and_their_gradients_are_those_of_a_whole_table(rows, pieces, padding):
+def test_serialized_embedding_equals_a_whole_one(rows, pieces, padding):
     torch.manual_seed(0)
     whole = nn.Embedding(rows, 3, padding_idx=padding)
     cut = nn.Embedding(rows, 3, padding_idx=padding)
@@ -270,7 +270,7 @@ def test_lookups_and_their_gradients_are_those_of_a_whole_table(rows, pieces, pa
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
-def test_projections_are_those_of_a_whole_matrix(bias, pieces):
+def test_serialized_linear_equals_a_whole_one(bias, pieces):
     whole = nn.Linear(4, 11, bias=bias)
     cut = nn.Linear(4, 11, bias=bias)
     cut.load_state_dict(whole.state_dict())
@@ -279,7 +279,7 @@ def test_projections_are_those_of_a_whole_matrix(bias, pieces):
     assert torch.allclose(whole(x), cut(x), atol=1e-6)
 
 
-def test_are_undone_without_a_trace():
+def test_removing_serialization_restores_the_model():
     model = BertForMaskedLM(bert_config())
     names = set(model.state_dict())
     serialize(model, IPUConfig(embedding_serialization_factor=2, projection_serialization_factor=2))
@@ -291,7 +291,7 @@ def test_are_undone_without_a_trace():
     assert not hasattr(model.get_output_embeddings(), "num_pieces")
 
 
-def test_train_to_the_same_weights(tmp_path):
+def test_serialized_embedding_trains_to_the_same_weights(tmp_path):
     found = []
     for factor in (1, 3):
         config = IPUConfig(layers_per_ipu=[1, 1], gradient_accumulation_steps=4, embedding_serialization_factor=factor)
