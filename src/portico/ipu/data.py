@@ -48,6 +48,7 @@ def poptorch_loader(loader: "DataLoader[Any]", options: Any, *, training: bool) 
     """
     carried = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
     if isinstance(loader.dataset, IterableDataset):
+        # Programs take full batches only.
         return backend.DataLoader(options, loader.dataset, loader.batch_size, drop_last=True, **carried)
     batches = _unwrapped_batch_sampler(loader)
     if type(batches) is not BatchSampler:

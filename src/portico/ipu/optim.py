@@ -35,6 +35,7 @@ def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[
     with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
     without = [(name, parameter) for name, parameter in trainable if name not in decayed]
     options = optimizer_options(args)
+    # Bias correction, and weight decay compiled in as a constant, are as in optimum-graphcore.
     if not args.uses_lamb:
         optimizer = backend.optim.AdamW(
             [with_decay, {"params": [one for _, one in without], "weight_decay": 0.0}],

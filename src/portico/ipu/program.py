@@ -90,6 +90,7 @@ class DeviceProgram(nn.Module):
             outputs["loss"] = self._loss_function(outputs, labels)
         loss = outputs.pop("loss", None)
         if isinstance(loss, Tensor):
+            # The mark by which `poptorch` finds the loss; the model has reduced it already.
             return {"loss": backend.identity_loss(loss, "none"), **outputs}
         if self._needs_loss:
             raise InputError(

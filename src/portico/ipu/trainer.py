@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 RNG_FILE = "ipu_rng_state.json"
 
+# The mixin calls methods of the trainer mixed into, which need not be `IPUTrainer`'s.
 if TYPE_CHECKING:
     _MixedInto = Trainer
 else:
@@ -131,7 +132,7 @@ class IPUMixin(_MixedInto):
         self.original_model = model
         self._precision = IPUPrecision("32-true" if args.fp32 else "16-true")
         trained = self._precision.convert_module(self._model_to_train(model))
-        # The optimizer, created below, must hold the pieces of weights that are trained.
+        # Before there is an optimizer, which must hold the pieces of weights that are trained.
         serialize(trained, self.ipu_config.train())
         if tokenizer is not None:
             kwargs.setdefault("processing_class", tokenizer)
@@ -148,6 +149,7 @@ class IPUMixin(_MixedInto):
             **kwargs,
         )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
+        # The strategy leaves the steps of such a module alone; `compute_loss` calls the program.
         self.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
@@ -344,6 +346,7 @@ class IPUMixin(_MixedInto):
             batch = ignore_padded_labels(batch, rows, self.label_names)
         program = self.wrap_model(model, training=is_training, sample_batch=batch)
         if is_training:
+            # The schedule has changed the learning rate, which the program must be told.
             program.setOptimizer(self.optimizer)
         if not program.isCompiled():
             self._before_compilation(program, batch)

@@ -47,6 +47,7 @@ class Placement:
     @property
     def minimum_gradient_accumulation(self) -> int:
         """Micro-batches that fill the pipeline of a training program forward and backward."""
+        # In training `poptorch` adds n - 1 stages for the backward pass, and wants as many micro-batches as stages.
         return 2 * self.num_stages - 1
 
 
@@ -218,6 +219,7 @@ def _steps(
         elif (chosen_ipu := _chosen_ipu(name, chosen)) is not None:
             ipu = chosen_ipu
         elif own & on_first:
+            # Tied to an embedding, such as the head of a masked language model.
             ipu = 0
         else:
             ipu = current
