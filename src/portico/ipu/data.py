@@ -201,7 +201,7 @@ def evaluation_loss(
     """Return the mean loss over the rows of a batch that was padded.
 
     Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
-    micro-batch run again, each in a micro-batch of its own, whose mean loss is that of the row.
+    micro-batch run again, each filling a micro-batch, whose mean loss then is that of the row.
 
     Args:
         losses: A loss for each micro-batch of the padded batch, or a single one.

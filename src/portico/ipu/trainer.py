@@ -85,7 +85,7 @@ class IPUMixin(_MixedInto):
         training_model: The program that trains; ``None`` before the first call.
         inference_model: The program that evaluates; ``None`` before the first call.
         loss_function: Computes the loss inside the program; ``None`` for the model's own loss.
-        placement: Where the layers of the latest program lie; ``None`` on one IPU, or before there is a program.
+        placement: Placement of the latest program; ``None`` on one IPU, or before the first call.
         placement_report: Stages and memory of the training program; ``None`` where ``placement`` is.
     """
 
@@ -97,7 +97,7 @@ class IPUMixin(_MixedInto):
     placement_report: PlacementReport | None
     loss_function: LossFunction | None
     _generator: DeviceGenerator | None
-    # Whether the model lies as the training program has it, or (False) as those of inference have it.
+    # Whether the model is placed for training (True), for inference (False) or not at all (None).
     _is_placed_for_training: bool | None
     _pending_device_rng: list[int] | None
 
@@ -346,7 +346,7 @@ class IPUMixin(_MixedInto):
             batch = ignore_padded_labels(batch, rows, self.label_names)
         program = self.wrap_model(model, training=is_training, sample_batch=batch)
         if is_training:
-            # The schedule has changed the learning rate, which the program must be told.
+            # The schedule may have changed the learning rate, which a program does not notice.
             program.setOptimizer(self.optimizer)
         if not program.isCompiled():
             self._before_compilation(program, batch)
@@ -416,7 +416,7 @@ class IPUMixin(_MixedInto):
     def _place_for(self, training: bool, model: nn.Module, sample_batch: Mapping[str, Any] | None) -> None:
         """Place the model as the programs of a stage need it.
 
-        A program takes the model as it lies when it is compiled, which may be long after the program was made.
+        A program takes the placement that the model has at compilation, possibly long after the program was made.
 
         Args:
             training: Whether to place it for training.

@@ -34,7 +34,7 @@ class TestLoaders:
     def test_unused_columns_are_removed(self, tmp_path):
         class WithNames(Sentences):
             def __getitem__(self, index):
-                return {**super().__getitem__(index), "name": "a text"}
+                return {**super().__getitem__(index), "name": "a string"}
 
         def collate(rows):
             assert all("name" not in row for row in rows)

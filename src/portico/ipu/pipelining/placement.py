@@ -95,13 +95,13 @@ def remove_placement(model: nn.Module) -> None:
         for number, hook in list(module._forward_hooks.items()):
             if hook is _mark_recomputation_checkpoint:
                 del module._forward_hooks[number]
-        if _reads_parameters_as_copies(module):
+        if _READS_COPIES in vars(type(module)):
             module.__class__ = type(module).__bases__[0]
     remove_serialization(model)
 
 
 def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) -> Any:
-    """Forward hook of a layer whose output is kept, so that what lies between two layers is recomputed from it."""
+    """Forward hook of a layer whose output is kept, and from which the following layer is recomputed."""
     if isinstance(output, Tensor):
         return backend.recomputationCheckpoint(output)
     return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
@@ -109,24 +109,20 @@ def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) 
 
 # Parameters that other modules read
 
-
-_COPYING_PREFIX = "Copying"
+# An attribute of the classes made below.
+_READS_COPIES = "_ipu_reads_copies"
 
 
 def _read_parameters_as_copies(modules: Iterable[nn.Module]) -> None:
     """Make the parameters of ``modules`` readable on other IPUs.
 
-    A parameter lies on one IPU. One that is passed from layer to layer, as DeBERTa passes its relative positions, must
-    leave that IPU as an activation: as a copy of it, made where it is read first.
+    A parameter is stored on one IPU. One that is passed from layer to layer, as DeBERTa passes its relative positions,
+    must leave that IPU as an activation: as a copy, which is made where the parameter is read first.
     """
     for module in modules:
         kind = type(module)
         readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
-        module.__class__ = type(f"{_COPYING_PREFIX}{kind.__name__}", (kind,), {**readers, "__module__": __name__})
-
-
-def _reads_parameters_as_copies(module: nn.Module) -> bool:
-    return type(module).__name__.startswith(_COPYING_PREFIX) and type(module).__module__ == __name__
+        module.__class__ = type(kind.__name__, (kind,), {**readers, _READS_COPIES: True})
 
 
 def _copy_of(name: str) -> Any:
@@ -199,7 +195,7 @@ def _check_layers(model: nn.Module, used: Sequence[str]) -> None:
     if shared:
         raise IncompatibleIPUConfigError(
             f"{type(model).__name__} runs the layer {shared[0]} {used.count(shared[0])} times with the same weights, "
-            "but weights lie on one IPU, so shared layers cannot be spread; set `ipus_per_replica=1` and "
+            "but weights are stored on one IPU, so shared layers cannot be spread; set `ipus_per_replica=1` and "
             "`layers_per_ipu=[-1]`."
         )
     if not used:

@@ -128,7 +128,7 @@ class Piece(nn.Module):
     Args:
         kind: ``"weight"`` or ``"bias"``.
         rows: The rows.
-        ipu_id: The IPU they lie on.
+        ipu_id: The IPU that holds them.
         compute: Computes the piece's output from an input and the rows.
     """
 

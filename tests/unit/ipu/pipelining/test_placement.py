@@ -73,7 +73,7 @@ def bart():
     return hf.BartForConditionalGeneration(config)
 
 
-# Family: how to make it, what it takes beside its labels, its labels, stages of [1, 1, 1, 1].
+# Family: constructor, inputs without labels, labels, number of stages with [1, 1, 1, 1].
 FAMILIES = {
     "bert-qa": (lambda: hf.BertForQuestionAnswering(hf.BertConfig(**SMALL)), TEXT, SPAN, 4),
     "bert-classes": (lambda: hf.BertForSequenceClassification(hf.BertConfig(**SMALL)), TEXT, CLASS, 4),
@@ -291,8 +291,8 @@ class TestLayersPerIpu:
         try:
             ipus = layer_ipus(layers, len(layers), number)
         except IncompatibleIPUConfigError:
-            told = sum(count for count in layers if count > 0)
-            assert told > number or (told < number and -1 not in layers)
+            placed = sum(count for count in layers if count > 0)
+            assert placed > number or (placed < number and -1 not in layers)
             return
         assert len(ipus) == number
         assert ipus == sorted(ipus)
