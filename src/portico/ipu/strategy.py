@@ -5,6 +5,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import RunningStage
@@ -51,8 +53,8 @@ class IPUStrategy(SingleDeviceStrategy):
         ipu_config: IPUConfig | None = None,
         training_opts: Any = None,
         inference_opts: Any = None,
-        accelerator: Any = None,
-        checkpoint_io: Any = None,
+        accelerator: Accelerator | None = None,
+        checkpoint_io: CheckpointIO | None = None,
         precision_plugin: Precision | None = None,
     ) -> None:
         super().__init__("cpu", accelerator, checkpoint_io, precision_plugin)

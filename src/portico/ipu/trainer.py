@@ -538,7 +538,12 @@ class IPUTrainer(IPUMixin, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
 
 
-def _check_parts(model: Any, model_init: Any, args: Any, arguments_class: type) -> None:
+def _check_parts(
+    model: nn.Module | None,
+    model_init: Callable[..., nn.Module] | None,
+    args: object,
+    arguments_class: type[IPUTrainingArguments],
+) -> None:
     if not isinstance(args, arguments_class):
         raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
     if model is None and model_init is not None:
