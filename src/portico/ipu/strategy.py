@@ -178,30 +178,22 @@ class IPUStrategy(SingleDeviceStrategy):
     @override
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Train on a combined batch."""
-        if self._runs_steps_on_host():
-            return super().training_step(*args, **kwargs)
-        return mean_loss(self._run_step("training_step", *args, **kwargs))
+        return self._step("training_step", super().training_step, *args, **kwargs)
 
     @override
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate a combined batch."""
-        if self._runs_steps_on_host():
-            return super().validation_step(*args, **kwargs)
-        return self._run_step("validation_step", *args, **kwargs)
+        return self._step("validation_step", super().validation_step, *args, **kwargs)
 
     @override
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
         """Test a combined batch."""
-        if self._runs_steps_on_host():
-            return super().test_step(*args, **kwargs)
-        return self._run_step("test_step", *args, **kwargs)
+        return self._step("test_step", super().test_step, *args, **kwargs)
 
     @override
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         """Predict on a combined batch."""
-        if self._runs_steps_on_host():
-            return super().predict_step(*args, **kwargs)
-        return self._run_step("predict_step", *args, **kwargs)
+        return self._step("predict_step", super().predict_step, *args, **kwargs)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``ipu_model`` of the module on a combined batch; in a training step, train it.
@@ -218,13 +210,17 @@ class IPUStrategy(SingleDeviceStrategy):
         training = self._is_training()
         return self._run(training, model, *args, training=training, **kwargs)
 
-    def _run_step(self, step_name: str, batch: Any, *indices: int, **named: int) -> Any:
-        assert self.lightning_module is not None
-        training = step_name == "training_step"
+    def _step(self, name: str, run_on_host: Callable[..., Any], batch: Any, *indices: int, **named: int) -> Any:
+        module = self.lightning_module
+        assert module is not None
+        if getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False):
+            return run_on_host(batch, *indices, **named)
+        training = name == "training_step"
         options = self._options_for(training=training)
         number = options.device_iterations * options.replication_factor * options.Training.gradient_accumulation
         arguments = step_arguments(self.precision_plugin.convert_input(batch), (*indices, *named.values()), number)
-        return self._run(step_name, TracedStep(self.lightning_module, step_name), *arguments, training=training)
+        outputs = self._run(name, TracedStep(module, name), *arguments, training=training)
+        return mean_loss(outputs) if training else outputs
 
     def _run(self, key: str | bool, model: nn.Module, /, *args: Any, training: bool, **kwargs: Any) -> Any:
         if key not in self._programs:
@@ -239,10 +235,6 @@ class IPUStrategy(SingleDeviceStrategy):
             # Without this a program keeps the hyperparameters that it was compiled with.
             program.setOptimizer(self.optimizers[0])
         return program(*args, **kwargs)
-
-    def _runs_steps_on_host(self) -> bool:
-        module = self.lightning_module
-        return getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False)
 
     def _is_training(self) -> bool:
         assert self.lightning_module is not None
