@@ -21,6 +21,7 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.data import poptorch_loader
 from portico.ipu.precision import IPUPrecision
 from portico.ipu.program import ProgramPool, TracedStep, mean_loss, step_arguments
+from portico.module import TrainerModule
 
 
 class IPUStrategy(SingleDeviceStrategy):
@@ -250,7 +251,7 @@ def _check_module(module: pl.LightningModule) -> None:
     Raises:
         InputError: Says why, and what to do instead.
     """
-    if hasattr(module, "facade") and not getattr(module, "runs_steps_on_host", False):
+    if isinstance(module, TrainerModule) and not getattr(module, "runs_steps_on_host", False):
         raise InputError(
             f"`strategy='ipu'` does not work with {type(module.facade).__name__}; use `IPUTrainer`, "
             "`IPUSeq2SeqTrainer` or `IPUGradientDescentTrainer`, or mix `portico.ipu.trainer.IPUMixin` into your "
