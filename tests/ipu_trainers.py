@@ -102,7 +102,7 @@ def ipu_trainer(
 
 
 def plain_trainer(output_dir: Any, model: Any, batch_size: int, **changes: Any) -> transformers.Trainer:
-    """Return transformers' own trainer on global batches, of as many rows as a weight update of the program."""
+    """Return the trainer of transformers; `batch_size` is the rows of a weight update of the program."""
     parts = {
         name: changes.pop(name) for name in ("train_dataset", "eval_dataset", "compute_metrics") if name in changes
     }

@@ -60,7 +60,7 @@ def test_iterable_dataset_trains_on_full_batches(tmp_path, changes):
 
 
 class Ratings(Sentences):
-    """Random tokens with a real number each."""
+    """Random tokens with a floating-point label."""
 
     def __getitem__(self, index):
         return {"input_ids": self.tokens[index], "labels": self.tokens[index, 0].float() / 50}

@@ -1,4 +1,4 @@
-"""What docs/ipu.md says about tests is true."""
+"""docs/ipu.md agrees with the tests."""
 
 import re
 from pathlib import Path

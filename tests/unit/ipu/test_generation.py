@@ -1,4 +1,4 @@
-"""Generation on the devices finds the tokens that generation on the host finds."""
+"""Generation on the devices, compared with generation on the host."""
 
 import pytest
 import torch
@@ -100,7 +100,7 @@ def test_encoder_can_run_on_the_host(tmp_path, fp32):
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
     inputs = {"input_ids": TOKENS, "attention_mask": MASK}
-    # The model that gives the order of the layers is run once.
+    # The first call also runs the model on the host to find the order of the layers.
     found = trainer.generate(inputs, max_length=7)
     before = len(calls)
     assert torch.equal(trainer.generate(inputs, max_length=7), found)

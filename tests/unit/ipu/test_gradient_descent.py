@@ -1,4 +1,4 @@
-"""AllenNLP's trainer on IPUs: its rules hold, and what a program cannot do is refused."""
+"""AllenNLP's trainer on IPUs, compared with the one on the host."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class ByStep(LearningRateScheduler):
-    """Another rate for every step, from the first on."""
+    """A different rate in every step, including the first."""
 
     def get_values(self):
         return [0.1 / self.batch for _ in self.base_values]
@@ -101,7 +101,7 @@ def test_validation_does_not_train():
 
 def test_resumed_training_is_bit_identical(tmp_path):
     def trainer(folder, num_epochs):
-        # Without validation the last weights are kept, not the best.
+        # Without validation, the final weights are the last ones, not the best.
         options = {"serialization_dir": tmp_path / folder, "validation_data_loader": None}
         return make(model=Net(dropout=0.4), num_epochs=num_epochs, **options)
 

@@ -1,4 +1,4 @@
-"""Any module of the room can be the first that a process imports."""
+"""Any module of portico.ipu can be the first import of a process."""
 
 from fresh_process import assert_runs_anew
 

@@ -1,4 +1,4 @@
-"""Optimizers of programs: made from arguments, converted from torch's, trained like torch's."""
+"""Optimizers of programs: made from arguments or converted from torch's."""
 
 import pytest
 import torch

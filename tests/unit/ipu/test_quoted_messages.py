@@ -1,4 +1,4 @@
-"""Messages of `poptorch` and optimum-graphcore that users match on, each from the situation that it names."""
+"""Error messages of `poptorch` and optimum-graphcore that users may match, each raised by its cause."""
 
 import re
 
@@ -18,7 +18,7 @@ WHY = "This error occurred because the inputs passed at runtime don't match the 
 
 
 class Model(Perceptron):
-    """A perceptron whose forward pass is a function of it and its arguments."""
+    """A perceptron with a custom forward pass."""
 
     def __init__(self, forward):
         super().__init__()

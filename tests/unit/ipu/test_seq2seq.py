@@ -1,4 +1,4 @@
-"""Sequence-to-sequence runs on IPUs evaluate as they do on the host."""
+"""Sequence-to-sequence runs on IPUs, compared with those on the host."""
 
 import pytest
 import torch

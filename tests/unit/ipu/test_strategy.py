@@ -1,4 +1,4 @@
-"""Lightning runs on IPUs: whole steps as programs, or steps on the host that call one."""
+"""Lightning runs on IPUs, in traced-step mode and in host-step mode."""
 
 import lightning.pytorch as pl
 import pytest
@@ -27,7 +27,7 @@ def loader(batch_size=2):
 
 
 class Traced(pl.LightningModule):
-    """Knows nothing of IPUs."""
+    """A plain module, whose whole steps are programs."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ def trainer(tmp_path, **changes):
 
 
 def plain(batch_size, epochs=2):
-    """Train as a plain loop over global batches would."""
+    """Return the weights after a plain training loop over global batches."""
     net = Perceptron()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.9**n)

@@ -1,4 +1,4 @@
-"""IPUTrainer: Hugging Face's trainer, with a program for a model."""
+"""IPUTrainer, compared with Hugging Face's trainer."""
 
 import json
 
@@ -95,7 +95,7 @@ class TestEvaluation:
         plain = plain_trainer(tmp_path, classifier(), 2, eval_dataset=data, compute_metrics=accuracy, **changes)
         ours, theirs = trainer.predict(data), plain.predict(data)
         assert np.array_equal(ours.predictions[:520], theirs.predictions[:520])
-        # Torch rounds a product of three rows, as plain torch computes it, in another order than one of four.
+        # The plain trainer's last batch has three rows, for which torch sums in a different order than for four.
         assert np.allclose(ours.predictions[520:], theirs.predictions[520:], atol=1e-7)
         assert np.array_equal(ours.label_ids, theirs.label_ids)
         assert trainer.evaluate()["eval_accuracy"] == plain.evaluate()["eval_accuracy"]
@@ -290,7 +290,7 @@ def test_programs_are_called_with_their_own_placement(tmp_path):
     assert training.compiled.ipu_of_parameter[LAYER.removeprefix("model.")] == 0
     losses = [trainer.call_model(trainer.model, batch(2))["loss"] for _ in range(2)]
     assert inference.compiled.ipu_of_parameter[LAYER.removeprefix("model.")] == 1
-    # Dropout belongs to the one and not to the other.
+    # Only the training program has dropout.
     assert first != second
     assert losses[0] == losses[1]
 

@@ -1,4 +1,4 @@
-"""Any model of transformers, spread over IPUs without being rewritten."""
+"""Placement of the layers of any transformers model."""
 
 import pytest
 import torch

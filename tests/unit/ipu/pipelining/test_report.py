@@ -108,5 +108,5 @@ def test_picture_labels_are_whole_parts_that_fit(names, label):
     report = PlacementReport([(0, names)], 1, [IPUMemory(0, 1, 1, 1, 1)], [])
     drawn = pipeline_picture(report)
     assert f">{label}</text>" in drawn
-    # Twenty letters fit into a box; what is longer is squeezed.
+    # A box has room for 20 characters; longer labels are squeezed.
     assert ('textLength="134"' in drawn) is (len(label) > 20)

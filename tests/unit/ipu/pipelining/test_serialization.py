@@ -1,4 +1,4 @@
-"""Embeddings and projections in pieces on several IPUs compute and save what whole ones do."""
+"""Serialized and split embeddings and projections compute and save the same as whole ones."""
 
 import copy
 
@@ -121,7 +121,7 @@ def test_removing_splits_restores_the_model():
     assert (type(model.table), type(model.head)) == (nn.Embedding, nn.Linear)
     assert [(name, id(parameter)) for name, parameter in model.named_parameters()] == before
     serialize(model, both([1, 2], [2, 1]))
-    # An optimizer may hold them.
+    # An optimizer may hold the pieces.
     assert [id(parameter) for parameter in model.parameters()] == pieces
 
 
@@ -170,7 +170,7 @@ class TestTraining:
 
     @pytest.fixture
     def split_trainer(self, tmp_path):
-        # Evaluated with other pieces than trained with.
+        # Training and evaluation use different pieces.
         trainer = self.trainer(
             tmp_path / "split",
             serialized_embedding_splits_per_ipu=[1, 2],
@@ -231,7 +231,7 @@ class TestTraining:
             torch.manual_seed(0)
             model = BertForMaskedLM(bert_config())
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            # One step on the host, whose velocity goes over in pieces too.
+            # One step on the host, so that there is a velocity to convert.
             model(**{name: value[None] for name, value in Words(1)[0].items()}).loss.backward()
             optimizer.step()
             parts = {"optimizers": (optimizer, None), "train_dataset": Words(48)}
