@@ -2,12 +2,13 @@
 
 import pytest
 
-from portico.ipu import backend, emulator
+from portico.ipu import backend
+from portico.ipu import emulator as poptorch
 
 
 def test_emulator_stands_in_where_poptorch_is_not_installed():
-    assert backend.poptorch() is emulator
-    assert backend.Options is emulator.Options
+    assert backend.poptorch() is poptorch
+    assert backend.Options is poptorch.Options
 
 
 def test_poptorch_that_fails_to_import_gives_one_clear_message(tmp_path, monkeypatch):
