@@ -223,8 +223,9 @@ class IPUMixin(_MixedInto):
         loader = super().get_train_dataloader()
         if has_length(loader) and len(loader) == 0:
             config = self.ipu_config
+            dataset: Any = self.train_dataset
             raise InputError(
-                f"Couldn't get first sample from dataloader, as the training data have {len(loader.dataset)} "
+                f"Couldn't get first sample from dataloader, as the training data have {len(dataset)} "
                 f"examples and one call takes {self.combined_train_batch_size}: micro-batch "
                 f"{self.args.per_device_train_batch_size} x gradient accumulation "
                 f"{config.gradient_accumulation_steps} x replicas {config.replication_factor} x device iterations "
