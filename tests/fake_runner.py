@@ -8,7 +8,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from portico.configured_run import RunSettings
 from portico.errors import InputError
-from portico.ipu.config.attributes import ATTRIBUTES as IPU_ATTRIBUTES
+from portico.ipu.config import ATTRIBUTES as IPU_ATTRIBUTES
 from portico.mrc.metrics.chosen import METRIC_KEYS
 
 FACADE_ARGS = ("strategy", "accelerator", "devices", "precision")

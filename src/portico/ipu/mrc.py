@@ -10,10 +10,9 @@ from transformers import DataCollatorWithPadding
 
 from portico.configured_run import RunSettings
 from portico.ipu.arguments import IPUTrainingArguments
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.attributes import ATTRIBUTES
-from portico.ipu.pipelining.picture import pipeline_picture
-from portico.ipu.trainer import IPUMethods
+from portico.ipu.config import ATTRIBUTES, IPUConfig
+from portico.ipu.pipelining.report import pipeline_picture
+from portico.ipu.trainer import IPUMixin
 from portico.mrc.collators import head_collator
 from portico.mrc.experiment.reader_training import ReaderTraining
 from portico.mrc.experiment.run import run_mrc
@@ -22,7 +21,7 @@ from portico.mrc.models.loading import head_of
 from portico.mrc.trainer import MRCTrainer
 
 
-class IPUMRCTrainer(IPUMethods, MRCTrainer):
+class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
 

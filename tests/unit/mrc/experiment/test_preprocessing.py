@@ -79,7 +79,7 @@ def test_packing_is_refused_where_shapes_are_fixed():
 
 def test_probabilities_are_checked():
     reader = SimpleNamespace(tokenizer=TOKENIZER, model=nn.Identity())
-    with pytest.raises(InputError, match="`negative_sampling_prob_when_has_answer=2` is no probability"):
+    with pytest.raises(InputError, match="`negative_sampling_prob_when_has_answer=2` is not a probability"):
         make_featurizer(reader, {"negative_sampling_prob_when_has_answer": 2})
 
 
