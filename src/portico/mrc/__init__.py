@@ -5,14 +5,6 @@ from typing import TYPE_CHECKING
 from portico.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from portico.mrc.answers import AnswerCalibration as AnswerCalibration
-    from portico.mrc.answers import Answers as Answers
-    from portico.mrc.answers import BeamPostProcessor as BeamPostProcessor
-    from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
-    from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
-    from portico.mrc.answers import (
-        postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
-    )
     from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
     from portico.mrc.collators.head_inputs import BeamSearchCollator as BeamSearchCollator
     from portico.mrc.collators.head_inputs import TargetTypeCollator as TargetTypeCollator
@@ -45,11 +37,19 @@ if TYPE_CHECKING:
     from portico.mrc.multi_source.mskd_trainer import MSKD_MRCTrainer as MSKD_MRCTrainer
     from portico.mrc.multi_source.sampler import IndividualDomainBatchSampler as IndividualDomainBatchSampler
     from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer as MultiSourceMRCTrainer
-    from portico.mrc.post_processing.eval_prediction import (
+    from portico.mrc.postprocess import AnswerCalibration as AnswerCalibration
+    from portico.mrc.postprocess import Answers as Answers
+    from portico.mrc.postprocess import BeamPostProcessor as BeamPostProcessor
+    from portico.mrc.postprocess import SpanPostProcessor as SpanPostProcessor
+    from portico.mrc.postprocess import postprocess_qa_predictions as postprocess_qa_predictions
+    from portico.mrc.postprocess import (
+        postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
+    )
+    from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing as SpanPostProcessing
+    from portico.mrc.postprocess.span_postprocessing import SquadMetrics as SquadMetrics
+    from portico.mrc.primeqa.postprocessors import (
         EvalPredictionWithProcessing as EvalPredictionWithProcessing,
     )
-    from portico.mrc.post_processing.span_post_processing import SpanPostProcessing as SpanPostProcessing
-    from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
     from portico.mrc.reader import Answer as Answer
     from portico.mrc.reader import Reader as Reader
     from portico.mrc.readers import read_examples as read_examples
@@ -61,17 +61,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Answer": "portico.mrc.reader",
-    "AnswerCalibration": "portico.mrc.answers",
-    "Answers": "portico.mrc.answers",
+    "AnswerCalibration": "portico.mrc.postprocess",
+    "Answers": "portico.mrc.postprocess",
     "BEAM_SEARCH_HEAD": "portico.mrc.models.heads",
-    "BeamPostProcessor": "portico.mrc.answers",
+    "BeamPostProcessor": "portico.mrc.postprocess",
     "BeamSearchCollator": "portico.mrc.collators.head_inputs",
     "BeamSearchQAHead": "portico.mrc.models.heads.beam_search",
     "Distillation": "portico.mrc.distillation.losses",
     "DistillationMixin": "portico.mrc.distillation.mixin",
     "EXTRACTIVE_HEAD": "portico.mrc.models.heads",
     "EXTRACTIVE_WITH_CONFIDENCE_HEAD": "portico.mrc.models.heads",
-    "EvalPredictionWithProcessing": "portico.mrc.post_processing.eval_prediction",
+    "EvalPredictionWithProcessing": "portico.mrc.primeqa.postprocessors",
     "ExtractiveQAHead": "portico.mrc.models.heads.extractive",
     "ExtractiveQAModelOutput": "portico.mrc.models.heads.outputs",
     "ExtractiveQAWithConfidenceHead": "portico.mrc.models.heads.confidence",
@@ -95,15 +95,15 @@ _HOMES = {
     "Reader": "portico.mrc.reader",
     "Rouge": "portico.mrc.metrics",
     "Seq2SeqMRCTrainer": "portico.mrc.seq2seq.trainer",
-    "SpanPostProcessing": "portico.mrc.post_processing.span_post_processing",
-    "SpanPostProcessor": "portico.mrc.answers",
-    "SquadMetrics": "portico.mrc.post_processing.span_post_processing",
+    "SpanPostProcessing": "portico.mrc.postprocess.span_postprocessing",
+    "SpanPostProcessor": "portico.mrc.postprocess",
+    "SquadMetrics": "portico.mrc.postprocess.span_postprocessing",
     "SquadV1": "portico.mrc.metrics",
     "SquadV2": "portico.mrc.metrics",
     "TargetTypeCollator": "portico.mrc.collators.head_inputs",
     "TydiF1": "portico.mrc.metrics",
-    "postprocess_qa_predictions": "portico.mrc.answers",
-    "postprocess_qa_predictions_with_beam_search": "portico.mrc.answers",
+    "postprocess_qa_predictions": "portico.mrc.postprocess",
+    "postprocess_qa_predictions_with_beam_search": "portico.mrc.postprocess",
     "read_examples": "portico.mrc.readers",
     "read_squad": "portico.mrc.readers",
     "squad_metrics": "portico.mrc.metrics",

@@ -6,9 +6,9 @@ from typing import Any
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from portico.errors import InputError
-from portico.mrc.answers.scorers import SupportedSpanScorers
 from portico.mrc.collators.head_inputs import BeamSearchCollator, Collator, TargetTypeCollator
 from portico.mrc.models.loading import HEADS, PLAIN_HEAD
+from portico.mrc.postprocess.ranking import SupportedSpanScorers
 
 
 def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
@@ -33,7 +33,7 @@ def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, 
 
     Args:
         head: Its name, see :data:`~portico.mrc.models.loading.HEADS`.
-        options: Options of :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`.
+        options: Options of :class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing`.
 
     Raises:
         InputError: If the head does not give what the mode reads.

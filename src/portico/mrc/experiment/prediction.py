@@ -10,14 +10,14 @@ from typing import Any
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings, training_arguments
 from portico.errors import InputError
-from portico.mrc.answers import AnswerCalibration
 from portico.mrc.experiment.run import valid_keys as keys_of_training
 from portico.mrc.experiment.settings import check_settings
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.head_needs import head_post_processing
 from portico.mrc.models.loading import head_of
 from portico.mrc.models.pretrained import load_trained_reader
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess import AnswerCalibration
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.question_file import AskedQuestion, read_questions

@@ -27,7 +27,7 @@ from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
 from portico.mrc.models.pretrained import Reader, bert_fields, load_reader, new_reader
 from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             :func:`~portico.mrc.multi_source.data.load_sources`; for ``preprocess`` see
             :func:`~portico.mrc.experiment.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
             ``postprocess`` has fields of
-            :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`; for ``metric`` see
+            :class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing`; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 

@@ -41,7 +41,7 @@ class SpanScores:
         """Return the metrics of the answers, which every process has of all questions.
 
         Args:
-            answered: Has ``answers``, :class:`~portico.mrc.answers.Answers`.
+            answered: Has ``answers``, :class:`~portico.mrc.postprocess.Answers`.
         """
         predictions = span_predictions(answered.answers)
         metric = self.metric.clone()
@@ -55,7 +55,7 @@ def span_predictions(answers: Any) -> list[dict[str, Any]]:
     """Return the best span of every question as PrimeQA's metrics take it.
 
     Args:
-        answers: :class:`~portico.mrc.answers.Answers`.
+        answers: :class:`~portico.mrc.postprocess.Answers`.
     """
     best = answers.at_null_threshold(np.inf)
     records = []

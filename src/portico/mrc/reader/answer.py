@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from portico.mrc.answers import Answers
-from portico.mrc.answers.shortlist import SpanAnswer
+from portico.mrc.postprocess import Answers
+from portico.mrc.postprocess.answers import SpanAnswer
 from portico.mrc.target_type import TargetType
 
 

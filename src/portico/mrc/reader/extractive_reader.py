@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
-from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.models.pretrained import Reader as LoadedReader
 from portico.mrc.models.pretrained import load_trained_reader
+from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
+from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.windows import Contexts, question_windows
 
@@ -36,7 +36,7 @@ class ExtractiveReader:
         max_num_answers: Answers to each question.
         max_answer_length: Longest answer, in tokens.
         scorer_type: What spans are ranked by; one of
-            :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`. For a model that does not classify the kind of
+            :class:`~portico.mrc.primeqa.SupportedSpanScorers`. For a model that does not classify the kind of
             answer, ``"score_diff_based"``.
         min_score_threshold: Answers of a lower score are left out; ``None`` leaves out none.
         device: As in :class:`~portico.mrc.reader.Reader`.

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.answers import AnswerCalibration, Answers
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.head_needs import head_post_processing
 from portico.mrc.models.loading import head_of
 from portico.mrc.models.pretrained import Reader as LoadedReader
 from portico.mrc.models.pretrained import load_trained_reader
-from portico.mrc.post_processing.answer_tuning import calibration_of, with_best_null_threshold
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess import AnswerCalibration, Answers
+from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.reader.answer import Answer, answers_in_order
 from portico.mrc.reader.inference import Inference
 from portico.mrc.reader.pipeline_form import pipeline_outputs, questions_and_contexts

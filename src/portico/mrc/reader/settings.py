@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.answers import AnswerCalibration
-from portico.mrc.answers.post_processor import SpanSearch
+from portico.mrc.postprocess import AnswerCalibration
+from portico.mrc.postprocess.streaming import SpanSearch
 from portico.value_rules import Rule, check_values
 
 _LONGEST_WINDOW = 384

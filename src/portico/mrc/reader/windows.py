@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from portico.errors import InputError
-from portico.mrc.answers.offsets import TokenOffsets
 from portico.mrc.features.feature_set import FeatureSet
 from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.postprocess.token_offsets import TokenOffsets
 
 Contexts: TypeAlias = str | Sequence[str]
 """One text, or several that are searched together."""

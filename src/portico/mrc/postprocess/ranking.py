@@ -1,0 +1,408 @@
+"""Scored spans, in columns.
+
+Shape suffixes: E examples, N spans.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError
+from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
+from portico.mrc.postprocess.search import Candidates
+from portico.mrc.postprocess.token_offsets import TokenOffsets
+from portico.mrc.target_type import TargetType
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Spans of a context with their scores.
+
+    Attributes:
+        chars_N2: Characters ``[start, end)``, ``int32 [N, 2]``; ``(0, 0)`` for "no answer".
+        place_N3: Row of the span's feature among the candidates, ranks of its start and its end there, ``int32
+            [N, 3]``; the ranks of "no answer" are -1.
+        start_logit_N: Start logits.
+        end_logit_N: End logits.
+        score_N: What spans are ranked by; their sums in the same dtype, unless a scorer says otherwise.
+    """
+
+    chars_N2: Int32s
+    place_N3: Int32s
+    start_logit_N: Floats
+    end_logit_N: Floats
+    score_N: Floats
+
+    def __len__(self) -> int:
+        return len(self.score_N)
+
+    def __getitem__(self, spans: Int64s | Bools | slice) -> "Spans":
+        return Spans(*(column[spans] for column in self.columns()))
+
+    def columns(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays in order of declaration."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Spans]") -> "Spans":
+        """Return the spans of all parts."""
+        return Spans(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class RankedSpans:
+    """The best spans of every example, best first.
+
+    Attributes:
+        spans: The spans of all examples, one example after the other.
+        row_starts: Where those of each example begin and of the last one end, ``int64 [E + 1]``.
+    """
+
+    spans: Spans
+    row_starts: Int64s
+
+    @cached_property
+    def example_N(self) -> Int64s:
+        """The example of each span, ``int64 [N]``."""
+        return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)
+
+    @property
+    def counts_E(self) -> Int64s:
+        """Spans of each example, ``int64 [E]``."""
+        return np.diff(self.row_starts)
+
+    def select(self, spans_N: Bools) -> "RankedSpans":
+        """Return the spans of a mask, ``bool [N]``, in their order."""
+        kept = np.concatenate([[0], np.cumsum(spans_N)])
+        return RankedSpans(self.spans[spans_N], kept[self.row_starts])
+
+
+def is_null(spans: Spans) -> Bools:
+    """Tell which spans stand for "no answer", ``bool [N]``."""
+    null_N: Bools = spans.place_N3[:, 1] < 0
+    return null_N
+
+
+SpanScorer: TypeAlias = Callable[[Candidates, Int64s, Floats, Floats], Floats]
+"""``f(features, feature_N, start_logit_N, end_logit_N)``: the scores of spans of these rows of the features."""
+
+
+def sum_of_logits(features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
+    """Return start plus end logit, in their dtype."""
+    return start_logit_N + end_logit_N
+
+
+class SupportedSpanScorers(StrEnum):
+    """PrimeQA's scores of a span, by the names of its ``scorer_type``."""
+
+    SCORE_DIFF_BASED = "score_diff_based"
+    TARGET_TYPE_WEIGHTED_SCORE_DIFF = "target_type_weighted_score_diff"
+    WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF = "weighted_sum_target_type_and_score_diff"
+
+    @classmethod
+    def get_supported(cls) -> list[str]:
+        """Return the names."""
+        return [scorer.value for scorer in cls]
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """Scores a span by how far it exceeds "no answer" in its own feature, and by its feature's type of answer.
+
+    Args:
+        scorer_type: How the two are combined.
+        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
+    """
+
+    scorer_type: SupportedSpanScorers
+    target_type_weight: float = 0.5
+
+    @property
+    def needs_types(self) -> bool:
+        """Whether the model must classify the kind of answer."""
+        return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
+
+    def check(self, features: Candidates) -> None:
+        """Refuse outputs that lack what the score is made of.
+
+        Raises:
+            InputError: If the model gave no answer-type logits but the score weighs them.
+        """
+        if self.needs_types and features.type_logits_FK.shape[1] == 0:
+            raise InputError(
+                f"The model gave no answer-type logits, which `scorer_type={self.scorer_type}` weighs spans by; use a "
+                "model with an extractive head that classifies the kind of answer, or `scorer_type=score_diff_based`."
+            )
+
+    def __call__(
+        self, span_score: float, null_span_score: float, target_type_logits: Sequence[float] | None = None
+    ) -> float:
+        """Return the score of one span, as PrimeQA calls its scorers.
+
+        Args:
+            span_score: Sum of the logits of its first and last token.
+            null_span_score: Sum of the start and end logit of the first token of its feature.
+            target_type_logits: Scores of the answer types of its feature; not read where only the difference counts.
+
+        Raises:
+            InputError: If the answer type counts and there are no logits of it.
+        """
+        if self.needs_types and target_type_logits is None:
+            raise InputError(f"`scorer_type={self.scorer_type}` weighs the type of answer; give `target_type_logits`.")
+        type_logit = 0.0 if target_type_logits is None else target_type_logits[TargetType.SPAN_ANSWER]
+        score: float = self._combined(span_score - null_span_score, type_logit)
+        return score
+
+    def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
+        """Return the scores of many spans, ``float64 [N]``; a :data:`SpanScorer`."""
+        null_F = features.starts.null_F.astype(np.float64) + features.ends.null_F
+        type_F = np.zeros_like(null_F)
+        if self.needs_types:
+            type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
+        sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
+        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N])
+        return scores
+
+    def _combined(self, difference: Any, type_logit: Any) -> Any:
+        if self.scorer_type == SupportedSpanScorers.SCORE_DIFF_BASED:
+            return difference
+        if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
+            return difference * type_logit
+        return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
+
+
+def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
+    """Return the scorer of a name of :class:`SupportedSpanScorers`.
+
+    Args:
+        scorer_type: The name.
+        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
+
+    Raises:
+        InputError: Lists the names, if there is none of this one; or if the weight is out of range.
+    """
+    names = SupportedSpanScorers.get_supported()
+    if scorer_type not in names:
+        raise InputError(f"`scorer_type={scorer_type}` is unknown; use one of {', '.join(names)}.")
+    if not 0 <= target_type_weight <= 1:
+        raise InputError(f"`target_type_weight={target_type_weight}` is no share; use a number from 0 to 1.")
+    return ScoreDifference(SupportedSpanScorers(scorer_type), target_type_weight)
+
+
+_FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
+
+
+def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
+    """Return "no answer" of every example, with the lowest score any of its windows gives; ``E`` spans.
+
+    Args:
+        candidates: All features, grouped by example.
+        example_F: The example of each, ``int64 [F]``: ascending, none left out.
+    """
+    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
+    score_F = candidates.starts.null_F + candidates.ends.null_F
+    least = np.flatnonzero(score_F == np.minimum.reduceat(score_F, first_E)[example_F])
+    chosen_E = least[np.searchsorted(least, first_E)]  # of equal windows the first counts
+    return Spans(
+        np.zeros((len(chosen_E), 2), np.int32),
+        np.stack([chosen_E, *np.full((2, len(chosen_E)), -1)], axis=1).astype(np.int32),
+        candidates.starts.null_F[chosen_E],
+        candidates.ends.null_F[chosen_E],
+        score_F[chosen_E],
+    )
+
+
+def rank_spans(
+    candidates: Candidates,
+    offsets: TokenOffsets,
+    nulls: Spans | None,
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+    scorer: SpanScorer = sum_of_logits,
+    distinct: bool = False,
+) -> RankedSpans:
+    """Return the best legal spans of every example.
+
+    A span begins at one of the best starts of a feature and ends at one of its best ends, both in the context, the
+    end not before the start, at most `max_answer_length` tokens long. Spans of equal score keep the order of their
+    feature, then of their start's rank, then of their end's.
+
+    Args:
+        candidates: All features, grouped by example; every example has at least one.
+        offsets: Where the tokens lie in the context.
+        nulls: "No answer" of every example, which then competes, behind spans of equal score, and is kept in any
+            case; ``None`` leaves it out.
+        n_best_size: Spans to keep of each example.
+        max_answer_length: In tokens.
+        scorer: Gives the scores.
+        distinct: Keep only the best of spans of the same characters, which windows that overlap share.
+    """
+    example_F = offsets.example_index_F[candidates.feature_index_F]
+    blocks, counts = [], []
+    for features in _blocks(example_F):
+        examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
+        spans = _legal_spans(
+            candidates,
+            features,
+            offsets,
+            scorer,
+            n_best_size=n_best_size,
+            max_answer_length=max_answer_length,
+        )
+        example_N = example_F[spans.place_N3[:, 0]] - examples.start
+        num_examples = examples.stop - examples.start
+        if nulls is not None:
+            example_N = np.concatenate([example_N, np.arange(num_examples)])
+            spans = Spans.concatenate([spans, nulls[examples]])
+        order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
+        if distinct:
+            context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
+            order_N = order_N[_first_of_their_kind(example_N[order_N], context_N[order_N], spans[order_N])]
+        best_N = _best(order_N, example_N, spans, n_best_size, num_examples)
+        blocks.append(spans[best_N])
+        counts.append(np.bincount(example_N[best_N], minlength=num_examples))
+    return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
+
+
+def _blocks(example_F: Int64s) -> Iterator[slice]:
+    """Split the features into blocks that hold examples whole."""
+    last = np.flatnonzero(np.diff(example_F, append=example_F[-1] + 1)) + 1  # where an example's features end
+    start = 0
+    while start < len(example_F):
+        stop = int(last[np.searchsorted(last[:-1], start + _FEATURES_PER_BLOCK)])
+        yield slice(start, stop)
+        start = stop
+
+
+def _legal_spans(
+    candidates: Candidates,
+    features: slice,
+    offsets: TokenOffsets,
+    scorer: SpanScorer,
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+) -> Spans:
+    """Return the legal pairs of a start and an end of some features, as far as they are among the best of theirs."""
+    block = candidates[features]
+    begin_Fn = offsets.chars(block.starts.token_Fn, block.feature_index_F)[..., 0]
+    end_Fn = offsets.chars(block.ends.token_Fn, block.feature_index_F)[..., 1]
+    extent_Fnn = block.ends.token_Fn[:, None, :] - block.starts.token_Fn[:, :, None]
+    legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
+    legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < max_answer_length)
+    if block.paired:
+        legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
+    feature_N, start_N, end_N = np.nonzero(legal_Fnn)
+    start_logit_N = block.starts.logit_Fn[feature_N, start_N]
+    end_logit_N = block.ends.logit_Fn[feature_N, end_N]
+    score_N = scorer(block, feature_N, start_logit_N, end_logit_N)
+    best_N = _among_the_best(score_N, legal_Fnn, n_best_size)
+    feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
+    return Spans(
+        np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
+        np.stack([feature_N + features.start, start_N, end_N], axis=1).astype(np.int32),
+        start_logit_N[best_N],
+        end_logit_N[best_N],
+        score_N[best_N],
+    )
+
+
+def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int64s:
+    """Return legal pairs that hold the n best of every feature, ``int64``, ascending.
+
+    Most pairs are none of these, and what is not sorted costs nothing.
+    """
+    num_pairs = legal_Fnn[0].size
+    if num_pairs <= n_best_size:
+        return np.arange(len(score_N))
+    # In float32, whose rounding keeps the order: a pair that ties with the n-th best when rounded is kept as well.
+    # numpy takes many times as long to partition rows of float64 with equal values.
+    scores_Fnn = np.full(legal_Fnn.shape, -np.inf, np.float32)
+    with np.errstate(over="ignore"):
+        scores_Fnn[legal_Fnn] = score_N
+    flat_FP = scores_Fnn.reshape(-1, num_pairs)
+    least_F1 = np.partition(flat_FP, num_pairs - n_best_size, axis=1)[:, num_pairs - n_best_size, None]
+    return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
+
+
+def _first_of_their_kind(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
+    """Return, in ascending order, which spans are not those characters of a context that came before."""
+    kinds = (example_N, context_N, *spans.chars_N2.T, is_null(spans))
+    order_N = np.lexsort(kinds)  # stable, so that the first of a kind comes first
+    is_new_N = np.zeros(len(order_N), np.bool_)
+    is_new_N[:1] = True
+    for kind_N in kinds:
+        is_new_N[1:] |= kind_N[order_N[1:]] != kind_N[order_N[:-1]]
+    return np.sort(order_N[is_new_N])
+
+
+def _best(order_N: Int64s, example_N: Int64s, spans: Spans, n_best_size: int, num_examples: int) -> Int64s:
+    """Return which spans to keep, example by example, best first; "no answer" is kept where it competes."""
+    example_N, spans = example_N[order_N], spans[order_N]
+    first_E = np.searchsorted(example_N, np.arange(num_examples))
+    kept_N = np.arange(len(order_N)) - first_E[example_N] < n_best_size
+    # transformers takes a span without characters at the very beginning for "no answer".
+    listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
+    has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
+    kept_N |= is_null(spans) & ~has_null_E[example_N]
+    kept: Int64s = order_N[kept_N]
+    return kept
+
+
+def span_probabilities(
+    ranked: RankedSpans, wide_E: Bools | None = None, temperature: float = 1.0
+) -> npt.NDArray[np.float64]:
+    """Return the softmax of the scores over the spans of each example, ``float64 [N]``.
+
+    Examples with equally many spans are computed as one array: a sum over its rows adds in the same order as a sum
+    over each row alone, so that the result does not depend on how examples are put together.
+
+    Args:
+        ranked: The spans.
+        wide_E: Examples to compute in float64 and not in the dtype of their logits, ``bool [E]``.
+        temperature: What the scores are divided by; more than 1 levels them.
+    """
+    wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
+    score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature
+    probability_N = np.empty(len(ranked.spans), np.float64)
+    for wide in (False, True):
+        for count in np.unique(ranked.counts_E[wide_E == wide]):
+            rows = np.flatnonzero((ranked.counts_E == count) & (wide_E == wide))
+            spans = ranked.row_starts[rows, None] + np.arange(count)
+            if count > 0:
+                score = score_N[spans]
+                score = score.astype(np.float64) if wide else score
+                weight = np.exp(score - score.max(axis=1, keepdims=True))
+                probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)
+    return probability_N
+
+
+def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
+    """Return the kind of answer of every example, ``int64 [E]``: a span, a whole passage, yes or no.
+
+    The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones. Whether there is an
+    answer at all is not decided here but by the score of "no answer".
+
+    Args:
+        type_logits_FK: Scores of the answer types, ``float [F, K]``; where ``K`` is 0, all answers are spans.
+        example_F: The example of each feature, ``int64 [F]``: ascending, none left out.
+    """
+    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
+    if type_logits_FK.shape[1] == 0:
+        return np.full(len(first_E), TargetType.SPAN_ANSWER, np.int64)
+    logits_FK = type_logits_FK.astype(np.float64)
+    evidence_FK = np.delete(logits_FK, TargetType.NO_ANSWER, axis=1)
+    peak_F = evidence_FK.max(axis=1)
+    evidence_F = (
+        peak_F + np.log(np.exp(evidence_FK - peak_F[:, None]).sum(axis=1)) - logits_FK[:, TargetType.NO_ANSWER]
+    )
+    most = np.flatnonzero(evidence_F == np.maximum.reduceat(evidence_F, first_E)[example_F])
+    window_E = most[np.searchsorted(most, first_E)]
+    type_E = logits_FK[window_E].argmax(axis=1)
+    return np.where(type_E == TargetType.NO_ANSWER, TargetType.SPAN_ANSWER, type_E)
