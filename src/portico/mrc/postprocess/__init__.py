@@ -1,4 +1,7 @@
-"""Logits to answers, on numpy arrays: candidates of each feature, spans of each example, texts."""
+"""From logits to ranked answers, with numpy only: candidates of each window, spans of each example, answers and files.
+
+:class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing` gives this to a trainer.
+"""
 
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.calibration import AnswerCalibration

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say, fitted on questions with known answers.
+"""What labelled questions tell about scores: calibrated probabilities and the best threshold of "no answer".
 
 Shape suffixes: E examples, N spans.
 """
@@ -21,7 +21,7 @@ from portico.mrc.postprocess.ranking import RankedSpans
 Float64s = npt.NDArray[np.float64]
 
 FILE_NAME = "answer_calibration.json"
-"""What a calibration is called in the folder of its model."""
+"""Name of the file in the folder of a model."""
 
 _TEMPERATURES = (0.05, 20.0)
 _TINY = 1e-12
@@ -29,11 +29,11 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class AnswerCalibration:
-    """From the scores of an example's spans to the probability that each is right.
+    """Maps the scores of an example's spans to the probability that each is right.
 
     Args:
         temperature: What the scores are divided by before their softmax.
-        slope: What the log-odds of the softmax are multiplied with.
+        slope: What the log-odds of the softmax are multiplied by.
         intercept: What is then added to them.
         null_score_diff_threshold: The threshold of "no answer" that was used; ``None`` if it could not be predicted.
 
@@ -52,15 +52,15 @@ class AnswerCalibration:
         return _sigmoid(self.slope * _log_odds(probability_N) + self.intercept)
 
     def save(self, folder: str | Path) -> None:
-        """Write it into the folder of its model."""
+        """Write the calibration into the folder of its model."""
         Path(folder, FILE_NAME).write_text(json.dumps(asdict(self), indent=4) + "\n", encoding="ascii")
 
     @classmethod
     def load(cls, folder: str | Path) -> "AnswerCalibration | None":
-        """Read it from the folder of a model; ``None`` if there is none.
+        """Read the calibration from the folder of a model; ``None`` if there is none.
 
         Raises:
-            InputError: If the file is no calibration.
+            InputError: If the file does not hold a calibration.
         """
         path = Path(folder, FILE_NAME)
         if not path.is_file():
@@ -69,26 +69,81 @@ class AnswerCalibration:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"{path} is no calibration of answers ({error}); delete it, or calibrate the reader again."
+                f"{path} is not a valid answer calibration ({error}); delete it, or calibrate the reader again."
             ) from error
+
+
+def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> AnswerCalibration:
+    """Fit a calibration to the answers to labelled questions.
+
+    Args:
+        examples: SQuAD records.
+        answers: The answers to them.
+
+    Raises:
+        InputError: If the examples have no gold answers, or none of the candidates is right.
+    """
+    golds = _gold_texts(examples)
+    right = [
+        exact_match(candidate.text, golds[example_id]) > 0
+        for example_id, candidates in answers.shortlist
+        for candidate in candidates
+    ]
+    calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
+    can_be_null = answers.null_odds is not None
+    return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
+
+
+def with_best_null_threshold(examples: Sequence[Mapping[str, Any]], answers: Answers) -> Answers:
+    """Return the answers for the threshold of "no answer" that gives these questions the best F1.
+
+    Args:
+        examples: SQuAD records.
+        answers: The answers to them.
+
+    Raises:
+        InputError: If "no answer" cannot be predicted, or the examples have no gold answers.
+    """
+    if answers.null_odds is None:
+        raise InputError(
+            '`null_score_diff_threshold=best` needs scores of "no answer", but it cannot be predicted here; set '
+            "`version_2_with_negative` to true, or the threshold to a number."
+        )
+    golds = _gold_texts(examples)
+    odds_E = np.array([answers.null_odds[example_id] for example_id in golds], np.float64)
+    best_texts = answers.best_texts
+    answered_E = np.array([token_f1(best_texts[example_id], texts) for example_id, texts in golds.items()])
+    not_E = np.array([token_f1("", texts) for texts in golds.values()])
+    return answers.at_null_threshold(best_null_threshold(odds_E, answered_E, not_E))
+
+
+def _gold_texts(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the gold answers of every example by its identifier."""
+    for example in examples:
+        if example.get("answers") is None:
+            raise InputError(
+                f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; add "
+                "`answers` to all examples, with two empty lists for a question that has none."
+            )
+    return {example["id"]: list(example["answers"]["text"]) for example in examples}
 
 
 def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
     """Fit a calibration to the spans of labelled examples.
 
     Args:
-        ranked: Their spans, "no answer" among them where it can be predicted.
+        ranked: Their spans, including "no answer" where it can be predicted.
         right_N: Which of them are right, ``bool [N]``.
         answer_E: Which of them is the answer to each example, ``int64 [E]``, -1 for none.
 
     Raises:
         InputError: If no span of any example is right.
     """
-    right_E = _any_of_each(ranked, right_N)
+    right_E = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
     if not right_E.any():
         raise InputError(
-            "None of the candidates of any question is right, so that there is nothing to calibrate by; give a "
-            "labelled set on which the reader finds some answers."
+            "None of the candidates of any question is right, so there is nothing to calibrate on; give labelled "
+            "questions of which the reader answers some."
         )
     temperature = _best_temperature(ranked, right_N, right_E)
     answers = answer_E[answer_E >= 0]
@@ -101,7 +156,7 @@ def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: 
     """Return the threshold of "no answer" that gives the best mean score.
 
     Args:
-        null_odds_E: By how much the score of "no answer" exceeds the best span's, ``float64 [E]``.
+        null_odds_E: Score of "no answer" minus that of the best span, ``float64 [E]``.
         if_answered_E: Score (such as F1) of each example if its best span is the answer, ``float [E]``.
         if_not_E: Score of each example if "no answer" is.
     """
@@ -133,38 +188,33 @@ def _best_temperature(ranked: RankedSpans, right_N: Bools, right_E: Bools) -> fl
 
 
 def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
-    """Return slope and intercept of a logistic regression, by Newton's method with halved steps.
+    """Return slope and intercept of a logistic regression, by Newton's method with step halving.
 
-    The targets are drawn in a little, as Platt does, and the slope is drawn to 1, which keeps the line finite where
-    the classes do not overlap or all scores are alike.
+    The targets are moved slightly inwards, as in Platt's method, and the slope is regularised towards 1, which keeps
+    the line finite where the classes do not overlap or all scores are equal.
     """
     num_right = int(right_E.sum())
     target_E = np.where(right_E, (num_right + 1) / (num_right + 2), 1 / (len(right_E) - num_right + 2))
     inputs_E2 = np.stack([log_odds_E, np.ones_like(log_odds_E)], axis=1)
-    usual_2, pull_2 = np.array([1.0, 0.0]), np.array([1.0, 1e-6])
+    prior_2, weight_2 = np.array([1.0, 0.0]), np.array([1.0, 1e-6])
 
     def loss(line_2: Float64s) -> float:
         odds_E = inputs_E2 @ line_2
         # log(1 + exp(odds)) - target * odds, for odds of any size
         return float(
-            (np.logaddexp(0, odds_E) - target_E * odds_E).sum() + (pull_2 * (line_2 - usual_2) ** 2).sum() / 2
+            (np.logaddexp(0, odds_E) - target_E * odds_E).sum() + (weight_2 * (line_2 - prior_2) ** 2).sum() / 2
         )
 
-    line_2 = usual_2
+    line_2 = prior_2
     for _ in range(50):
         guess_E = _sigmoid(inputs_E2 @ line_2)
-        gradient_2 = inputs_E2.T @ (guess_E - target_E) + pull_2 * (line_2 - usual_2)
-        curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + np.diag(pull_2)
+        gradient_2 = inputs_E2.T @ (guess_E - target_E) + weight_2 * (line_2 - prior_2)
+        curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + np.diag(weight_2)
         step_2 = np.linalg.solve(curvature_22, gradient_2)
         while loss(line_2 - step_2) > loss(line_2) and np.abs(step_2).max() > _TINY:
             step_2 = step_2 / 2
         line_2 = line_2 - step_2
     return float(line_2[0]), float(line_2[1])
-
-
-def _any_of_each(ranked: RankedSpans, right_N: Bools) -> Bools:
-    any_E: Bools = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
-    return any_E
 
 
 def _softmax(ranked: RankedSpans, score_N: Floats) -> Float64s:
@@ -182,64 +232,4 @@ def _log_odds(probability_N: Float64s) -> Float64s:
 
 
 def _sigmoid(odds: Float64s) -> Float64s:
-    # tanh does not overflow, whatever the odds.
-    return 0.5 + 0.5 * np.tanh(0.5 * odds)
-
-
-def with_best_null_threshold(examples: Sequence[Mapping[str, Any]], answers: Answers) -> Answers:
-    """Return the answers for the threshold of "no answer" that gives their questions the best F1.
-
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
-
-    Raises:
-        InputError: If "no answer" cannot be predicted, or the examples have no gold answers.
-    """
-    if answers.null_odds is None:
-        raise InputError(
-            '`null_score_diff_threshold=best` seeks the threshold of "no answer", which cannot be predicted here; set '
-            "`version_2_with_negative` to true, or the threshold to a number."
-        )
-    golds = gold_texts(examples)
-    odds_E = np.array([answers.null_odds[example_id] for example_id in golds], np.float64)
-    best_texts = answers.best_texts
-    answered_E = np.array([token_f1(best_texts[example_id], texts) for example_id, texts in golds.items()])
-    not_E = np.array([token_f1("", texts) for texts in golds.values()])
-    return answers.at_null_threshold(best_null_threshold(odds_E, answered_E, not_E))
-
-
-def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> AnswerCalibration:
-    """Return what turns the scores of such answers into probabilities.
-
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
-
-    Raises:
-        InputError: If the examples have no gold answers, or none of the candidates is right.
-    """
-    golds = gold_texts(examples)
-    right = [
-        exact_match(candidate.text, golds[example_id]) > 0
-        for example_id, candidates in answers.shortlist
-        for candidate in candidates
-    ]
-    calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
-    can_be_null = answers.null_odds is not None
-    return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
-
-
-def gold_texts(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the gold answers of every example by its identifier.
-
-    Raises:
-        InputError: If an example has none at all, not even an empty list.
-    """
-    for example in examples:
-        if example.get("answers") is None:
-            raise InputError(
-                f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; "
-                "give such, with two empty lists for a question without an answer."
-            )
-    return {example["id"]: list(example["answers"]["text"]) for example in examples}
+    return 0.5 + 0.5 * np.tanh(0.5 * odds)  # tanh does not overflow, whatever the odds

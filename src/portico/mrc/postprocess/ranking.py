@@ -1,26 +1,29 @@
-"""Scored spans, in columns.
+"""From the candidates of each feature to the best spans of each example.
 
-Shape suffixes: E examples, N spans.
+Shape suffixes: E examples, F features (windows) grouped by example, N spans of all examples, n starts or ends of a
+feature, K answer types, M pairs of a span and a passage.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
-from portico.mrc.postprocess.search import Candidates
-from portico.mrc.postprocess.token_offsets import TokenOffsets
+from portico.mrc.postprocess.search import Candidates, Columns
+from portico.mrc.postprocess.token_offsets import Passages, TokenOffsets
 from portico.mrc.target_type import TargetType
+
+_FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Columns):
     """Spans of a context with their scores.
 
     Attributes:
@@ -29,7 +32,7 @@ class Spans:
             [N, 3]``; the ranks of "no answer" are -1.
         start_logit_N: Start logits.
         end_logit_N: End logits.
-        score_N: What spans are ranked by; their sums in the same dtype, unless a scorer says otherwise.
+        score_N: What spans are ranked by; the sums of both logits in their dtype, unless a scorer is used.
     """
 
     chars_N2: Int32s
@@ -38,20 +41,11 @@ class Spans:
     end_logit_N: Floats
     score_N: Floats
 
-    def __len__(self) -> int:
-        return len(self.score_N)
-
-    def __getitem__(self, spans: Int64s | Bools | slice) -> "Spans":
-        return Spans(*(column[spans] for column in self.columns()))
-
-    def columns(self) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays in order of declaration."""
-        return [getattr(self, field.name) for field in fields(self)]
-
-    @staticmethod
-    def concatenate(parts: "Sequence[Spans]") -> "Spans":
-        """Return the spans of all parts."""
-        return Spans(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+    @property
+    def is_null_N(self) -> Bools:
+        """Which spans stand for "no answer", ``bool [N]``."""
+        is_null_N: Bools = self.place_N3[:, 1] < 0
+        return is_null_N
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +76,6 @@ class RankedSpans:
         return RankedSpans(self.spans[spans_N], kept[self.row_starts])
 
 
-def is_null(spans: Spans) -> Bools:
-    """Tell which spans stand for "no answer", ``bool [N]``."""
-    null_N: Bools = spans.place_N3[:, 1] < 0
-    return null_N
-
-
-SpanScorer: TypeAlias = Callable[[Candidates, Int64s, Floats, Floats], Floats]
-"""``f(features, feature_N, start_logit_N, end_logit_N)``: the scores of spans of these rows of the features."""
-
-
-def sum_of_logits(features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
-    """Return start plus end logit, in their dtype."""
-    return start_logit_N + end_logit_N
-
-
 class SupportedSpanScorers(StrEnum):
     """PrimeQA's scores of a span, by the names of its ``scorer_type``."""
 
@@ -112,11 +91,11 @@ class SupportedSpanScorers(StrEnum):
 
 @dataclass(frozen=True)
 class ScoreDifference:
-    """Scores a span by how far it exceeds "no answer" in its own feature, and by its feature's type of answer.
+    """Scores a span by its margin over "no answer" in its own feature, and by its feature's answer-type logits.
 
     Args:
         scorer_type: How the two are combined.
-        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
+        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
     """
 
     scorer_type: SupportedSpanScorers
@@ -124,43 +103,40 @@ class ScoreDifference:
 
     @property
     def needs_types(self) -> bool:
-        """Whether the model must classify the kind of answer."""
+        """Whether the model must classify the answer type."""
         return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
-
-    def check(self, features: Candidates) -> None:
-        """Refuse outputs that lack what the score is made of.
-
-        Raises:
-            InputError: If the model gave no answer-type logits but the score weighs them.
-        """
-        if self.needs_types and features.type_logits_FK.shape[1] == 0:
-            raise InputError(
-                f"The model gave no answer-type logits, which `scorer_type={self.scorer_type}` weighs spans by; use a "
-                "model with an extractive head that classifies the kind of answer, or `scorer_type=score_diff_based`."
-            )
 
     def __call__(
         self, span_score: float, null_span_score: float, target_type_logits: Sequence[float] | None = None
     ) -> float:
-        """Return the score of one span, as PrimeQA calls its scorers.
+        """Return the score of one span; PrimeQA's call.
 
         Args:
             span_score: Sum of the logits of its first and last token.
             null_span_score: Sum of the start and end logit of the first token of its feature.
-            target_type_logits: Scores of the answer types of its feature; not read where only the difference counts.
+            target_type_logits: Logits of the answer types of its feature; not read by ``score_diff_based``.
 
         Raises:
-            InputError: If the answer type counts and there are no logits of it.
+            InputError: If the score depends on answer-type logits and there are none.
         """
         if self.needs_types and target_type_logits is None:
-            raise InputError(f"`scorer_type={self.scorer_type}` weighs the type of answer; give `target_type_logits`.")
+            raise InputError(f"`scorer_type={self.scorer_type}` needs answer-type logits; give `target_type_logits`.")
         type_logit = 0.0 if target_type_logits is None else target_type_logits[TargetType.SPAN_ANSWER]
         score: float = self._combined(span_score - null_span_score, type_logit)
         return score
 
     def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
-        """Return the scores of many spans, ``float64 [N]``; a :data:`SpanScorer`."""
-        null_F = features.starts.null_F.astype(np.float64) + features.ends.null_F
+        """Return the scores of spans of these rows of the features, ``float64 [N]``.
+
+        Raises:
+            InputError: If the score depends on answer-type logits and the model returned none.
+        """
+        if self.needs_types and features.type_logits_FK.shape[1] == 0:
+            raise InputError(
+                f"The model returned no answer-type logits, which `scorer_type={self.scorer_type}` needs; use a model "
+                "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
+            )
+        null_F = features.null_start_F.astype(np.float64) + features.null_end_F
         type_F = np.zeros_like(null_F)
         if self.needs_types:
             type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
@@ -177,24 +153,21 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer of a name of :class:`SupportedSpanScorers`.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`.
 
     Args:
         scorer_type: The name.
-        target_type_weight: Share of the answer type in a weighted sum, 0 to 1.
+        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
 
     Raises:
-        InputError: Lists the names, if there is none of this one; or if the weight is out of range.
+        InputError: If the name is unknown or the weight out of range.
     """
     names = SupportedSpanScorers.get_supported()
     if scorer_type not in names:
-        raise InputError(f"`scorer_type={scorer_type}` is unknown; use one of {', '.join(names)}.")
+        raise InputError(f"Unknown `scorer_type={scorer_type}`; expected one of {', '.join(names)}.")
     if not 0 <= target_type_weight <= 1:
-        raise InputError(f"`target_type_weight={target_type_weight}` is no share; use a number from 0 to 1.")
+        raise InputError(f"`target_type_weight={target_type_weight}` is out of range; use a number from 0 to 1.")
     return ScoreDifference(SupportedSpanScorers(scorer_type), target_type_weight)
-
-
-_FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
 
 
 def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
@@ -202,17 +175,17 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
 
     Args:
         candidates: All features, grouped by example.
-        example_F: The example of each, ``int64 [F]``: ascending, none left out.
+        example_F: The example of each, ``int64 [F]``: ascending, without gaps.
     """
     first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
-    score_F = candidates.starts.null_F + candidates.ends.null_F
+    score_F = candidates.null_start_F + candidates.null_end_F
     least = np.flatnonzero(score_F == np.minimum.reduceat(score_F, first_E)[example_F])
     chosen_E = least[np.searchsorted(least, first_E)]  # of equal windows the first counts
     return Spans(
         np.zeros((len(chosen_E), 2), np.int32),
         np.stack([chosen_E, *np.full((2, len(chosen_E)), -1)], axis=1).astype(np.int32),
-        candidates.starts.null_F[chosen_E],
-        candidates.ends.null_F[chosen_E],
+        candidates.null_start_F[chosen_E],
+        candidates.null_end_F[chosen_E],
         score_F[chosen_E],
     )
 
@@ -220,11 +193,12 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
 def rank_spans(
     candidates: Candidates,
     offsets: TokenOffsets,
-    nulls: Spans | None,
+    nulls: Spans | None = None,
     *,
     n_best_size: int,
     max_answer_length: int,
-    scorer: SpanScorer = sum_of_logits,
+    paired: bool = False,
+    scorer: ScoreDifference | None = None,
     distinct: bool = False,
 ) -> RankedSpans:
     """Return the best legal spans of every example.
@@ -240,21 +214,16 @@ def rank_spans(
             case; ``None`` leaves it out.
         n_best_size: Spans to keep of each example.
         max_answer_length: In tokens.
-        scorer: Gives the scores.
-        distinct: Keep only the best of spans of the same characters, which windows that overlap share.
+        paired: Whether start ``i`` of a feature goes with its end ``i`` only.
+        scorer: Computes the scores; by default they are the sums of both logits.
+        distinct: Keep only the best of spans of the same characters, which overlapping windows share.
     """
     example_F = offsets.example_index_F[candidates.feature_index_F]
     blocks, counts = [], []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
-        spans = _legal_spans(
-            candidates,
-            features,
-            offsets,
-            scorer,
-            n_best_size=n_best_size,
-            max_answer_length=max_answer_length,
-        )
+        spans = _legal_spans(candidates[features], offsets, n_best_size, max_answer_length, paired, scorer)
+        spans.place_N3[:, 0] += features.start
         example_N = example_F[spans.place_N3[:, 0]] - examples.start
         num_examples = examples.stop - examples.start
         if nulls is not None:
@@ -263,7 +232,7 @@ def rank_spans(
         order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
         if distinct:
             context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
-            order_N = order_N[_first_of_their_kind(example_N[order_N], context_N[order_N], spans[order_N])]
+            order_N = order_N[_first_occurrences(example_N[order_N], context_N[order_N], spans[order_N])]
         best_N = _best(order_N, example_N, spans, n_best_size, num_examples)
         blocks.append(spans[best_N])
         counts.append(np.bincount(example_N[best_N], minlength=num_examples))
@@ -281,32 +250,33 @@ def _blocks(example_F: Int64s) -> Iterator[slice]:
 
 
 def _legal_spans(
-    candidates: Candidates,
-    features: slice,
+    block: Candidates,
     offsets: TokenOffsets,
-    scorer: SpanScorer,
-    *,
     n_best_size: int,
     max_answer_length: int,
+    paired: bool,
+    scorer: ScoreDifference | None,
 ) -> Spans:
-    """Return the legal pairs of a start and an end of some features, as far as they are among the best of theirs."""
-    block = candidates[features]
-    begin_Fn = offsets.chars(block.starts.token_Fn, block.feature_index_F)[..., 0]
-    end_Fn = offsets.chars(block.ends.token_Fn, block.feature_index_F)[..., 1]
-    extent_Fnn = block.ends.token_Fn[:, None, :] - block.starts.token_Fn[:, :, None]
+    """Return the legal pairs of a start and an end that can be among the n best of their feature."""
+    begin_Fn = offsets.chars(block.start_token_Fn, block.feature_index_F)[..., 0]
+    end_Fn = offsets.chars(block.end_token_Fn, block.feature_index_F)[..., 1]
+    extent_Fnn = block.end_token_Fn[:, None, :] - block.start_token_Fn[:, :, None]
     legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
     legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < max_answer_length)
-    if block.paired:
+    if paired:
         legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
     feature_N, start_N, end_N = np.nonzero(legal_Fnn)
-    start_logit_N = block.starts.logit_Fn[feature_N, start_N]
-    end_logit_N = block.ends.logit_Fn[feature_N, end_N]
-    score_N = scorer(block, feature_N, start_logit_N, end_logit_N)
+    start_logit_N = block.start_logit_Fn[feature_N, start_N]
+    end_logit_N = block.end_logit_Fn[feature_N, end_N]
+    if scorer is None:
+        score_N: Floats = start_logit_N + end_logit_N
+    else:
+        score_N = scorer.of_spans(block, feature_N, start_logit_N, end_logit_N)
     best_N = _among_the_best(score_N, legal_Fnn, n_best_size)
     feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
     return Spans(
         np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
-        np.stack([feature_N + features.start, start_N, end_N], axis=1).astype(np.int32),
+        np.stack([feature_N, start_N, end_N], axis=1).astype(np.int32),
         start_logit_N[best_N],
         end_logit_N[best_N],
         score_N[best_N],
@@ -314,9 +284,9 @@ def _legal_spans(
 
 
 def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int64s:
-    """Return legal pairs that hold the n best of every feature, ``int64``, ascending.
+    """Return legal pairs that include the n best of every feature, ``int64``, ascending.
 
-    Most pairs are none of these, and what is not sorted costs nothing.
+    Most pairs are not among them, and dropping those here saves sorting them.
     """
     num_pairs = legal_Fnn[0].size
     if num_pairs <= n_best_size:
@@ -331,14 +301,14 @@ def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int6
     return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
 
 
-def _first_of_their_kind(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
-    """Return, in ascending order, which spans are not those characters of a context that came before."""
-    kinds = (example_N, context_N, *spans.chars_N2.T, is_null(spans))
-    order_N = np.lexsort(kinds)  # stable, so that the first of a kind comes first
+def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
+    """Return, in ascending order, the spans that do not repeat the characters of an earlier one."""
+    keys = (example_N, context_N, *spans.chars_N2.T, spans.is_null_N)
+    order_N = np.lexsort(keys)  # stable, so that the first of equal ones comes first
     is_new_N = np.zeros(len(order_N), np.bool_)
     is_new_N[:1] = True
-    for kind_N in kinds:
-        is_new_N[1:] |= kind_N[order_N[1:]] != kind_N[order_N[:-1]]
+    for key_N in keys:
+        is_new_N[1:] |= key_N[order_N[1:]] != key_N[order_N[:-1]]
     return np.sort(order_N[is_new_N])
 
 
@@ -350,7 +320,7 @@ def _best(order_N: Int64s, example_N: Int64s, spans: Spans, n_best_size: int, nu
     # transformers takes a span without characters at the very beginning for "no answer".
     listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
     has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
-    kept_N |= is_null(spans) & ~has_null_E[example_N]
+    kept_N |= spans.is_null_N & ~has_null_E[example_N]
     kept: Int64s = order_N[kept_N]
     return kept
 
@@ -383,15 +353,40 @@ def span_probabilities(
     return probability_N
 
 
+def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -> Int64s:
+    """Return the first passage of its example that contains the whole span, ``int64 [N]``, -1 for none.
+
+    Args:
+        chars_N2: Characters ``[start, end)`` of each span, ``int32 [N, 2]``.
+        example_N: The example of each span, ``int64 [N]``, ascending.
+        passages_E: The passages of every example.
+    """
+    counts_E = np.array([len(passages["start_positions"]) for passages in passages_E], np.int64)
+    starts, ends = (
+        np.array([position for passages in passages_E for position in passages[name]], np.int64)
+        for name in ("start_positions", "end_positions")
+    )
+    first_E = np.cumsum(counts_E) - counts_E
+    span_M = np.repeat(np.arange(len(example_N)), counts_E[example_N])
+    first_N = np.cumsum(counts_E[example_N]) - counts_E[example_N]
+    passage_M = np.arange(len(span_M)) - first_N[span_M]
+    flat_M = first_E[example_N[span_M]] + passage_M
+    contains_M = (starts[flat_M] <= chars_N2[span_M, 0]) & (chars_N2[span_M, 1] <= ends[flat_M])
+    index_N = np.full(len(example_N), -1, np.int64)
+    # Assigned from the last to the first, so that of several passages the first stays.
+    index_N[span_M[contains_M][::-1]] = passage_M[contains_M][::-1]
+    return index_N
+
+
 def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
-    """Return the kind of answer of every example, ``int64 [E]``: a span, a whole passage, yes or no.
+    """Return the answer type of every example, ``int64 [E]``: a span, a whole passage, yes or no.
 
     The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones. Whether there is an
     answer at all is not decided here but by the score of "no answer".
 
     Args:
-        type_logits_FK: Scores of the answer types, ``float [F, K]``; where ``K`` is 0, all answers are spans.
-        example_F: The example of each feature, ``int64 [F]``: ascending, none left out.
+        type_logits_FK: Logits of the answer types, ``float [F, K]``; where ``K`` is 0, all answers are spans.
+        example_F: The example of each feature, ``int64 [F]``: ascending, without gaps.
     """
     first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
     if type_logits_FK.shape[1] == 0:

@@ -1,12 +1,13 @@
-"""What is kept of the outputs of every feature: the tokens that can begin or end an answer.
+"""From the outputs of a batch to the tokens that can begin and end an answer in each of its windows.
 
-Shape suffixes: F features (windows), n tokens kept, K answer types.
+Shape suffixes: B features (windows) of a batch, F features, L tokens of the longest row, K answer types, n tokens
+kept, S starts and P pairs of a start and an end in a beam.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -15,196 +16,293 @@ from portico.mrc.arrays import Bools, Floats, Int64s, Tokens
 from portico.mrc.postprocess.token_offsets import TokenOffsets
 from portico.mrc.target_type import TargetType
 
+Ties: TypeAlias = Literal["deterministic", "hf"]
+"""The order of equal logits: the lower index first, or as numpy's unstable sort happens to leave them."""
+
+TokenOrder: TypeAlias = Ties | Literal["primeqa"]
+"""As `Ties`, or as numpy's unstable sort leaves Python floats."""
+
+_HF_PADDING = -100  # what transformers pads collected logits with
+_ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
+
 
 @dataclass(frozen=True, eq=False)
-class TopTokens:
-    """The best tokens of every feature, as starts or as ends.
+class Columns:
+    """Arrays of equal length, one row for each thing; the base of tables."""
 
-    Attributes:
-        token_Fn: Token indices, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``.
-        logit_Fn: Their logits in the dtype they came in, ``[F, n]``.
-        null_F: Logit of token 0, which stands for "no answer", ``[F]``.
-        deviation_Fn: Standard deviations of the logits, ``[F, n]``, or ``[F, 0]`` where the model gives none.
-    """
+    def columns(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays in order of declaration."""
+        return [getattr(self, field.name) for field in fields(self)]
 
-    token_Fn: Tokens
-    logit_Fn: Floats
-    null_F: Floats
-    deviation_Fn: Floats
+    def __len__(self) -> int:
+        return len(self.columns()[0])
 
-    def __getitem__(self, features: Int64s | Bools | slice) -> "TopTokens":
-        return TopTokens(*(getattr(self, field.name)[features] for field in fields(self)))
+    def __getitem__(self, rows: Int64s | Bools | slice) -> Self:
+        return type(self)(*(column[rows] for column in self.columns()))
 
     @property
     def nbytes(self) -> int:
-        """Memory that the arrays take, in bytes."""
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
+        """Memory of the arrays, in bytes."""
+        return sum(column.nbytes for column in self.columns())
 
-    @staticmethod
-    def concatenate(parts: "Sequence[TopTokens]") -> "TopTokens":
-        """Return the rows of all parts."""
-        names = [field.name for field in fields(TopTokens)]
-        return TopTokens(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts, at least one."""
+        return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
-    """What is kept of some features, and what processes exchange instead of logits.
+class Candidates(Columns):
+    """The best start and end tokens of some features; what processes exchange instead of logits.
 
     Attributes:
         feature_index_F: Which features, ``int64 [F]``.
-        starts: Their best start tokens.
-        ends: Their best end tokens.
-        type_logits_FK: Scores of the answer types (:class:`~portico.mrc.target_type.TargetType`), ``[F, K]``; ``K``
-            is 0 where the model gives none.
-        similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` where the model gives none.
-        paired: Whether start ``i`` belongs to end ``i`` alone; otherwise every start may go with every end.
+        start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``.
+        start_logit_Fn: Their logits in the dtype of the model's outputs, ``[F, n]``.
+        null_start_F: Start logit of token 0, which stands for "no answer", ``[F]``.
+        start_stdev_Fn: Standard deviations of the start logits, ``[F, n]``, or ``[F, 0]`` without a confidence head.
+        end_token_Fn: End tokens, as for starts.
+        end_logit_Fn: Their logits.
+        null_end_F: End logit of token 0.
+        end_stdev_Fn: Standard deviations of the end logits.
+        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.target_type.TargetType`), ``[F, K]``; ``K`` is
+            0 without a classifier of answer types.
+        similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` without a confidence head.
     """
 
     feature_index_F: Int64s
-    starts: TopTokens
-    ends: TopTokens
+    start_token_Fn: Tokens
+    start_logit_Fn: Floats
+    null_start_F: Floats
+    start_stdev_Fn: Floats
+    end_token_Fn: Tokens
+    end_logit_Fn: Floats
+    null_end_F: Floats
+    end_stdev_Fn: Floats
     type_logits_FK: Floats
     similarity_F1: Floats
-    paired: bool
-
-    def __getitem__(self, features: Int64s | Bools | slice) -> "Candidates":
-        return Candidates(
-            self.feature_index_F[features],
-            self.starts[features],
-            self.ends[features],
-            self.type_logits_FK[features],
-            self.similarity_F1[features],
-            self.paired,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the arrays take, in bytes."""
-        return (
-            self.feature_index_F.nbytes
-            + self.starts.nbytes
-            + self.ends.nbytes
-            + self.type_logits_FK.nbytes
-            + self.similarity_F1.nbytes
-        )
-
-    @staticmethod
-    def concatenate(parts: "Sequence[Candidates]") -> "Candidates":
-        """Return the rows of all parts, at least one, which must have been searched in the same way."""
-        return Candidates(
-            np.concatenate([part.feature_index_F for part in parts]),
-            TopTokens.concatenate([part.starts for part in parts]),
-            TopTokens.concatenate([part.ends for part in parts]),
-            np.concatenate([part.type_logits_FK for part in parts]),
-            np.concatenate([part.similarity_F1 for part in parts]),
-            parts[0].paired,
-        )
 
 
-@dataclass(frozen=True, eq=False)
-class ReaderOutputs:
-    """What a model with an extractive head says about a batch.
+class CandidateSearch(ABC):
+    """Finds the best start and end tokens of each row of a batch.
 
-    Attributes:
-        start_logits_BL: Score of each token as a start, ``float16``, ``float32`` or ``float64 [B, L]``.
-        end_logits_BL: Score of each token as an end, of the same shape and dtype.
-        type_logits_BK: Score of each answer type, ``[B, K]``; ``K`` is 0 where the model gives none.
-        start_deviations_BL: Standard deviation of each start logit, ``[B, L]``, or ``[B, 0]``.
-        end_deviations_BL: Standard deviation of each end logit, ``[B, L]``, or ``[B, 0]``.
-        similarity_B1: Similarity of question and passage, ``[B, 1]``, or ``[B, 0]``.
+    Args:
+        offsets: Where the tokens of all features lie.
+        n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
     """
 
-    start_logits_BL: Floats
-    end_logits_BL: Floats
-    type_logits_BK: Floats
-    start_deviations_BL: Floats
-    end_deviations_BL: Floats
-    similarity_B1: Floats
+    paired = False
+    """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
 
-    @classmethod
-    def of(cls, arrays: Sequence[Any]) -> "ReaderOutputs":
-        """Take the outputs of a model in the order in which it gives them.
+    def __init__(self, offsets: TokenOffsets, n_best_size: int) -> None:
+        self.offsets, self.n_best_size = offsets, n_best_size
+        self.longest = int(offsets.lengths_F.max())
+        self.token_dtype: type[np.signedinteger[Any]] = (
+            np.int16 if self.longest <= np.iinfo(np.int16).max else np.int32
+        )
+
+    @abstractmethod
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch; each search documents the outputs it takes."""
+
+
+class LogitSearch(CandidateSearch):
+    """A search through the logits of all tokens."""
+
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch.
 
         Args:
-            arrays: Start and end logits, then perhaps the logits of the answer types, then perhaps start deviations,
-                end deviations and similarities. Of other outputs (hidden states) nothing is kept.
+            outputs: Start and end logits, ``float [B, L]``, then optionally the logits of the answer types,
+                ``float [B, K]``, then optionally start deviations, end deviations and similarities. Other outputs
+                (hidden states) are ignored.
+            feature_indices_B: Which feature each row is, ``int64 [B]``.
 
         Raises:
-            InputError: If start and end logits are missing or differ in shape, or come from a beam-search head.
+            InputError: If start or end logits are missing, differ in shape or come from a beam-search head, or if a
+                logit is not finite.
         """
-        start_logits, end_logits, *others = (np.asarray(array) for array in _at_least_two(arrays))
-        _check_shapes(start_logits, end_logits)
-        none = np.zeros((len(start_logits), 0), start_logits.dtype)
-        has_types = bool(others) and others[0].shape == (len(start_logits), len(TargetType))
-        if not has_types:
-            return cls(start_logits, end_logits, none, none, none, none)
-        if len(others) < 4 or others[1].shape != start_logits.shape:
-            return cls(start_logits, end_logits, others[0], none, none, none)
-        types, start_deviations, end_deviations, similarity = others[:4]
-        return cls(start_logits, end_logits, types, start_deviations, end_deviations, similarity.reshape(-1, 1))
+        starts_BL, ends_BL, types_BK, start_stdevs_BL, end_stdevs_BL, similarity_B1 = _span_outputs(outputs)
+        _check_finite("start logit", "token", starts_BL, feature_indices_B)
+        _check_finite("end logit", "token", ends_BL, feature_indices_B)
+        _check_finite("answer-type logit", "type", types_BK, feature_indices_B)
+        top_starts_Bn, top_ends_Bn = self.find(starts_BL, ends_BL, feature_indices_B)
+        return Candidates(
+            feature_indices_B,
+            *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL),
+            *self._kept(top_ends_Bn, ends_BL, end_stdevs_BL),
+            types_BK,
+            similarity_B1,
+        )
 
-    def check_finite(self, feature_indices_B: Int64s) -> None:
-        """Refuse scores that cannot be ranked.
+    @abstractmethod
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return start and end tokens of each row, best first, -1 for none, at most ``n`` each, ``int64 [B, n]``."""
+
+    def _kept(self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats) -> tuple[Tokens, Floats, Floats, Floats]:
+        num_missing = self.n_best_size - top_Bn.shape[1]
+        if num_missing > 0:
+            top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
+        in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
+        logit_Bn = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
+        stdev_Bn = np.take_along_axis(stdevs_BL, in_row_Bn, axis=1) if stdevs_BL.shape[1] else stdevs_BL
+        # The copy keeps the null score from holding the whole batch in memory.
+        return top_Bn.astype(self.token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
+
+
+class TopTokenSearch(LogitSearch):
+    """The best starts and, independently, the best ends of each row.
+
+    Args:
+        offsets: Where the tokens of all features lie.
+        n_best_size: Starts and ends to keep of each feature, at least 1.
+        order: Whose order of equal logits, and of padding, is followed.
+    """
+
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, order: TokenOrder) -> None:
+        super().__init__(offsets, n_best_size)
+        self._order: TokenOrder = order
+
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the tokens; padding may take places in the list, as it does in transformers."""
+        if self._order == "primeqa":
+            return self._unpadded(starts_BL, feature_indices_B), self._unpadded(ends_BL, feature_indices_B)
+        return self._padded(starts_BL), self._padded(ends_BL)
+
+    def _padded(self, logits_BL: Floats) -> Int64s:
+        num_missing = self.longest - logits_BL.shape[1]
+        if self._order == "hf" and num_missing > 0:
+            # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
+            logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
+        top_Bn = top_tokens(logits_BL, self.n_best_size, self._order)
+        return np.where(top_Bn < self.longest, top_Bn, -1)
+
+    def _unpadded(self, logits_BL: Floats, feature_indices_B: Int64s) -> Int64s:
+        """Search each row without its padding, which PrimeQA cuts off before it sorts."""
+        lengths_B = np.minimum(self.offsets.lengths_F[feature_indices_B], logits_BL.shape[1])
+        tokens_Bn = np.full((len(lengths_B), self.n_best_size), -1)
+        for length in np.unique(lengths_B):
+            rows = np.flatnonzero(lengths_B == length)
+            top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
+            tokens_Bn[rows, : top.shape[1]] = top
+        return tokens_Bn
+
+
+class ExhaustiveSearch(LogitSearch):
+    """The best legal spans of each row, whatever the rank of their start and their end alone.
+
+    Where few starts and ends are kept, the best span may join two tokens that are not among them; this search finds
+    it, at several times the cost. Of equal scores the lower start, then the lower end comes first.
+
+    Args:
+        offsets: Where the tokens of all features lie.
+        n_best_size: Spans to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
+    """
+
+    paired = True
+
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
+        super().__init__(offsets, n_best_size)
+        self._max_answer_length = max_answer_length
+
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return first and last tokens of the best spans."""
+        blocks = np.array_split(np.arange(len(starts_BL)), -(-len(starts_BL) // _ROWS_PER_BLOCK))
+        found = [self._best_spans(starts_BL[rows], ends_BL[rows], feature_indices_B[rows]) for rows in blocks]
+        return np.concatenate([starts for starts, _ in found]), np.concatenate([ends for _, ends in found])
+
+    def _best_spans(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Score all spans of a block, ``[B, L, M]`` for ``M`` lengths, and return the best."""
+        num_rows, num_tokens = starts_BL.shape
+        chars_BL2 = self.offsets.chars(np.tile(np.arange(num_tokens), (num_rows, 1)), feature_indices_B)
+        starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL, -np.inf)
+        ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL, -np.inf)
+        num_lengths = min(self._max_answer_length, num_tokens)
+        padded_BL = np.pad(ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
+        ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
+        scores_BS = (starts_BL[:, :, None] + ends_BLM).reshape(num_rows, -1)
+        best_Bn = top_tokens(scores_BS, self.n_best_size, "deterministic")
+        legal_Bn = np.take_along_axis(scores_BS, best_Bn, axis=1) > -np.inf
+        start_Bn, extent_Bn = np.divmod(best_Bn, num_lengths)
+        return np.where(legal_Bn, start_Bn, -1), np.where(legal_Bn, start_Bn + extent_Bn, -1)
+
+
+class BeamSearch(CandidateSearch):
+    """The best legal pairs of start and end in the beam of each row.
+
+    Args:
+        offsets: Where the tokens of all features lie.
+        n_best_size: Pairs to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
+    """
+
+    paired = True
+
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
+        super().__init__(offsets, n_best_size)
+        self._max_answer_length = max_answer_length
+
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch.
+
+        Args:
+            outputs: Log-probabilities of the ``S`` best starts, ``float [B, S]``, and their tokens, ``int [B, S]``;
+                those of the best ends of each start, one start after the other, ``[B, P]``; scores of "no answer",
+                ``float [B]``.
+            feature_indices_B: Which feature each row is, ``int64 [B]``.
 
         Raises:
-            InputError: Names the first feature and token whose logit is not finite.
+            InputError: If these are not the outputs of a beam-search head, or one is not finite.
         """
-        for name, logits in (("start", self.start_logits_BL), ("end", self.end_logits_BL)):
-            _check_finite(f"{name} logit", "token", logits, feature_indices_B)
-        _check_finite("answer type's logit", "type", self.type_logits_BK, feature_indices_B)
-
-
-def _at_least_two(arrays: Sequence[Any]) -> Sequence[Any]:
-    if len(arrays) < 2:
-        raise InputError(
-            f"The model gave {len(arrays)} arrays, but answers need its start logits and its end logits, in this "
-            "order; use a model with a question answering head."
+        start_scores_BS, starts_BS, end_scores_BP, ends_BP, null_B = _beam_outputs(outputs)
+        _check_finite("start score", "place", start_scores_BS, feature_indices_B)
+        _check_finite("end score", "place", end_scores_BP, feature_indices_B)
+        _check_finite("no-answer score", "place", null_B[:, None], feature_indices_B)
+        num_ends = ends_BP.shape[1] // starts_BS.shape[1]
+        starts_BP = np.repeat(starts_BS, num_ends, axis=1)
+        start_scores_BP = np.repeat(start_scores_BS, num_ends, axis=1)
+        extent_BP = ends_BP - starts_BP
+        legal_BP = (extent_BP >= 0) & (extent_BP < self._max_answer_length)
+        legal_BP &= self.offsets.chars(starts_BP, feature_indices_B)[..., 0] >= 0
+        legal_BP &= self.offsets.chars(ends_BP, feature_indices_B)[..., 1] >= 0
+        score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
+        best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
+        start_Bn, end_Bn = (
+            np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1).astype(self.token_dtype)
+            for tokens_BP in (starts_BP, ends_BP)
         )
-    return arrays
-
-
-def _check_shapes(start_logits: Floats, end_logits: Floats) -> None:
-    if start_logits.shape != end_logits.shape or not np.issubdtype(end_logits.dtype, np.floating):
-        raise InputError(
-            f"Start logits of shape {start_logits.shape} came with end logits of shape {end_logits.shape} and dtype "
-            f"{end_logits.dtype}; both must be floating-point arrays of one shape, a row a feature. The outputs of a "
-            "beam-search head (XLNet, XLM) are taken by mode='beam_search'."
+        none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
+        return Candidates(
+            feature_indices_B,
+            start_Bn,
+            np.take_along_axis(start_scores_BP, best_Bn, axis=1),
+            null_B,
+            none_B0,
+            end_Bn,
+            np.take_along_axis(end_scores_BP, best_Bn, axis=1),
+            np.zeros_like(null_B),
+            none_B0,
+            none_B0,
+            none_B0,
         )
 
 
-def _check_finite(name: str, column: str, logits: Floats, feature_indices_B: Int64s) -> None:
-    if np.isfinite(logits).all():
-        return
-    row, place = np.argwhere(~np.isfinite(logits))[0]
-    raise InputError(
-        f"The {name} of feature {feature_indices_B[row]} at {column} {place} is {logits[row, place]}; answers can "
-        "only be ranked by finite logits. See whether training diverged, or evaluate in a wider dtype (float32)."
-    )
-
-
-Ties: TypeAlias = Literal["deterministic", "hf"]
-"""How equal scores are ordered: the lower index first, or as numpy's unstable sort happens to leave them."""
-
-TokenOrder: TypeAlias = Ties | Literal["primeqa"]
-"""The same, or as numpy's unstable sort leaves Python's floats."""
-
-
-def top_tokens(logits_RL: Floats, n: int, ties: TokenOrder) -> Int64s:
-    """Return the indices of the `n` largest logits of every row, largest first, ``int64 [R, min(n, L)]``.
+def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
+    """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
 
     Args:
         logits_RL: Finite scores, ``float [R, L]``.
         n: How many, at least 1.
-        ties: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
+        order: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
             which of them are kept, depends on the processor. ``"primeqa"`` sorts as PrimeQA does.
     """
-    sort = _SORTS[ties]
+    sort = _SORTS[order]
     num_tokens = logits_RL.shape[1]
     if n >= num_tokens:
         return sort(logits_RL)
     # Sorting whole rows would cost several times as much as finding the n-th largest logit first. Only rows whose
-    # answer depends on the order of equal logits are sorted whole.
+    # result depends on the order of equal logits are sorted whole.
     least_R1 = np.partition(logits_RL, num_tokens - n, axis=1)[:, num_tokens - n, None]
     kept_RL = logits_RL >= least_R1
     unclear_R = np.count_nonzero(kept_RL, axis=1) > n
@@ -212,7 +310,7 @@ def top_tokens(logits_RL: Floats, n: int, ties: TokenOrder) -> Int64s:
     ascending_Rn = np.flatnonzero(kept_RL).reshape(-1, n) % num_tokens
     logits_Rn = np.take_along_axis(logits_RL, ascending_Rn, axis=1)
     order_Rn = _stable_order(logits_Rn)
-    if ties != "deterministic":
+    if order != "deterministic":
         unclear_R |= (np.diff(np.take_along_axis(logits_Rn, order_Rn, axis=1), axis=1) == 0).any(axis=1)
     top_Rn = np.take_along_axis(ascending_Rn, order_Rn, axis=1)
     top_Rn[unclear_R] = sort(logits_RL[unclear_R])[:, :n]
@@ -238,223 +336,30 @@ _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
 }
 
 
-_HF_PADDING = -100  # what transformers pads collected logits with
-
-
-class Search(ABC):
-    """Finds the best start and end tokens of the rows of a batch."""
-
-    paired = False
-    """Whether start ``i`` belongs to end ``i`` alone."""
-
-    @abstractmethod
-    def find(self, start_logits_BL: Floats, end_logits_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return start and end tokens of each row, best first, -1 for none, ``int64 [B, n]`` each."""
-
-
-class TopTokenSearch(Search):
-    """The best starts and, on their own, the best ends of each row, as the QA example of transformers takes them.
-
-    Args:
-        n_best_size: How many starts and ends to keep, at least 1.
-        longest: Tokens of the longest feature; what a batch holds beyond is padding and never part of an answer.
-        ties: How equal logits are ordered.
-    """
-
-    def __init__(self, n_best_size: int, longest: int, ties: Ties) -> None:
-        self._n_best_size, self._longest = n_best_size, longest
-        self._ties: Ties = ties
-
-    def find(self, start_logits_BL: Floats, end_logits_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the tokens; padding may take places in the list, as it does in transformers."""
-        return self._top(start_logits_BL), self._top(end_logits_BL)
-
-    def _top(self, logits_BL: Floats) -> Int64s:
-        num_missing = self._longest - logits_BL.shape[1]
-        if self._ties == "hf" and num_missing > 0:
-            # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
-            logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
-        top_Bn = top_tokens(logits_BL, self._n_best_size, self._ties)
-        return np.where(top_Bn < self._longest, top_Bn, -1)
-
-
-class UnpaddedSearch(Search):
-    """The best starts and ends of each row without its padding, as PrimeQA takes them.
-
-    Args:
-        n_best_size: How many starts and ends to keep, at least 1.
-        lengths_F: Tokens of each feature, ``int64 [F]``.
-    """
-
-    def __init__(self, n_best_size: int, lengths_F: Int64s) -> None:
-        self._n_best_size, self._lengths_F = n_best_size, lengths_F
-
-    def find(self, start_logits_BL: Floats, end_logits_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the tokens; equal logits in the order that numpy's unstable sort of Python floats gives them."""
-        lengths_B = np.minimum(self._lengths_F[feature_indices_B], start_logits_BL.shape[1])
-        starts_Bn, ends_Bn = np.full((2, len(lengths_B), self._n_best_size), -1)
-        for length in np.unique(lengths_B):
-            rows = np.flatnonzero(lengths_B == length)
-            for tokens_Bn, logits_BL in ((starts_Bn, start_logits_BL), (ends_Bn, end_logits_BL)):
-                top = top_tokens(logits_BL[rows, :length], self._n_best_size, "primeqa")
-                tokens_Bn[rows, : top.shape[1]] = top
-        return starts_Bn, ends_Bn
-
-
-_ROWS_PER_BLOCK = 64  # bounds the memory for all spans
-
-
-class ExhaustiveSearch(Search):
-    """The best legal spans of each row, whatever rank their start and end have among the tokens.
-
-    Where few starts and ends are kept, the best span may join two tokens that are not among them; this search finds
-    it, at several times the cost.
-
-    Args:
-        n_best_size: Spans to keep of each feature, at least 1.
-        max_answer_length: Longest answer, in tokens.
-        offsets: Which tokens may begin and end an answer.
-    """
-
-    paired = True
-
-    def __init__(self, n_best_size: int, max_answer_length: int, offsets: TokenOffsets) -> None:
-        self._n_best_size, self._max_answer_length, self._offsets = n_best_size, max_answer_length, offsets
-
-    def find(self, start_logits_BL: Floats, end_logits_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the ends of the best spans; of equal scores the lower start, then the lower end comes first."""
-        found = [
-            self._find(start_logits_BL[rows], end_logits_BL[rows], feature_indices_B[rows])
-            for rows in np.array_split(np.arange(len(start_logits_BL)), -(-len(start_logits_BL) // _ROWS_PER_BLOCK))
-        ]
-        return np.concatenate([starts for starts, _ in found]), np.concatenate([ends for _, ends in found])
-
-    def _find(
-        self, start_logits_BL: Floats, end_logits_BL: Floats, feature_indices_B: Int64s
-    ) -> tuple[Int64s, Int64s]:
-        num_rows, num_tokens = start_logits_BL.shape
-        chars_BL2 = self._offsets.chars(np.tile(np.arange(num_tokens), (num_rows, 1)), feature_indices_B)
-        start_BL = np.where(chars_BL2[..., 0] >= 0, start_logits_BL, -np.inf)
-        end_BL = np.where(chars_BL2[..., 1] >= 0, end_logits_BL, -np.inf)
-        num_lengths = min(self._max_answer_length, num_tokens)
-        padded_BL = np.pad(end_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
-        ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
-        scores_BS = (start_BL[:, :, None] + ends_BLM).reshape(num_rows, -1)
-        best_Bn = top_tokens(scores_BS, self._n_best_size, "deterministic")
-        legal_Bn = np.take_along_axis(scores_BS, best_Bn, axis=1) > -np.inf
-        start_Bn, extent_Bn = np.divmod(best_Bn, num_lengths)
-        return np.where(legal_Bn, start_Bn, -1), np.where(legal_Bn, start_Bn + extent_Bn, -1)
-
-
-class BestTokens:
-    """Keeps the tokens that a search finds with all that the model says about them.
-
-    Args:
-        search: Finds them.
-        n_best_size: How many starts and ends to keep, at least 1.
-        longest: Tokens of the longest feature.
-    """
-
-    def __init__(self, search: Search, n_best_size: int, longest: int) -> None:
-        self._search = search
-        self._n_best_size = n_best_size
-        self._token_dtype = np.int16 if longest <= np.iinfo(np.int16).max else np.int32
-
-    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
-        """Return the candidates of a batch.
-
-        Args:
-            outputs: See `ReaderOutputs.of`.
-            feature_indices_B: Which feature each row is, ``int64 [B]``.
-
-        Raises:
-            InputError: If a logit is not finite.
-        """
-        batch = ReaderOutputs.of(outputs)
-        batch.check_finite(feature_indices_B)
-        starts_Bn, ends_Bn = self._search.find(batch.start_logits_BL, batch.end_logits_BL, feature_indices_B)
-        return Candidates(
-            feature_indices_B,
-            self._kept(starts_Bn, batch.start_logits_BL, batch.start_deviations_BL),
-            self._kept(ends_Bn, batch.end_logits_BL, batch.end_deviations_BL),
-            batch.type_logits_BK,
-            batch.similarity_B1,
-            self._search.paired,
+def _span_outputs(outputs: Sequence[Any]) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+    """Return the outputs of an extractive head, told apart by position and shape; absent ones have no columns."""
+    if len(outputs) < 2:
+        raise InputError(
+            f"The model returned {len(outputs)} arrays, but start logits and end logits are needed, in this order; "
+            "use a model with a question answering head."
         )
-
-    def _kept(self, top_Bn: Int64s, logits_BL: Floats, deviations_BL: Floats) -> TopTokens:
-        shape = (len(top_Bn), self._n_best_size)
-        token_Bn, logit_Bn = np.full(shape, -1, self._token_dtype), np.zeros(shape, logits_BL.dtype)
-        # A search may name tokens beyond the batch, which are padding.
-        kept, in_row_Bn = slice(top_Bn.shape[1]), np.minimum(top_Bn, logits_BL.shape[1] - 1)
-        token_Bn[:, kept] = top_Bn
-        logit_Bn[:, kept] = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
-        if deviations_BL.shape[1] == 0:
-            return TopTokens(token_Bn, logit_Bn, logits_BL[:, 0].copy(), deviations_BL)
-        deviation_Bn = np.zeros(shape, deviations_BL.dtype)
-        deviation_Bn[:, kept] = np.take_along_axis(deviations_BL, in_row_Bn, axis=1)
-        return TopTokens(token_Bn, logit_Bn, logits_BL[:, 0].copy(), deviation_Bn)
-
-
-_OUTPUTS = "start_top_log_probs, start_top_index, end_top_log_probs, end_top_index, cls_logits"
-
-
-class BestPairs:
-    """Keeps the best legal pairs of start and end that the beam of each feature holds.
-
-    Args:
-        offsets: Which tokens may begin and end an answer.
-        n_best_size: Pairs to keep, at least 1.
-        max_answer_length: Longest answer, in tokens.
-    """
-
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
-        self._offsets, self._n_best_size, self._max_answer_length = offsets, n_best_size, max_answer_length
-        longest = int(offsets.lengths_F.max())
-        self._token_dtype = np.int16 if longest <= np.iinfo(np.int16).max else np.int32
-
-    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
-        """Return the candidates of a batch.
-
-        Args:
-            outputs: Log-probabilities of the best starts, ``float [B, S]``, and their tokens, ``int [B, S]``; those
-                of the best ends of each start, one start after the other, ``[B, P]``; scores of "no answer",
-                ``float [B]``.
-            feature_indices_B: Which feature each row is, ``int64 [B]``.
-
-        Raises:
-            InputError: If these are not the outputs of a beam, or one is not finite.
-        """
-        start_scores_BS, starts_BS, end_scores_BP, ends_BP, null_B = _beam(outputs)
-        _check_finite_best_pairs(start_scores_BS, end_scores_BP, null_B, feature_indices_B)
-        num_ends = ends_BP.shape[1] // starts_BS.shape[1]
-        starts_BP, start_scores_BP = (np.repeat(array, num_ends, axis=1) for array in (starts_BS, start_scores_BS))
-        begin_BP = self._offsets.chars(starts_BP, feature_indices_B)[..., 0]
-        end_BP = self._offsets.chars(ends_BP, feature_indices_B)[..., 1]
-        extent_BP = ends_BP - starts_BP
-        legal_BP = (begin_BP >= 0) & (end_BP >= 0) & (extent_BP >= 0) & (extent_BP < self._max_answer_length)
-        score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
-        best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self._n_best_size]
-        is_legal_Bn = np.take_along_axis(legal_BP, best_Bn, axis=1)
-        none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
-
-        def kept(tokens_BP: Int64s, scores_BP: Any, null_B: Any) -> TopTokens:
-            tokens_Bn = np.where(is_legal_Bn, np.take_along_axis(tokens_BP, best_Bn, axis=1), -1)
-            return TopTokens(
-                tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1), null_B, none_B0
-            )
-
-        return Candidates(
-            feature_indices_B,
-            kept(starts_BP, start_scores_BP, null_B),
-            kept(ends_BP, end_scores_BP, np.zeros_like(null_B)),
-            none_B0,
-            none_B0,
-            paired=True,
+    starts, ends, *others = (np.asarray(output) for output in outputs)
+    if starts.shape != ends.shape or not np.issubdtype(ends.dtype, np.floating):
+        raise InputError(
+            f"Got start logits of shape {starts.shape} and end logits of shape {ends.shape} and dtype {ends.dtype}; "
+            "expected two floating-point arrays of one shape, with a row for each feature. For the outputs of a "
+            "beam-search head (XLNet, XLM) set mode='beam_search'."
         )
+    none = np.zeros((len(starts), 0), starts.dtype)
+    if not others or others[0].shape != (len(starts), len(TargetType)):
+        return starts, ends, none, none, none, none
+    if len(others) < 4 or others[1].shape != starts.shape:
+        return starts, ends, others[0], none, none, none
+    return starts, ends, others[0], others[1], others[2], others[3].reshape(-1, 1)
 
 
-def _beam(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+def _beam_outputs(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the five outputs of a beam-search head, the last as a vector."""
     arrays = [np.asarray(output) for output in outputs[:5]]
     shapes = [array.shape for array in arrays]
     is_beam = (
@@ -467,17 +372,18 @@ def _beam(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     )
     if not is_beam:
         raise InputError(
-            f"The model gave arrays of the shapes {shapes}, but a beam is five: {_OUTPUTS}, the ends as many as a "
-            "whole number for each start; use a model with a beam-search head, or another mode of post-processing."
+            f"The model returned arrays of shapes {shapes}, but the five outputs of a beam search are needed: "
+            "start_top_log_probs, start_top_index, end_top_log_probs, end_top_index, cls_logits, with the same number "
+            "of ends for each start. Use a model with a beam-search head, or another `mode` of post-processing."
         )
     return [*arrays[:4], arrays[4].reshape(-1)]
 
 
-def _check_finite_best_pairs(start_scores_BS: Any, end_scores_BP: Any, null_B: Any, feature_indices_B: Int64s) -> None:
-    for name, scores in (("start", start_scores_BS), ("end", end_scores_BP), ("no-answer", null_B[:, None])):
-        if not np.isfinite(scores).all():
-            row, place = np.argwhere(~np.isfinite(scores))[0]
-            raise InputError(
-                f"The {name} score {place} of feature {feature_indices_B[row]} is {scores[row, place]}; answers can "
-                "only be ranked by finite scores. See whether training diverged, or evaluate in float32."
-            )
+def _check_finite(name: str, column_name: str, values: Floats, feature_indices_B: Int64s) -> None:
+    """Refuse values that cannot be ranked, naming the first."""
+    if not np.isfinite(values).all():
+        row, place = np.argwhere(~np.isfinite(values))[0]
+        raise InputError(
+            f"The {name} of feature {feature_indices_B[row]} at {column_name} {place} is {values[row, place]}, but "
+            "only finite values can be ranked. Check whether training diverged, or evaluate in float32."
+        )

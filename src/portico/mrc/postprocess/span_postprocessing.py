@@ -1,4 +1,4 @@
-"""Span post-processing as a trainer takes it: streamed batch by batch, or called on whole arrays."""
+"""Extractive post-processing as a trainer uses it: streamed batch by batch, or called on whole arrays."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,24 @@ from transformers.trainer_utils import EvalPrediction
 
 from portico.errors import InputError
 from portico.mrc.metrics import squad_metrics
-from portico.mrc.postprocess import AnswerCalibration, Answers, BeamPostProcessor, SpanPostProcessor
-from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.answers import Answers
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
-from portico.mrc.postprocess.streaming import SpanSearch
+from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
 
 Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
-"""Whose rules answers follow: our own, those of the QA example of transformers, PrimeQA's, those of a beam."""
+"""Whose rules answers follow: portico's, those of the QA example of transformers, PrimeQA's, or those for beams."""
+
+logger = logging.getLogger(__name__)
 
 
 class AnsweredQuestions(EvalPrediction):
-    """Answers beside their references, as ``compute_metrics`` takes them.
+    """Answers with their references, as ``compute_metrics`` takes them.
 
     Args:
         examples: SQuAD records.
         answers: The answers to them.
-        calibrate: Whether :meth:`write` also writes what turns scores into probabilities.
+        calibrate: Whether :meth:`write` also writes a calibration.
 
     Attributes:
         predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
@@ -41,7 +43,7 @@ class AnsweredQuestions(EvalPrediction):
         is_labelled = all("answers" in example for example in examples)
         references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
         super().__init__(
-            predictions=_formatted(answers),  # type: ignore[arg-type]
+            predictions=_predictions(answers),  # type: ignore[arg-type]
             label_ids=references if is_labelled else None,  # type: ignore[arg-type]
         )
 
@@ -52,65 +54,70 @@ class AnsweredQuestions(EvalPrediction):
             try:
                 calibration_of(self._examples, self.answers).save(folder)
             except InputError as error:
-                # A reader may find nothing at the beginning of its training.
+                # A model may find no answer at all at the beginning of its training.
                 logger.warning("The answers are not calibrated. %s", error)
 
 
+def _predictions(answers: Answers) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = [
+        {"id": example_id, "prediction_text": text} for example_id, text in answers.predictions.items()
+    ]
+    if answers.null_odds is not None:
+        for record in records:
+            # The sigmoid of the odds; tanh does not overflow, whatever they are.
+            record["no_answer_probability"] = float(0.5 + 0.5 * np.tanh(0.5 * answers.null_odds[record["id"]]))
+    return records
+
+
+@dataclass(frozen=True)
 class StreamedAnswers:
     """The post-processing of one evaluation.
 
     Args:
         examples: SQuAD records.
         post_processor: Takes the outputs for their features.
-        tune_null: Whether the best threshold of "no answer" is sought.
+        tune_null: Whether to use the threshold of "no answer" that gives the best F1.
         calibrate: See :class:`AnsweredQuestions`.
     """
 
-    def __init__(
-        self,
-        examples: Sequence[Mapping[str, Any]],
-        post_processor: SpanPostProcessor | BeamPostProcessor,
-        *,
-        tune_null: bool = False,
-        calibrate: bool = False,
-    ) -> None:
-        self._examples = examples
-        self._post_processor = post_processor
-        self._tune_null, self._calibrate = tune_null, calibrate
+    examples: Sequence[Mapping[str, Any]]
+    post_processor: SpanPostProcessor | BeamPostProcessor
+    tune_null: bool
+    calibrate: bool
 
     def update(self, logits: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
         """Take the model's outputs for a batch of the features at ``feature_indices``."""
-        self._post_processor.update_outputs(logits, feature_indices)
+        self.post_processor.update_outputs(logits, feature_indices)
 
     def compute(self) -> AnsweredQuestions:
         """Return the answers to all questions."""
-        answers = self._post_processor.compute()
-        if self._tune_null:
-            answers = with_best_null_threshold(self._examples, answers)
-        return AnsweredQuestions(self._examples, answers, calibrate=self._calibrate)
+        answers = self.post_processor.compute()
+        if self.tune_null:
+            answers = with_best_null_threshold(self.examples, answers)
+        return AnsweredQuestions(self.examples, answers, calibrate=self.calibrate)
 
 
 @dataclass(frozen=True)
 class SpanPostProcessing:
-    """A ``post_process_function`` for extractive readers; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
+    """A ``post_process_function`` for extractive models; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
 
     Args:
         version_2_with_negative: Whether "no answer" can be predicted.
-        n_best_size: Starts, ends and spans that are looked at.
+        n_best_size: Number of starts, ends and spans to consider.
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this;
-            ``"best"`` seeks the threshold that gives the best F1 on the labelled questions themselves.
-        mode: Whose rules are followed: ``"portico"`` our own, in which ties fall to the lower index, a text is listed
-            once, and yes, no and passages are answers where the model classifies them; ``"hf"`` and ``"beam_search"``
-            those of the QA examples of transformers, to the byte; ``"primeqa"`` PrimeQA's.
-        search: ``"exhaustive"`` looks for the best of all spans; in our own mode only.
-        scorer_type: What PrimeQA's mode ranks spans by.
-        calibrate: Write beside the answers what turns scores into probabilities, fitted on the labelled questions;
-            :class:`~portico.mrc.reader.Reader` finds it with the model.
-        calibration: What turns scores into probabilities, in our own mode and PrimeQA's.
+            ``"best"`` uses the threshold that gives the best F1 on the labelled questions themselves.
+        mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
+            no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
+            the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.
+        search: ``"exhaustive"`` finds the best of all spans; in mode ``"portico"`` only.
+        scorer_type: What mode ``"primeqa"`` ranks spans by.
+        calibrate: Write a calibration of the scores, fitted on the labelled questions, next to the answers;
+            :class:`~portico.mrc.reader.Reader` loads it with the model.
+        calibration: Maps scores to probabilities, in modes ``"portico"`` and ``"primeqa"``.
 
     Raises:
-        InputError: If there is no such mode or scorer.
+        InputError: If the mode, the search or the scorer is unknown, or they cannot be combined.
     """
 
     version_2_with_negative: bool
@@ -124,31 +131,25 @@ class SpanPostProcessing:
     calibration: AnswerCalibration | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in get_args(Mode):
-            raise InputError(
-                f"`mode={self.mode}` is no mode of post-processing; use one of {', '.join(get_args(Mode))}."
-            )
-        if self.search not in get_args(SpanSearch):
-            raise InputError(
-                f"`search={self.search}` is no way to look for spans; use one of {', '.join(get_args(SpanSearch))}."
-            )
+        for name, value, allowed in (
+            ("mode", self.mode, get_args(Mode)),
+            ("search", self.search, get_args(SpanSearch)),
+        ):
+            if value not in allowed:
+                raise InputError(f"Unknown `{name}={value}`; expected one of {', '.join(allowed)}.")
         threshold = self.null_score_diff_threshold
         if isinstance(threshold, str) and threshold != "best":
-            raise InputError(f"`null_score_diff_threshold={threshold}` is neither a number nor best; set one of them.")
+            raise InputError(f"`null_score_diff_threshold={threshold}` is invalid; set it to a number or to best.")
         if self.search != "top" and self.mode != "portico":
             raise InputError(
-                f"`search={self.search}` belongs to our own mode, but `mode={self.mode}`; set `search=top`, or "
-                "`mode=portico`."
+                f"`search={self.search}` is not available with `mode={self.mode}`; set `search=top` or `mode=portico`."
             )
         initialize_scorer(self.scorer_type)
 
     def begin(self, examples: Sequence[Mapping[str, Any]], features: Any) -> StreamedAnswers:
         """Start an evaluation of ``features``, the windows of ``examples``."""
-        post_processor = (
-            self._beams(examples, features) if self.mode == "beam_search" else self._spans(examples, features)
-        )
         tune_null = self.null_score_diff_threshold == "best"
-        return StreamedAnswers(examples, post_processor, tune_null=tune_null, calibrate=self.calibrate)
+        return StreamedAnswers(examples, self._post_processor(examples, features), tune_null, self.calibrate)
 
     def __call__(
         self, examples: Sequence[Mapping[str, Any]], features: Any, predictions: Sequence[Any], stage: str = "eval"
@@ -158,16 +159,17 @@ class SpanPostProcessing:
         streamed.update(predictions, np.arange(len(features)))
         return streamed.compute()
 
-    def _beams(self, examples: Sequence[Mapping[str, Any]], features: Any) -> BeamPostProcessor:
-        return BeamPostProcessor(
-            examples,
-            features,
-            version_2_with_negative=self.version_2_with_negative,
-            n_best_size=self.n_best_size,
-            max_answer_length=self.max_answer_length,
-        )
-
-    def _spans(self, examples: Sequence[Mapping[str, Any]], features: Any) -> SpanPostProcessor:
+    def _post_processor(
+        self, examples: Sequence[Mapping[str, Any]], features: Any
+    ) -> SpanPostProcessor | BeamPostProcessor:
+        if self.mode == "beam_search":
+            return BeamPostProcessor(
+                examples,
+                features,
+                version_2_with_negative=self.version_2_with_negative,
+                n_best_size=self.n_best_size,
+                max_answer_length=self.max_answer_length,
+            )
         threshold = self.null_score_diff_threshold
         return SpanPostProcessor(
             examples,
@@ -198,20 +200,3 @@ class SquadMetrics:
         predictions: Any = answered.predictions
         references: Any = answered.label_ids
         return squad_metrics(predictions, references, self.version_2_with_negative)
-
-
-logger = logging.getLogger(__name__)
-
-
-def _formatted(answers: Answers) -> list[dict[str, Any]]:
-    if answers.null_odds is None:
-        return [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
-    return [
-        {"id": key, "prediction_text": text, "no_answer_probability": _sigmoid(answers.null_odds[key])}
-        for key, text in answers.predictions.items()
-    ]
-
-
-def _sigmoid(odds: float) -> float:
-    # tanh does not overflow, whatever the odds.
-    return float(0.5 + 0.5 * np.tanh(0.5 * odds))

@@ -1,7 +1,10 @@
-"""What every post-processing does while an evaluation runs."""
+"""Post-processors that take the outputs of an evaluation batch by batch and return the answers.
+
+Shape suffixes: B features of a batch, E examples, F features (windows), N ranked spans.
+"""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -9,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
-from portico.mrc.arrays import Int64s
 from portico.mrc.columns import Examples
 from portico.mrc.postprocess.answers import (
     Answers,
+    BeamAnswers,
     Choice,
-    NBestRecord,
     Shortlist,
     choose,
     first_of_each_text,
@@ -26,166 +28,128 @@ from portico.mrc.postprocess.ranking import (
     ScoreDifference,
     answer_types,
     null_spans,
+    passage_indices,
     rank_spans,
     span_probabilities,
-    sum_of_logits,
 )
 from portico.mrc.postprocess.search import (
-    BestPairs,
-    BestTokens,
+    BeamSearch,
     Candidates,
+    CandidateSearch,
     ExhaustiveSearch,
-    Search,
     Ties,
     TopTokenSearch,
-    UnpaddedSearch,
 )
-from portico.mrc.postprocess.token_offsets import Features, Questions, TokenOffsets, passage_indices, token_offsets
-
-Keep: TypeAlias = Callable[[Sequence[Any], Int64s], Candidates]
-"""``f(outputs, feature_indices_B)``: what to keep of the outputs of a batch."""
-
-
-class SpanCollector:
-    """Keeps the candidates of each feature.
-
-    That is about 260 bytes a feature for 20 starts and ends in float32, however long its row.
-
-    Args:
-        offsets: The features of the whole evaluation set.
-        keep: Says what to keep of a batch.
-    """
-
-    def __init__(self, offsets: TokenOffsets, keep: Keep) -> None:
-        self._offsets = offsets
-        self._keep = keep
-        self._num_features = len(offsets.example_index_F)
-        self._parts: list[Candidates] = []
-
-    def update(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
-        """Take one batch.
-
-        Args:
-            outputs: What the model gives, arrays of a row a feature.
-            feature_indices: Which feature each row is, ``int [B]``, in any order; of a feature that comes twice (a
-                distributed sampler repeats some) the first counts.
-
-        Raises:
-            InputError: If a logit is not finite, or the rows are more or fewer than the features they belong to.
-        """
-        indices_B = np.asarray(feature_indices, np.int64)
-        if isinstance(outputs, np.ndarray):
-            raise InputError(
-                f"The model gave an array of shape {outputs.shape}, but answers need several, start logits and end "
-                "logits first; use a model with a question answering head."
-            )
-        num_rows = len(outputs[0]) if len(outputs) else 0
-        if indices_B.shape != (num_rows,):
-            raise InputError(
-                f"There are logits for {num_rows} features, but {len(indices_B)} features; give the features that the "
-                f"model was evaluated on."
-            )
-        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < self._num_features:
-            raise InputError(
-                f"There are logits for feature {indices_B.max()}, but {self._num_features} features, counted from 0; "
-                f"give the features that the model was evaluated on."
-            )
-        if num_rows:
-            self._parts.append(self._keep(outputs, indices_B))
-
-    def merge(self, candidates: Candidates) -> None:
-        """Take what the collector of another process kept."""
-        self._parts.append(candidates)
-
-    def candidates(self) -> Candidates:
-        """Return what was kept, one row a feature, in ascending order of the features.
-
-        Raises:
-            InputError: If no logits came at all.
-        """
-        if not self._parts:
-            raise InputError(
-                f"None of the {self._num_features} features got logits; evaluate the model on all of them before "
-                f"asking for answers."
-            )
-        together = Candidates.concatenate(self._parts)
-        first_F = np.unique(together.feature_index_F, return_index=True)[1]
-        return together[first_F]
-
-    def complete(self) -> Candidates:
-        """Return the candidates of all features, in the order of their examples.
-
-        Raises:
-            InputError: If a feature got no logits.
-        """
-        candidates = self.candidates()
-        missing = np.setdiff1d(np.arange(self._num_features), candidates.feature_index_F)
-        if len(missing):
-            raise InputError(
-                f"{len(missing)} of {self._num_features} features got no logits, feature {missing[0]} being the "
-                f"first; evaluate the model on all of them before asking for answers."
-            )
-        return candidates[np.argsort(self._offsets.example_index_F, kind="stable")]
-
-
-class OutputStream:
-    """Takes the outputs of batches, in one process or several.
-
-    Args:
-        collector: Keeps what answers are made of.
-    """
-
-    def __init__(self, collector: SpanCollector) -> None:
-        self._collector = collector
-
-    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
-        """Take the outputs of the model for one batch, in the order in which it gives them.
-
-        Args:
-            outputs: Arrays with a row a feature.
-            feature_indices: Which feature each row is, ``int [B]``; see `SpanCollector.update`.
-
-        Raises:
-            InputError: See `SpanCollector.update`.
-        """
-        self._collector.update(outputs, feature_indices)
-
-    def candidates(self) -> Candidates:
-        """Return what was kept so far, for another process to `merge`."""
-        return self._collector.candidates()
-
-    def merge(self, candidates: Candidates) -> None:
-        """Take what another process kept."""
-        self._collector.merge(candidates)
-
+from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, TokenOffsets, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 """Spans between the best starts and the best ends, or the best of all spans."""
 
+logger = logging.getLogger(__name__)
 
-class SpanPostProcessor(OutputStream):
+
+class CandidateCollector:
+    """Collects the candidates of each feature while an evaluation runs, in one process or several.
+
+    It keeps about 260 bytes for each feature with 20 starts and ends in float32, however long its row is.
+
+    Args:
+        offsets: The features of the whole evaluation set.
+        search: Selects what to keep of a batch.
+    """
+
+    def __init__(self, offsets: TokenOffsets, search: CandidateSearch) -> None:
+        self._offsets, self._search = offsets, search
+        self._parts: list[Candidates] = []
+
+    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
+        """Take the outputs of the model for one batch, in the model's order.
+
+        Args:
+            outputs: Arrays with a row for each feature; see `CandidateSearch`.
+            feature_indices: Which feature each row is, ``int [B]``, in any order; of a feature that comes twice (a
+                distributed sampler repeats some) the first counts.
+
+        Raises:
+            InputError: If a logit is not finite, or outputs and features differ in number.
+        """
+        indices_B = np.asarray(feature_indices, np.int64)
+        if isinstance(outputs, np.ndarray):
+            raise InputError(
+                f"The model returned a single array of shape {outputs.shape}, but start logits and end logits are "
+                "needed; use a model with a question answering head."
+            )
+        num_rows = len(outputs[0]) if len(outputs) else 0
+        if indices_B.shape != (num_rows,):
+            raise InputError(
+                f"Got logits for {num_rows} features, but {len(indices_B)} features; give the features that the model "
+                "was evaluated on."
+            )
+        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < len(self._offsets):
+            raise InputError(
+                f"Got logits for feature {indices_B.max()}, but there are only {len(self._offsets)} features, counted "
+                "from 0; give the features that the model was evaluated on."
+            )
+        if num_rows:
+            self._parts.append(self._search(outputs, indices_B))
+
+    def merge(self, candidates: Candidates) -> None:
+        """Take what another process collected."""
+        self._parts.append(candidates)
+
+    def candidates(self) -> Candidates:
+        """Return what was collected, one row for each feature, in ascending order of the features.
+
+        Raises:
+            InputError: If no outputs were given at all.
+        """
+        if not self._parts:
+            raise InputError(
+                f"None of the {len(self._offsets)} features got logits; evaluate the model on all of them before "
+                "computing answers."
+            )
+        together = Candidates.concatenate(self._parts)
+        return together[np.unique(together.feature_index_F, return_index=True)[1]]
+
+    def _all_candidates(self) -> Candidates:
+        """Return the candidates of all features, grouped by example.
+
+        Raises:
+            InputError: If a feature got no outputs.
+        """
+        candidates = self.candidates()
+        missing = np.setdiff1d(np.arange(len(self._offsets)), candidates.feature_index_F)
+        if len(missing):
+            raise InputError(
+                f"{len(missing)} of {len(self._offsets)} features got no logits, the first being feature "
+                f"{missing[0]}; evaluate the model on all of them before computing answers."
+            )
+        return candidates[np.argsort(self._offsets.example_index_F, kind="stable")]
+
+
+class SpanPostProcessor(CandidateCollector):
     """Collects logits during evaluation and turns them into answers.
 
     Args:
-        examples: The examples, of which ``id``, ``context`` (a text or a list of texts) and, where they have them,
+        examples: The examples, of which ``id``, ``context`` (a string or a list of strings) and, where present,
             ``passage_candidates`` are read.
-        features: Their evaluation features, from `Featurizer.eval_features` or as the QA example of transformers
-            makes them.
+        features: Their evaluation features, from `Featurizer.eval_features` or in the form of the QA example of
+            transformers.
         version_2_with_negative: Whether "no answer" (an empty text) can be predicted.
-        n_best_size: Starts, ends and spans that are looked at.
+        n_best_size: Number of starts, ends and spans to consider.
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
-        ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and heeds
+        ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and uses
             the model's answer types. ``"hf"`` gives the answers of the QA example of transformers to the last bit: its
             order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
-        search: ``"exhaustive"`` looks for the best of all spans, at several times the cost.
-        scorer: Rank spans by PrimeQA's score, whose tokens and ties are then PrimeQA's too; "no answer" is none of
-            its answers.
-        calibration: Turns scores into probabilities.
+        search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
+        scorer: Rank spans by PrimeQA's score, which implies PrimeQA's selection of tokens and order of ties; "no
+            answer" is then never predicted.
+        calibration: Maps scores to probabilities.
 
     Raises:
-        InputError: If an example has no features, two have the same ``id``, a feature belongs to none, or options do
-            not go together.
+        InputError: If an example has no features, two have the same ``id``, a feature belongs to none, or options
+            cannot be combined.
     """
 
     def __init__(
@@ -202,36 +166,26 @@ class SpanPostProcessor(OutputStream):
         scorer: ScoreDifference | None = None,
         calibration: AnswerCalibration | None = None,
     ) -> None:
-        self._questions = Questions(examples)
-        ids = self._questions.ids
-        self._offsets = token_offsets(features, ids)
+        self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative and scorer is None
-        self._n_best_size = n_best_size
-        self._max_answer_length = max_answer_length
+        self._n_best_size, self._max_answer_length = n_best_size, max_answer_length
         self._null_score_diff_threshold = null_score_diff_threshold
-        self._ties: Ties = ties
-        self._scorer = scorer
+        self._ties, self._scorer = ties, scorer
         self._calibration = calibration or AnswerCalibration()
-        longest = int(self._offsets.lengths_F.max())
-        keep = BestTokens(self._search(search, longest), n_best_size, longest)
-        super().__init__(SpanCollector(self._offsets, keep))
+        # Portico's rules, as opposed to those of transformers or PrimeQA, whose answers must be reproduced.
+        self._own_rules = ties == "deterministic" and scorer is None
+        offsets = token_offsets(features, self._examples.ids)
+        super().__init__(offsets, self._span_search(offsets, search))
 
-    @property
-    def _is_own(self) -> bool:
-        """Whether the rules are our own, and not those that another library's answers are to equal."""
-        return self._ties == "deterministic" and self._scorer is None
-
-    def _search(self, search: SpanSearch, longest: int) -> Search:
-        if search == "exhaustive" and self._is_own:
-            return ExhaustiveSearch(self._n_best_size, self._max_answer_length, self._offsets)
+    def _span_search(self, offsets: TokenOffsets, search: SpanSearch) -> CandidateSearch:
+        if search == "exhaustive" and self._own_rules:
+            return ExhaustiveSearch(offsets, self._n_best_size, self._max_answer_length)
         if search != "top":
             raise InputError(
-                f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by our own "
-                "rules and not by those of transformers or PrimeQA."
+                f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
+                "portico's rules and not by those of transformers or PrimeQA."
             )
-        if self._scorer is not None:
-            return UnpaddedSearch(self._n_best_size, self._offsets.lengths_F)
-        return TopTokenSearch(self._n_best_size, longest, self._ties)
+        return TopTokenSearch(offsets, self._n_best_size, self._ties if self._scorer is None else "primeqa")
 
     def update(
         self,
@@ -245,15 +199,14 @@ class SpanPostProcessor(OutputStream):
         Args:
             start_logits: Score of each token as a start, ``float [B, L]``.
             end_logits: Score of each token as an end, ``float [B, L]``.
-            feature_indices: Which feature each row is, ``int [B]``; see `SpanCollector.update`.
+            feature_indices: Which feature each row is, ``int [B]``; see `update_outputs`.
             type_logits: Score of each answer type, ``float [B, 5]``.
 
         Raises:
-            InputError: See `SpanCollector.update`.
+            InputError: See `update_outputs`.
         """
-        self.update_outputs(
-            (start_logits, end_logits, *([] if type_logits is None else [type_logits])), feature_indices
-        )
+        types = [] if type_logits is None else [type_logits]
+        self.update_outputs((start_logits, end_logits, *types), feature_indices)
 
     def compute(self) -> Answers:
         """Return the answers of all examples.
@@ -261,9 +214,7 @@ class SpanPostProcessor(OutputStream):
         Raises:
             InputError: If a feature got no logits.
         """
-        candidates = self._collector.complete()
-        if self._scorer is not None:
-            self._scorer.check(candidates)
+        candidates = self._all_candidates()
         example_F = self._offsets.example_index_F[candidates.feature_index_F]
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(
@@ -272,55 +223,44 @@ class SpanPostProcessor(OutputStream):
             nulls,
             n_best_size=self._n_best_size,
             max_answer_length=self._max_answer_length,
-            scorer=sum_of_logits if self._scorer is None else self._scorer.of_spans,
-            distinct=self._is_own,
+            paired=self._search.paired,
+            scorer=self._scorer,
+            distinct=self._own_rules,
         )
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
-        heeded = slice(None if self._is_own else 0)  # the others do not answer by type
-        type_E = answer_types(candidates.type_logits_FK[:, heeded], example_F)
+        used_types = slice(None if self._own_rules else 0)  # the other rules ignore answer types
+        type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
 
     def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
         ranked, literal_E = with_literal_empty(ranked)
-        # transformers puts the zeros of its text "empty" beside the logits as Python floats, which makes them float64.
+        # transformers puts the zeros of its text "empty" next to the logits as Python floats: all become float64.
         probability_N = span_probabilities(ranked, literal_E)
-        context_N = np.zeros(len(ranked.spans), np.int64)
-        return Shortlist(self._questions.ids, self._questions.contexts, ranked, context_N, context_N, probability_N)
+        zeros_N = np.zeros(len(ranked.spans), np.int64)
+        return Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
 
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
-        ids, contexts = self._questions.ids, self._questions.contexts
+        contexts, passages = self._examples.contexts, self._examples.passages
         row_N = ranked.spans.place_N3[:, 0]
         context_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
-        if self._is_own:
+        if self._own_rules:
             first_N = first_of_each_text(contexts, ranked, context_N)
             ranked, context_N = ranked.select(first_N), context_N[first_N]
-        passages, chars_N2 = self._questions.passages, ranked.spans.chars_N2
-        passage_N = context_N if passages is None else passage_indices(chars_N2, ranked.example_N, passages)
+        passage_N = context_N
+        if passages is not None:
+            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
         softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
-        return Shortlist(ids, contexts, ranked, context_N, passage_N, self._calibration.calibrated(softmax_N))
+        probability_N = self._calibration.calibrated(softmax_N)
+        return Shortlist(self._examples.ids, contexts, ranked, context_N, passage_N, probability_N)
 
 
-# The score of the empty text where no span is legal, and of each of its two halves.
-_EMPTY: NBestRecord = {"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0}
-
-
-class BeamAnswers(Answers):
-    """The answers of readers that search with a beam, as their QA example in transformers gives them.
-
-    The best span is always predicted; ``null_odds`` are the lowest score of "no answer".
-    """
-
-    logit_names = ("start_log_prob", "end_log_prob")
-    nbest_of_no_span = (_EMPTY,)
-
-
-class BeamPostProcessor(OutputStream):
-    """Collects what beams found during evaluation and turns it into answers.
+class BeamPostProcessor(CandidateCollector):
+    """Collects the beams of a beam-search head during evaluation and turns them into answers.
 
     Args:
         examples: The examples, of which ``id`` and ``context`` are read.
         features: Their evaluation features, with ``example_id`` and ``offset_mapping``.
-        version_2_with_negative: Whether scores of "no answer" are wanted.
+        version_2_with_negative: Whether to return scores of "no answer".
         n_best_size: Spans to keep of each example.
         max_answer_length: Longest answer, in tokens.
 
@@ -337,12 +277,11 @@ class BeamPostProcessor(OutputStream):
         n_best_size: int = 20,
         max_answer_length: int = 30,
     ) -> None:
-        self._questions = Questions(examples)
-        self._offsets = token_offsets(features, self._questions.ids)
+        self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative
         self._n_best_size, self._max_answer_length = n_best_size, max_answer_length
-        keep = BestPairs(self._offsets, n_best_size, max_answer_length)
-        super().__init__(SpanCollector(self._offsets, keep))
+        offsets = token_offsets(features, self._examples.ids)
+        super().__init__(offsets, BeamSearch(offsets, n_best_size, max_answer_length))
 
     def compute(self) -> BeamAnswers:
         """Return the answers of all examples.
@@ -350,26 +289,24 @@ class BeamPostProcessor(OutputStream):
         Raises:
             InputError: If a feature got no outputs.
         """
-        candidates = self._collector.complete()
+        candidates = self._all_candidates()
         example_F = self._offsets.example_index_F[candidates.feature_index_F]
         ranked = rank_spans(
             candidates,
             self._offsets,
-            None,
             n_best_size=self._n_best_size,
             max_answer_length=self._max_answer_length,
+            paired=self._search.paired,
         )
         zeros_N = np.zeros(len(ranked.spans), np.int64)
         probability_N = span_probabilities(ranked)
-        shortlist = Shortlist(self._questions.ids, self._questions.contexts, ranked, zeros_N, zeros_N, probability_N)
+        shortlist = Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
         best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
         null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
         type_E = answer_types(candidates.type_logits_FK, example_F)
-        odds_E = null_E if self._version_2_with_negative else None
-        return BeamAnswers(shortlist, Choice(best_E, odds_E, np.inf, type_E))
-
-
-logger = logging.getLogger(__name__)
+        return BeamAnswers(
+            shortlist, Choice(best_E, null_E if self._version_2_with_negative else None, np.inf, type_E)
+        )
 
 
 def postprocess_qa_predictions(
@@ -395,15 +332,15 @@ def postprocess_qa_predictions(
         max_answer_length: As in `SpanPostProcessor`.
         null_score_diff_threshold: As in `SpanPostProcessor`.
         output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
-        prefix: What the file names begin with.
-        log_level: From which level this module's messages are shown; ``None`` leaves it as it is.
+        prefix: First part of the file names.
+        log_level: Level of this module's logger; ``None`` leaves it as it is.
 
     Raises:
         InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
     """
     if len(predictions) != 2:
         raise InputError(
-            f"`predictions` holds {len(predictions)} arrays, but must be a pair of start logits and end logits."
+            f"`predictions` holds {len(predictions)} arrays; expected a pair of start logits and end logits."
         )
     post_processor = SpanPostProcessor(
         examples,
@@ -414,7 +351,7 @@ def postprocess_qa_predictions(
         null_score_diff_threshold=null_score_diff_threshold,
         ties="hf",
     )
-    return _answered(post_processor, examples, features, predictions, output_dir, prefix, log_level).predictions
+    return _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level).predictions
 
 
 def postprocess_qa_predictions_with_beam_search(
@@ -435,15 +372,15 @@ def postprocess_qa_predictions_with_beam_search(
     Args:
         examples: The examples.
         features: Their evaluation features.
-        predictions: The five outputs of a beam-search head; see `BestPairs`.
-        version_2_with_negative: Whether scores of "no answer" are wanted; otherwise they are ``None``.
+        predictions: The five outputs of a beam-search head; see `BeamSearch`.
+        version_2_with_negative: Whether to return scores of "no answer"; otherwise they are ``None``.
         n_best_size: Spans to keep of each example.
         max_answer_length: Longest answer, in tokens.
         start_n_top: Starts in each beam.
         end_n_top: Ends for each start.
         output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
-        prefix: What the file names begin with.
-        log_level: From which level this module's messages are shown; ``None`` leaves it as it is.
+        prefix: First part of the file names.
+        log_level: Level of this module's logger; ``None`` leaves it as it is.
 
     Raises:
         InputError: As in `BeamPostProcessor`, or if the beams are of another size.
@@ -451,8 +388,8 @@ def postprocess_qa_predictions_with_beam_search(
     sizes = [np.shape(output)[-1] for output in predictions]
     if len(sizes) != 5 or sizes[:4] != [start_n_top, start_n_top, start_n_top * end_n_top, start_n_top * end_n_top]:
         raise InputError(
-            f"`predictions` holds {len(sizes)} arrays of {sizes} columns, which are no beams of `start_n_top="
-            f"{start_n_top}` and `end_n_top={end_n_top}`; set these two to the model's own."
+            f"`predictions` holds {len(sizes)} arrays of {sizes} columns, which does not match `start_n_top="
+            f"{start_n_top}` and `end_n_top={end_n_top}`; set these two to the values of the model."
         )
     post_processor = BeamPostProcessor(
         examples,
@@ -461,11 +398,11 @@ def postprocess_qa_predictions_with_beam_search(
         n_best_size=n_best_size,
         max_answer_length=max_answer_length,
     )
-    answers = _answered(post_processor, examples, features, predictions, output_dir, prefix, log_level)
+    answers = _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level)
     return answers.predictions, answers.null_odds
 
 
-def _answered(
+def _answers_of(
     post_processor: SpanPostProcessor | BeamPostProcessor,
     examples: Examples,
     features: Features,
@@ -478,7 +415,7 @@ def _answered(
     if log_level is not None:
         logger.setLevel(log_level)
     post_processor.update_outputs([np.asarray(output) for output in predictions], np.arange(len(features)))
-    logger.info("Post-processing %d examples cut into %d features.", len(examples), len(features))
+    logger.info("Post-processing %d examples split into %d features.", len(examples), len(features))
     answers = post_processor.compute()
     if output_dir is not None:
         answers.write(output_dir, prefix)

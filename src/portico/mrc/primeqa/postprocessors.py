@@ -1,9 +1,12 @@
-"""What every post-processor of PrimeQA's form offers."""
+"""PrimeQA's post-processors: from a model's outputs to its records, references and metric-ready predictions.
+
+Shape suffixes: E examples, F features (windows), N ranked spans, or records of one example.
+"""
 
 import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -13,37 +16,41 @@ import numpy.typing as npt
 
 from portico.errors import InputError, InputStopIteration, MissingPackageError
 from portico.mrc.arrays import Int64s
-from portico.mrc.columns import Examples, column
+from portico.mrc.columns import Examples, column, contexts_of
 from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.postprocess.answers import span_texts
 from portico.mrc.postprocess.ranking import (
-    RankedSpans,
     ScoreDifference,
     SupportedSpanScorers,
     initialize_scorer,
+    passage_indices,
     rank_spans,
     span_probabilities,
 )
-from portico.mrc.postprocess.search import BestTokens, Candidates, UnpaddedSearch
-from portico.mrc.postprocess.streaming import OutputStream, SpanCollector
+from portico.mrc.postprocess.search import TopTokenSearch
+from portico.mrc.postprocess.streaming import CandidateCollector
 from portico.mrc.postprocess.token_offsets import (
+    ExampleColumns,
     Features,
-    Questions,
     TokenOffsets,
-    context_indices,
-    offset_column,
-    passage_indices,
+    offsets_of_rows,
     token_offsets,
 )
 from portico.mrc.target_type import TargetType
 
-logger = logging.getLogger(__name__)
-
 SpanRecord: TypeAlias = dict[str, Any]
 """One possible answer, by PrimeQA's keys."""
 
+_NUM_FEATURES = 14  # of `ConfidenceScorer`
+_RIGHT_FROM_F1 = 0.5
+_OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
+_CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
+
+logger = logging.getLogger(__name__)
+
 
 class EvalPredictionWithProcessing(NamedTuple):
-    """Answers in full, beside what a metric takes of them.
+    """All candidates, together with what a metric needs of them.
 
     Args:
         predictions: Candidates of each question, as they are written.
@@ -57,21 +64,21 @@ class EvalPredictionWithProcessing(NamedTuple):
 
 
 class AbstractPostProcessor(ABC):
-    """Turns the outputs of a model into predictions, and both sides into what metrics take.
+    """Turns the outputs of a model into predictions, and both predictions and examples into what metrics take.
 
     Args:
         k: Predictions to keep of each example.
         max_answer_length: Longest answer, in tokens.
         single_context_multiple_passages: Whether each example has one context of several passages, and not a context
             for each passage.
-        **ignored: Options of other post-processors, as one call makes all of them; they have no effect.
+        **ignored: Options of other post-processors, which a shared call may pass; they have no effect.
     """
 
     def __init__(
         self, k: int, max_answer_length: int, single_context_multiple_passages: bool = False, **ignored: Any
     ) -> None:
         if ignored:
-            logger.warning("%s has no options %s; they have no effect.", type(self).__name__, ", ".join(ignored))
+            logger.warning("%s ignores the options %s.", type(self).__name__, ", ".join(ignored))
         self._k = k
         self._max_answer_length = max_answer_length
         self._single_context_multiple_passages = single_context_multiple_passages
@@ -88,10 +95,10 @@ class AbstractPostProcessor(ABC):
 
     @abstractmethod
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
-        """Return the gold answers as the metric takes them, one entry an example."""
+        """Return the gold answers as the metric takes them, one entry for each example."""
 
     def prepare_predictions(self, examples: Examples, processed: Any) -> Any:
-        """Return what :meth:`process` returned as the metric takes it, one entry an example; here, as it is."""
+        """Return the result of :meth:`process` as the metric takes it, by default unchanged."""
         return processed
 
     def process_references_and_predictions(
@@ -107,7 +114,7 @@ class AbstractPostProcessor(ABC):
         return self.evaluated(examples, self.process(examples, features, predictions))
 
     def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
-        """Put what :meth:`process` returned beside its references."""
+        """Return the result of :meth:`process` together with its references."""
         return EvalPredictionWithProcessing(
             predictions=processed,
             label_ids=self.prepare_examples_as_references(examples),
@@ -115,12 +122,150 @@ class AbstractPostProcessor(ABC):
         )
 
 
-_OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
-_CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
+class SpanRecords(CandidateCollector):
+    """Collects logits during evaluation and ranks spans by PrimeQA's rules.
+
+    Args:
+        examples: The examples, with ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``.
+        features: Their features, grouped by example in the order of the examples.
+        k: Spans to keep of each example.
+        n_best_size: Number of starts and ends to consider in each feature.
+        max_answer_length: Longest answer, in tokens.
+        scorer: What spans are ranked by.
+        single_context: Whether each example has one context of several passages (``passage_candidates``), and not a
+            context for each passage.
+
+    Raises:
+        InputError: If the features are not grouped, or an example has none.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        features: Features,
+        *,
+        k: int,
+        n_best_size: int,
+        max_answer_length: int,
+        scorer: ScoreDifference,
+        single_context: bool,
+    ) -> None:
+        self._examples = ExampleColumns(examples)
+        self._k, self._max_answer_length, self._scorer = k, max_answer_length, scorer
+        self._passages = self._examples.passages if single_context else None
+        offsets = _grouped_offsets(features, self._examples.ids)
+        super().__init__(offsets, TopTokenSearch(offsets, n_best_size, "primeqa"))
+
+    update = CandidateCollector.update_outputs
+
+    def compute(self) -> dict[str, list[SpanRecord]]:
+        """Return the records of every example, best first, by its identifier.
+
+        Raises:
+            InputError: If a feature got no logits, or the model returned no answer-type logits and the scorer needs
+                them.
+        """
+        candidates = self._all_candidates()
+        ranked = rank_spans(
+            candidates,
+            self._offsets,
+            n_best_size=self._k,
+            max_answer_length=self._max_answer_length,
+            scorer=self._scorer,
+        )
+        spans, example_N = ranked.spans, ranked.example_N
+        row_N, start_N, end_N = spans.place_N3.T
+        context_N = passage_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
+        if self._passages is not None:
+            passage_N = passage_indices(spans.chars_N2, example_N, self._passages)
+        null_N = candidates.null_start_F[row_N].astype(np.float64) + candidates.null_end_F[row_N]
+        softmax = span_probabilities(ranked).tolist()
+        ids, texts = self._examples.ids, span_texts(self._examples.contexts, example_N, context_N, spans.chars_N2)
+        columns: dict[str, list[Any]] = {
+            "example_id": [ids[example] for example in example_N.tolist()],
+            "cls_score": null_N.tolist(),
+            "start_logit": spans.start_logit_N.tolist(),
+            "end_logit": spans.end_logit_N.tolist(),
+            "span_answer": [{"start_position": start, "end_position": end} for start, end in spans.chars_N2.tolist()],
+            "span_answer_score": spans.score_N.tolist(),
+            "start_index": candidates.start_token_Fn[row_N, start_N].tolist(),
+            "end_index": candidates.end_token_Fn[row_N, end_N].tolist(),
+            "passage_index": passage_N.tolist(),
+            "target_type_logits": _or_zeros(candidates.type_logits_FK, len(TargetType))[row_N].tolist(),
+            "span_answer_text": texts,
+            "yes_no_answer": [int(TargetType.NO_ANSWER)] * len(spans),
+            "start_stdev": _or_zeros(candidates.start_stdev_Fn, self._search.n_best_size)[row_N, start_N].tolist(),
+            "end_stdev": _or_zeros(candidates.end_stdev_Fn, self._search.n_best_size)[row_N, end_N].tolist(),
+            "query_passage_similarity": _or_zeros(candidates.similarity_F1, 1)[row_N, 0].tolist(),
+            "normalized_span_answer_score": softmax,
+            "confidence_score": softmax,
+        }
+        records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows = ranked.row_starts.tolist()
+        return {
+            example_id: records[first:end] or [{**dict.fromkeys(columns, 0.0), **_no_span(example_id)}]
+            for example_id, first, end in zip(ids, rows, rows[1:], strict=False)
+        }
+
+
+def _or_zeros(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Return the values, or zeros if the model has no such output."""
+    return values if values.shape[1] else np.zeros((len(values), width))
+
+
+def _no_span(example_id: str) -> SpanRecord:
+    """Return what differs from zero in the record of an example without any legal span."""
+    return {
+        "example_id": example_id,
+        "span_answer": {"start_position": -1, "end_position": -1},
+        **dict.fromkeys(("start_index", "end_index", "passage_index"), -1),
+        "target_type_logits": [0.0] * len(TargetType),
+        "span_answer_text": "empty",
+        "yes_no_answer": int(TargetType.NO_ANSWER),
+        # The softmax of a single score.
+        **dict.fromkeys(("normalized_span_answer_score", "confidence_score"), 1.0),
+    }
+
+
+def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
+    """Read the offsets of features that are grouped by ``example_idx`` or from `Featurizer.eval_features`."""
+    if isinstance(features, FeatureSet | TokenOffsets):
+        return token_offsets(features, ids)
+    if not len(features):
+        raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
+    example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
+    if "example_id" in (getattr(features, "column_names", None) or features[0]):
+        for feature, (example_id, example) in enumerate(
+            zip(column(features, "example_id"), example_F.tolist(), strict=True)
+        ):
+            if example_id != ids[example]:
+                raise InputError(
+                    f"Feature {feature} has example_id {example_id!r}, but the next example is {ids[example]!r}; give "
+                    "examples and features in the same order."
+                )
+    return offsets_of_rows(features, example_F)
+
+
+def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
+    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
+    values, counts = np.unique(example_idx_F[starts], return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
+            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
+        )
+    if len(starts) != num_examples:
+        # PrimeQA takes the features of one example after another until none are left.
+        error = InputStopIteration if len(starts) < num_examples else InputError
+        raise error(
+            f"There are {num_examples} examples, but features of {len(starts)}; give the features of exactly these "
+            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
+        )
+    return np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
 
 
 class ExtractivePostProcessor(AbstractPostProcessor):
-    """Keeps the ``k`` best spans of each example with all that is known of them.
+    """Keeps the ``k`` best spans of each example with all that is known about them.
 
     Given to :class:`~portico.mrc.trainer.MRCTrainer` itself as ``post_process_function``, it streams; its bound
     methods take the outputs of all features at once.
@@ -128,17 +273,18 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     Args:
         k: Spans to keep of each example.
         max_answer_length: Longest answer, in tokens.
-        n_best_size: Starts and ends that are looked at in each feature.
-        scorer_type: What spans are ranked by; one of :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
+        n_best_size: Number of starts and ends to consider in each feature.
+        scorer_type: What spans are ranked by; one of
+            :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
         single_context_multiple_passages: Whether each example has one context of several passages, and not a context
             for each passage.
-        output_confidence_feature: Whether the model gives start deviations, end deviations and similarities too.
-        confidence_model_path: A classifier for :class:`~portico.mrc.primeqa.postprocessors.ConfidenceScorer`; its
-            probability then is each record's ``confidence_score``.
+        output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
+        confidence_model_path: A classifier for :class:`ConfidenceScorer`, whose probability becomes each record's
+            ``confidence_score``.
         **ignored: Options of other post-processors; they have no effect.
 
     Raises:
-        InputError: If there is no such scorer.
+        InputError: If the scorer is unknown.
     """
 
     def __init__(
@@ -160,16 +306,19 @@ class ExtractivePostProcessor(AbstractPostProcessor):
 
     def begin(self, examples: Examples, features: Any) -> "StreamedRecords":
         """Start an evaluation of ``features``, the windows of ``examples``."""
-        ranking = SpanRecords(
+        return StreamedRecords(
+            self,
             examples,
-            features,
-            k=self._k,
-            n_best_size=self._n_best_size,
-            max_answer_length=self._max_answer_length,
-            scorer=self._scorer,
-            single_context=self._single_context_multiple_passages,
+            SpanRecords(
+                examples,
+                features,
+                k=self._k,
+                n_best_size=self._n_best_size,
+                max_answer_length=self._max_answer_length,
+                scorer=self._scorer,
+                single_context=self._single_context_multiple_passages,
+            ),
         )
-        return StreamedRecords(self, examples, ranking)
 
     def __call__(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> EvalPredictionWithProcessing:
         """Return predictions and references; see :meth:`process_references_and_predictions`."""
@@ -186,14 +335,14 @@ class ExtractivePostProcessor(AbstractPostProcessor):
                 ``float [F]``.
 
         Raises:
-            InputError: If arrays or rows are missing, or the features do not fit the examples.
+            InputError: If arrays or rows are missing, or the features do not match the examples.
         """
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
         return streamed.records()
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
-        """Return the gold answers: a list an annotator under each key, one entry an example."""
+        """Return the gold answers: under each key a list with one entry for each annotator, one dict per example."""
         return [_reference(example) for example in examples]
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
@@ -218,114 +367,18 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         return records
 
     def check_outputs(self, outputs: Sequence[Any]) -> None:
-        """Refuse another number of arrays than the model must give, or arrays of different lengths.
+        """Check the number of arrays and that they are of equal length.
 
         Raises:
-            InputError: Names the arrays.
+            InputError: Names the expected arrays.
         """
         lengths = [len(output) for output in outputs]
         if len(lengths) != len(self._outputs) or len(set(lengths)) != 1:
             raise InputError(
-                f"`predictions` holds {len(lengths)} arrays of {lengths} rows, but must be {len(self._outputs)} "
-                f"arrays with a row a feature: {', '.join(self._outputs)}; set `output_confidence_feature` exactly "
-                "where the model gives start_stdev, end_stdev and query_passage_similarity too."
+                f"`predictions` holds {len(lengths)} arrays of {lengths} rows; expected {len(self._outputs)} arrays "
+                f"with a row for each feature: {', '.join(self._outputs)}. Set `output_confidence_feature` if, and "
+                "only if, the model also returns start_stdev, end_stdev and query_passage_similarity."
             )
-
-
-class SpanRecords(OutputStream):
-    """Collects logits during evaluation and ranks spans by PrimeQA's rules.
-
-    Args:
-        examples: The examples, with ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``.
-        features: Their features, grouped by example in the order of the examples.
-        k: Spans to keep of each example.
-        n_best_size: Starts and ends that are looked at in each feature.
-        max_answer_length: Longest answer, in tokens.
-        scorer: What spans are ranked by.
-        single_context: Whether each example has one context of several passages (``passage_candidates``), and not a
-            context for each passage.
-
-    Raises:
-        InputError: If the features are not grouped, or an example has none.
-    """
-
-    def __init__(
-        self,
-        examples: Examples,
-        features: Features,
-        *,
-        k: int,
-        n_best_size: int,
-        max_answer_length: int,
-        scorer: ScoreDifference,
-        single_context: bool,
-    ) -> None:
-        self._questions = Questions(examples)
-        self._offsets = grouped_offsets(features, self._questions)
-        self._k, self._max_answer_length, self._scorer = k, max_answer_length, scorer
-        self._passages = self._questions.passages if single_context else None
-        lengths_F = self._offsets.lengths_F
-        keep = BestTokens(UnpaddedSearch(n_best_size, lengths_F), n_best_size, int(lengths_F.max()))
-        super().__init__(SpanCollector(self._offsets, keep))
-
-    def update(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
-        """Take the outputs of the model for one batch: start, end and answer-type logits, perhaps three more.
-
-        Raises:
-            InputError: See `SpanCollector.update`, or if there are no answer-type logits.
-        """
-        self.update_outputs(outputs, feature_indices)
-
-    def compute(self) -> dict[str, list[SpanRecord]]:
-        """Return the records of every example, best first, by its identifier.
-
-        Raises:
-            InputError: If a feature got no logits, or the model gave no answer-type logits.
-        """
-        candidates = self._collector.complete()
-        self._scorer.check(candidates)
-        ranked = rank_spans(
-            candidates,
-            self._offsets,
-            None,
-            n_best_size=self._k,
-            max_answer_length=self._max_answer_length,
-            scorer=self._scorer.of_spans,
-        )
-        return {
-            example_id: records or [_no_span(example_id)] for example_id, records in self._records(ranked, candidates)
-        }
-
-    def _records(self, ranked: RankedSpans, candidates: Candidates) -> Iterator[tuple[str, list[SpanRecord]]]:
-        spans = ranked.spans
-        row_N = spans.place_N3[:, 0]
-        context_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
-        columns = {
-            **_columns_of_features(candidates, row_N),
-            **_columns_of_tokens(candidates, spans.place_N3),
-            "start_logit": spans.start_logit_N,
-            "end_logit": spans.end_logit_N,
-            "span_answer_score": spans.score_N,
-            "passage_index": self._passages_of(ranked, context_N),
-            "normalized_span_answer_score": span_probabilities(ranked),
-        }
-        own = [spans.chars_N2.tolist(), context_N.tolist(), *(column.tolist() for column in columns.values())]
-        rows = ranked.row_starts.tolist()
-        for example_id, contexts, first, end in zip(
-            self._questions.ids, self._questions.contexts, rows, rows[1:], strict=False
-        ):
-            yield (
-                example_id,
-                [
-                    _record(example_id, contexts[context], chars, dict(zip(columns, values, strict=True)))
-                    for chars, context, *values in zip(*(column[first:end] for column in own), strict=True)
-                ],
-            )
-
-    def _passages_of(self, ranked: RankedSpans, context_N: Int64s) -> Int64s:
-        if self._passages is None:
-            return context_N
-        return passage_indices(ranked.spans.chars_N2, ranked.example_N, self._passages)
 
 
 class StreamedRecords:
@@ -356,13 +409,10 @@ class StreamedRecords:
 
 def _reference(example: Any) -> dict[str, Any]:
     target = example["target"]
-    num_annotators = len(target["start_positions"])
-    context = example["context"]
     once = {
         "example_id": example["example_id"],
         "language": example.get("language", "UNKNOWN"),
-        "document_plaintext": example.get("document_plaintext")
-        or (context if isinstance(context, str) else context[0]),
+        "document_plaintext": example.get("document_plaintext") or contexts_of(example)[0],
         "question": example["question"],
     }
     return {
@@ -370,130 +420,12 @@ def _reference(example: Any) -> dict[str, Any]:
         "end_position": target["end_positions"],
         "passage_index": target["passage_indices"],
         "yes_no_answer": [int(TargetType.from_bool_label(label)) for label in target["yes_no_answer"]],
-        **{key: [value] * num_annotators for key, value in once.items()},
+        **{key: [value] * len(target["start_positions"]) for key, value in once.items()},
     }
-
-
-def _columns_of_features(candidates: Candidates, row_N: npt.NDArray[np.int32]) -> dict[str, np.ndarray[Any, Any]]:
-    null_F = candidates.starts.null_F.astype(np.float64) + candidates.ends.null_F
-    has_types = candidates.type_logits_FK.shape[1] > 0
-    types_FK = candidates.type_logits_FK if has_types else np.zeros((len(null_F), len(TargetType)))
-    has_similarity = candidates.similarity_F1.shape[1] > 0
-    return {
-        "cls_score": null_F[row_N],
-        "target_type_logits": types_FK[row_N],
-        "query_passage_similarity": candidates.similarity_F1[row_N, 0] if has_similarity else np.zeros(len(row_N)),
-    }
-
-
-def _columns_of_tokens(candidates: Candidates, place_N3: npt.NDArray[np.int32]) -> dict[str, np.ndarray[Any, Any]]:
-    row_N, start_N, end_N = place_N3.T
-    starts, ends = candidates.starts, candidates.ends
-    has_deviations = starts.deviation_Fn.shape[1] > 0
-    zeros_N = np.zeros(len(row_N))
-    return {
-        "start_index": starts.token_Fn[row_N, start_N],
-        "end_index": ends.token_Fn[row_N, end_N],
-        "start_stdev": starts.deviation_Fn[row_N, start_N] if has_deviations else zeros_N,
-        "end_stdev": ends.deviation_Fn[row_N, end_N] if has_deviations else zeros_N,
-    }
-
-
-def _record(example_id: str, context: str, chars: list[int], values: Mapping[str, Any]) -> SpanRecord:
-    start, end = chars
-    return {
-        "example_id": example_id,
-        "cls_score": values["cls_score"],
-        "start_logit": values["start_logit"],
-        "end_logit": values["end_logit"],
-        "span_answer": {"start_position": start, "end_position": end},
-        "span_answer_score": values["span_answer_score"],
-        "start_index": values["start_index"],
-        "end_index": values["end_index"],
-        "passage_index": values["passage_index"],
-        "target_type_logits": values["target_type_logits"],
-        "span_answer_text": context[start:end],
-        "yes_no_answer": int(TargetType.NO_ANSWER),
-        "start_stdev": values["start_stdev"],
-        "end_stdev": values["end_stdev"],
-        "query_passage_similarity": values["query_passage_similarity"],
-        "normalized_span_answer_score": values["normalized_span_answer_score"],
-        "confidence_score": values["normalized_span_answer_score"],
-    }
-
-
-def _no_span(example_id: str) -> SpanRecord:
-    """Return what stands for the answer of an example without any legal span."""
-    nothing = dict.fromkeys(("cls_score", "start_logit", "end_logit", "span_answer_score"), 0.0)
-    nothing |= dict.fromkeys(("start_stdev", "end_stdev", "query_passage_similarity"), 0.0)
-    values = {
-        **nothing,
-        **dict.fromkeys(("start_index", "end_index", "passage_index"), -1),
-        "target_type_logits": [0.0] * len(TargetType),
-        "normalized_span_answer_score": 1.0,  # the softmax of a single score
-    }
-    return {**_record(example_id, "", [-1, -1], values), "span_answer_text": "empty"}
-
-
-def grouped_offsets(features: Features, questions: Questions) -> TokenOffsets:
-    """Read the offsets off features that stand one example after the other.
-
-    Args:
-        features: With ``example_idx``, which tells features of one example from those of the next, and
-            ``offset_mapping``; or from `Featurizer.eval_features`.
-        questions: The examples, in the order of the features.
-
-    Raises:
-        InputError: If the features of an example do not follow each other, there are more or fewer groups than
-            examples, or a group belongs to another example.
-        InputStopIteration: If there are fewer groups than examples.
-    """
-    if isinstance(features, FeatureSet | TokenOffsets):
-        return token_offsets(features, questions.ids)
-    if not len(features):
-        raise InputError(f"There are {len(questions.ids)} examples but no features of them; give their features.")
-    example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(questions.ids))
-    names = getattr(features, "column_names", None) or features[0]
-    if "example_id" in names:
-        _check_ids(column(features, "example_id"), example_F, questions.ids)
-    return TokenOffsets(example_F, *offset_column(features), context_indices(features))
-
-
-def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
-    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
-    values, counts = np.unique(example_idx_F[starts], return_counts=True)
-    if (counts > 1).any():
-        value = values[counts > 1][0]
-        raise InputError(
-            f"The features are not grouped: those with example_idx {value} stand in {counts[counts > 1][0]} places. "
-            "Keep features in the order in which they were made, the features of one example after another."
-        )
-    if len(starts) != num_examples:
-        # PrimeQA takes the features of one example after another until none are left.
-        error = InputStopIteration if len(starts) < num_examples else InputError
-        raise error(
-            f"There are {num_examples} examples, but features of {len(starts)}; give the features of just these "
-            "examples, at least one of each, and cut examples rather than features."
-        )
-    return np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
-
-
-def _check_ids(ids_F: list[str], example_F: Int64s, ids: list[str]) -> None:
-    for feature, (example_id, example) in enumerate(zip(ids_F, example_F.tolist(), strict=True)):
-        if example_id != ids[example]:
-            raise InputError(
-                f"Feature {feature} has example_id {example_id!r} where example {ids[example]!r} comes next; give "
-                "examples and features in the same order."
-            )
 
 
 class SQUADPostProcessor(ExtractivePostProcessor):
-    """Gives the text of the best span and the texts of the gold answers.
-
-    Args:
-        *args: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
-        **kwargs: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
-    """
+    """Gives the text of the best span and the texts of the gold answers, as SQuAD's metric takes them."""
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers": {"text", "answer_start"}}`` of every example.
@@ -510,37 +442,34 @@ class SQUADPostProcessor(ExtractivePostProcessor):
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example; ``""`` where no span was found."""
-        best = {example_id: records[0] for example_id, records in processed.items()}
-        return [{"id": example_id, "prediction_text": _text(record)} for example_id, record in best.items()]
-
-
-def _text(record: SpanRecord) -> str:
-    return "" if record["span_answer"]["start_position"] < 0 else record["span_answer_text"]
+        best = ((example_id, records[0]) for example_id, records in processed.items())
+        return [
+            {
+                "id": example_id,
+                "prediction_text": "" if one["span_answer"]["start_position"] < 0 else one["span_answer_text"],
+            }
+            for example_id, one in best
+        ]
 
 
 def _gold_texts(example: Any) -> list[str]:
     if example.get("answer_text") is not None:
         return list(example["answer_text"])
-    target = example["target"]
-    contexts = [example["context"]] if isinstance(example["context"], str) else example["context"]
+    target, contexts = example["target"], contexts_of(example)
     spans = zip(target["start_positions"], target["end_positions"], target["passage_indices"], strict=True)
     # A passage index counts contexts where there are several, and passages of the only one otherwise.
     return [contexts[passage if len(contexts) > 1 else 0][start:end] for start, end, passage in spans if start >= 0]
 
 
 class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
-    """Maps spans of the joined tokens back to bytes of the page, and finds the passage that holds them there.
+    """Maps spans of the joined tokens back to bytes of the HTML page, and finds the passage that contains them.
 
     Examples have the document's tokens with their bytes (``document.tokens``), and targets and ``passage_candidates``
-    in bytes, as Natural Questions has them.
-
-    Args:
-        *args: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
-        **kwargs: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
+    in bytes, as in Natural Questions.
     """
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
-        """Return the gold answers in bytes, a list an annotator under each key, one entry an example."""
+        """Return the gold answers in bytes: under each key a list with one entry for each annotator."""
         references = super().prepare_examples_as_references(examples)
         return [
             {key: value for key, value in reference.items() if key not in ("document_plaintext", "question")}
@@ -557,46 +486,35 @@ def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict
     start, end = prediction["start_position"], prediction["end_position"]
     if start < 0:
         return {"start_position": -1, "end_position": -1, "passage_index": -1}
-    tokens = _by_column(example["document"]["tokens"])
+    tokens = example["document"]["tokens"]
+    if not isinstance(tokens, Mapping):  # the hub has an object of lists
+        tokens = {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
     token_starts = _token_starts(tokens["token"], example)
     first_byte = tokens["start_byte"][bisect_right(token_starts, start) - 1]
     end_byte = tokens["end_byte"][bisect_right(token_starts, end - 1) - 1]
     passages = example["passage_candidates"]
     spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
-    holding = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
-    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(holding), -1)}
-
-
-def _by_column(tokens: Any) -> Mapping[str, Sequence[Any]]:
-    """Return the tokens as an object of lists, as which the hub has them, also from a list of objects."""
-    if isinstance(tokens, Mapping):
-        return tokens
-    return {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
+    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
+    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
 
 
 def _token_starts(tokens: Sequence[str], example: Mapping[str, Any]) -> list[int]:
-    context = example["context"] if isinstance(example["context"], str) else example["context"][0]
-    if len(context) != sum(map(len, tokens)) + len(tokens) - 1:
+    if len(contexts_of(example)[0]) != sum(map(len, tokens)) + len(tokens) - 1:
         raise InputError(
-            f"The context of example {example['example_id']!r} is not its document's tokens with one blank between "
-            "two, so that answers cannot be found in the page; make the context of all tokens."
+            f"The context of example {example['example_id']!r} is not its document's tokens joined by single blanks, "
+            "so answers cannot be located in the page; build the context from all tokens."
         )
     return list(accumulate((len(token) + 1 for token in tokens), initial=0))[:-1]
 
 
 class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
-    """Adds question, language and the text of the passage to each record.
-
-    Args:
-        *args: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
-        **kwargs: As in :class:`~portico.mrc.primeqa.postprocessors.ExtractivePostProcessor`.
-    """
+    """Adds question, language and the text of the passage to each record, for the boolean question pipeline."""
 
     def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
         """Add what the classifiers of questions and answers read."""
         records = super().completed(examples, records)
         for example in examples:
-            contexts = [example["context"]] if isinstance(example["context"], str) else example["context"]
+            contexts = contexts_of(example)
             passages = example.get("passage_candidates") if self._single_context_multiple_passages else None
             for record in records[example["example_id"]]:
                 index = record["passage_index"]
@@ -613,7 +531,7 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
 
 
 class ELI5FiDPostProcessor(AbstractPostProcessor):
-    """Decodes what a generative reader wrote; of several features of an example the last counts.
+    """Decodes generated answers; of several features of an example the last counts.
 
     Args:
         k: Without effect; one answer is generated.
@@ -641,18 +559,18 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         Args:
             examples: The examples, with ``id`` or ``example_id``.
             features: Their features, with ``example_id``.
-            predictions: Token ids of all features in order, ``int [F, L]``, -100 as padding; or what an evaluation
-                returns, which holds them as ``predictions``.
+            predictions: Token ids of all features in order, ``int [F, L]``, -1 and below as padding; or the output of
+                an evaluation, which has them as ``predictions``.
 
         Raises:
-            InputError: If there are not as many rows as features, or an example has no feature.
+            InputError: If features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)
         if len(ids_FL) != len(features):
             raise InputError(
-                f"There are generated answers for {len(ids_FL)} features, but {len(features)} features; give the "
-                "features that the model was evaluated on."
+                f"Got generated answers for {len(ids_FL)} features, but {len(features)} features; give the features "
+                "that the model was evaluated on."
             )
         ids_FL = np.where(ids_FL < 0, self._tokenizer.pad_token_id, ids_FL)
         texts = self._tokenizer.batch_decode(ids_FL, skip_special_tokens=True)
@@ -661,30 +579,25 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         missing = [example_id for example_id in ids if example_id not in of_feature]
         if missing:
             raise InputError(
-                f"{len(missing)} of {len(examples)} examples have no features, {missing[0]!r} being the first; give "
-                "the features of just these examples."
+                f"{len(missing)} of {len(examples)} examples have no features, the first being {missing[0]!r}; give "
+                "the features of exactly these examples."
             )
         return [{"id": example_id, "prediction_text": of_feature[example_id]} for example_id in ids]
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
-        return [{"id": _id(example), "answers": _answers(example)} for example in examples]
+        return [{"id": _id(example), "answers": _eli5_answers(example)} for example in examples]
 
 
 def _id(example: Mapping[str, Any]) -> str:
     return str(example["id"] if "id" in example else example["example_id"])
 
 
-def _answers(example: Mapping[str, Any]) -> Sequence[str]:
+def _eli5_answers(example: Mapping[str, Any]) -> Sequence[str]:
     outputs = example["output"]
     # datasets stores a list of objects as an object of lists.
     answers = outputs["answer"] if isinstance(outputs, Mapping) else [output.get("answer") for output in outputs]
     return [answer for answer in answers if answer]
-
-
-_RIGHT_FROM_F1 = 0.5
-
-NUM_FEATURES = 14
 
 
 class ConfidenceScorer:
@@ -694,7 +607,7 @@ class ConfidenceScorer:
         confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
 
     Raises:
-        InputError: If there is no such file.
+        InputError: If the file does not exist.
         MissingPackageError: If joblib is not installed.
     """
 
@@ -702,14 +615,15 @@ class ConfidenceScorer:
         path = Path(confidence_model_path)
         if not path.is_file():
             raise InputError(
-                f"`confidence_model_path={path}` is no file; set it to a classifier stored by joblib, or leave it out."
+                f"The file `confidence_model_path={path}` does not exist; set it to a classifier stored by joblib, or "
+                "leave it out."
             )
         try:
             from joblib import load  # type: ignore[import-untyped]
         except ImportError as error:
             raise MissingPackageError(
-                "A confidence model is read by joblib, which is not installed; install it with "
-                "`pip install scikit-learn`, or leave `confidence_model_path` out."
+                "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
+                "or leave `confidence_model_path` out."
             ) from error
         self._model = load(path)
 
@@ -720,7 +634,7 @@ class ConfidenceScorer:
 
     @staticmethod
     def make_features(records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
-        """Return what the classifier sees of the records of one example, ``float64 [N, 14]``."""
+        """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
         softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
         is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
         agreement = _agreement([record["span_answer"] for record in records])
@@ -743,7 +657,7 @@ class ConfidenceScorer:
             ]
             for n, record in enumerate(records)
         ]
-        return np.array(rows, np.float64).reshape(-1, NUM_FEATURES)
+        return np.array(rows, np.float64).reshape(-1, _NUM_FEATURES)
 
     @classmethod
     def make_training_data(
@@ -753,8 +667,8 @@ class ConfidenceScorer:
 
         Args:
             predictions: Records of each example.
-            references: As ``ExtractivePostProcessor.prepare_examples_as_references`` gives them. A span is right (1)
-                if it shares at least half with a gold span, by F1 of characters.
+            references: From ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if its
+                characters overlap with those of a gold span by an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -764,7 +678,7 @@ class ConfidenceScorer:
             best = max((_overlap_f1((own["start_position"], own["end_position"]), span) for span in gold), default=0.0)
             features.append(cls.make_features(records)[0])
             labels.append(int(best >= _RIGHT_FROM_F1))
-        return np.array(features, np.float64).reshape(-1, NUM_FEATURES), np.array(labels, np.int64)
+        return np.array(features, np.float64).reshape(-1, _NUM_FEATURES), np.array(labels, np.int64)
 
 
 def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
@@ -783,11 +697,13 @@ def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 
 class ScoreNormalizer:
-    """Replaces the confidence of every example's best record by the probability that a classifier gives it.
+    """Replaces the confidence of every example's best record by the probability from a classifier.
+
+    Confidences of boolean and of other questions can then be compared.
 
     Args:
-        classifier: Has ``predict_proba``, whose second column is the confidence, as scikit-learn's classifiers have;
-            it sees whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
+        classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
+            whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
     """
 
     def __init__(self, classifier: Any) -> None:
@@ -803,7 +719,15 @@ class ScoreNormalizer:
             boolean_answers: ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
         best = {example_id: records[0] for example_id, records in predictions.items()}
-        features = [_features(record, example_id in boolean_answers) for example_id, record in best.items()]
+        features = [
+            [
+                float(example_id in boolean_answers),
+                record["start_logit"],
+                record["end_logit"],
+                record["target_type_logits"][TargetType.NO_ANSWER],
+            ]
+            for example_id, record in best.items()
+        ]
         confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
         normalized = {}
         for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
@@ -813,8 +737,3 @@ class ScoreNormalizer:
                 first["span_answer"] = {"start_position": -1, "end_position": -1}
             normalized[example_id] = [first, *predictions[example_id][1:]]
         return normalized
-
-
-def _features(record: SpanRecord, is_boolean: bool) -> list[float]:
-    no_answer = record["target_type_logits"][TargetType.NO_ANSWER]
-    return [float(is_boolean), record["start_logit"], record["end_logit"], no_answer]

@@ -22,7 +22,7 @@ def sharpened(sharpness, num_examples=4000, seed=0):
     return make_ranked(scores_EN * sharpness), np.eye(5, dtype=bool)[right_E].reshape(-1), true_EN
 
 
-def test_probabilities_become_those_with_which_spans_are_right():
+def test_calibrated_probabilities_are_the_frequencies_of_right_spans():
     ranked, right_N, true_EN = sharpened(3.0)
     calibration = fit_calibration(ranked, right_N, ranked.row_starts[:-1])
     assert calibration.temperature == pytest.approx(3.0, rel=0.1)
@@ -34,7 +34,7 @@ def test_probabilities_become_those_with_which_spans_are_right():
 
 
 @pytest.mark.parametrize("right", [1, 40, 80])
-def test_scores_that_are_all_alike_become_the_share_of_right_ones(right):
+def test_equal_scores_become_the_share_of_right_spans(right):
     ranked = make_ranked(np.zeros((80, 4)))
     right_N = np.zeros((80, 4), bool)
     right_N[:right, 0] = True
@@ -42,21 +42,21 @@ def test_scores_that_are_all_alike_become_the_share_of_right_ones(right):
     assert calibration.calibrated(span_probabilities(ranked))[0] == pytest.approx(right / 80, abs=0.03)
 
 
-def test_no_calibration_leaves_probabilities_as_they_are():
+def test_default_calibration_is_the_identity():
     probability_N = np.array([0.0, 0.3, 1.0])
     assert AnswerCalibration().calibrated(probability_N).tolist() == probability_N.tolist()
     sharp_N = AnswerCalibration(slope=1e3).calibrated(probability_N)
     assert sharp_N[[0, 2]].tolist() == [0.0, 1.0]
 
 
-def test_without_a_right_answer_there_is_nothing_to_calibrate_by():
+def test_calibration_needs_a_right_answer():
     ranked = make_ranked(np.zeros((3, 4)))
     with pytest.raises(InputError, match="None of the candidates of any question is right"):
         fit_calibration(ranked, np.zeros(12, bool), ranked.row_starts[:-1])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_threshold_of_no_answer_is_the_best_of_all(seed):
+def test_best_null_threshold_beats_all_others(seed):
     rng = np.random.default_rng(seed)
     odds_E = np.round(rng.normal(size=12), seed % 2)
     answered_E, not_E = rng.random((2, 12))

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from portico.errors import InputError
-from portico.mrc import SpanPostProcessing, squad_metrics
-from portico.mrc.postprocess import postprocess_qa_predictions
+from portico.mrc import SpanPostProcessing, postprocess_qa_predictions, squad_metrics
 
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
 EXAMPLES = [
@@ -36,7 +35,7 @@ def f1_of(answered):
     return squad_metrics(answered.predictions, answered.label_ids, True)["f1"]
 
 
-def test_the_threshold_of_no_answer_is_tuned_on_request():
+def test_best_null_threshold():
     usual = SpanPostProcessing(True)(EXAMPLES, ROWS, outputs())
     tuned = SpanPostProcessing(True, null_score_diff_threshold="best")(EXAMPLES, ROWS, outputs())
     assert f1_of(tuned) > f1_of(usual) + 3
@@ -45,7 +44,7 @@ def test_the_threshold_of_no_answer_is_tuned_on_request():
     assert again(EXAMPLES, ROWS, outputs()).predictions == tuned.predictions
 
 
-def test_a_calibration_is_written_beside_the_answers(tmp_path, caplog):
+def test_calibration_is_written_next_to_the_answers(tmp_path, caplog):
     SpanPostProcessing(True, calibrate=True)(EXAMPLES, ROWS, outputs()).write(tmp_path, "eval")
     calibration = json.loads((tmp_path / "answer_calibration.json").read_text())
     assert calibration["null_score_diff_threshold"] == 0.0
@@ -58,13 +57,13 @@ def test_a_calibration_is_written_beside_the_answers(tmp_path, caplog):
     assert not (tmp_path / "new" / "answer_calibration.json").exists()
 
 
-def test_the_mode_of_transformers_is_its_example():
+def test_hf_mode_equals_the_hf_example():
     starts, ends = (np.round(array) for array in outputs())
     answered = SpanPostProcessing(True, mode="hf", n_best_size=4)(EXAMPLES, ROWS, (starts, ends))
     assert answered.answers.predictions == postprocess_qa_predictions(EXAMPLES, ROWS, (starts, ends), True, 4)
 
 
-def test_the_mode_of_primeqa_weighs_the_kind_of_answer():
+def test_primeqa_mode_weighs_answer_types():
     types = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     answered = SpanPostProcessing(True, mode="primeqa")(EXAMPLES, ROWS, (*outputs(), types))
     starts, ends = (array.astype(np.float64) for array in outputs())
@@ -77,7 +76,7 @@ def test_the_mode_of_primeqa_weighs_the_kind_of_answer():
     assert other(EXAMPLES, ROWS, outputs()).answers.candidates["1"][0].score == difference
 
 
-def test_the_mode_of_beams_takes_five_outputs():
+def test_beam_search_mode_takes_five_outputs():
     tokens = np.full((60, 2), 2)
     scores = np.zeros((60, 2), np.float32)
     beams = (scores, tokens, scores, tokens + 1, np.arange(60, dtype=np.float32))
@@ -86,7 +85,7 @@ def test_the_mode_of_beams_takes_five_outputs():
     assert answered.answers.null_odds["7"] == 7.0
 
 
-def test_questions_without_labels_have_no_references():
+def test_unlabelled_questions_have_no_references():
     unlabelled = [{"id": example["id"], "context": example["context"]} for example in EXAMPLES]
     answered = SpanPostProcessing(True)(unlabelled, ROWS, outputs())
     assert answered.label_ids is None
@@ -98,19 +97,23 @@ def test_questions_without_labels_have_no_references():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "squad"}, r"`mode=squad` is no mode .*; use one of portico, hf, primeqa, beam_search"),
-        ({"null_score_diff_threshold": "good"}, r"`null_score_diff_threshold=good` is neither a number nor best"),
-        ({"mode": "hf", "search": "exhaustive"}, r"`search=exhaustive` belongs to our own mode, but `mode=hf`"),
-        ({"scorer_type": "x"}, r"`scorer_type=x` is unknown"),
+        ({"mode": "squad"}, r"Unknown `mode=squad`; expected one of portico, hf, primeqa, beam_search"),
+        (
+            {"null_score_diff_threshold": "good"},
+            r"`null_score_diff_threshold=good` is invalid; set it to a number",
+        ),
+        ({"search": "deep"}, r"Unknown `search=deep`; expected one of top, exhaustive"),
+        ({"mode": "hf", "search": "exhaustive"}, r"`search=exhaustive` is not available with `mode=hf`"),
+        ({"scorer_type": "x"}, r"Unknown `scorer_type=x`; expected one of score_diff_based"),
     ],
 )
-def test_options_that_do_not_exist_are_refused(options, message):
+def test_invalid_options(options, message):
     with pytest.raises(InputError, match=message):
         SpanPostProcessing(True, **options)
 
 
-def test_no_threshold_is_sought_where_there_is_always_an_answer():
+def test_best_null_threshold_needs_version_2():
     with pytest.raises(
-        InputError, match=r"`null_score_diff_threshold=best` seeks .* `version_2_with_negative` to true"
+        InputError, match=r"`null_score_diff_threshold=best` needs scores .* `version_2_with_negative` to true"
     ):
         SpanPostProcessing(False, null_score_diff_threshold="best")(EXAMPLES, ROWS, outputs())

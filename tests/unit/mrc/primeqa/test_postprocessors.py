@@ -145,7 +145,7 @@ def slow_records(examples, rows, arrays, *, k, **rules):
 @pytest.mark.parametrize("single_context", [True, False])
 @pytest.mark.parametrize("kind", ["float32", "ties", "equal"])
 @pytest.mark.parametrize("scorer", SCORERS)
-def test_records_are_those_of_the_rules(scorer, kind, single_context, confidence):
+def test_records_follow_the_rules(scorer, kind, single_context, confidence):
     examples, rows = DATA[single_context]
     arrays = outputs(rows, kind, confidence=confidence)
     post_processor = ExtractivePostProcessor(
@@ -163,7 +163,7 @@ def test_records_are_those_of_the_rules(scorer, kind, single_context, confidence
     assert len({record["passage_index"] for of_example in records.values() for record in of_example}) > 1
 
 
-def test_batches_and_data_sets_give_the_same_records():
+def test_batches_and_datasets_give_the_same_records():
     examples, rows = DATA[False]
     arrays = outputs(rows)
     post_processor = ExtractivePostProcessor(**{**SETTINGS, "single_context_multiple_passages": False})
@@ -177,7 +177,7 @@ def test_batches_and_data_sets_give_the_same_records():
     assert whole.predictions == post_processor.process(examples, rows, arrays)
 
 
-def test_an_example_without_a_legal_span_has_a_record_that_says_so():
+def test_example_without_a_legal_span_has_an_empty_record():
     examples, rows = DATA[True]
     rows = [{**row, "offset_mapping": [None] * 5} for row in rows]
     (record,) = ExtractivePostProcessor(**SETTINGS).process(examples, rows, outputs(rows))["id 0"]
@@ -189,7 +189,7 @@ def test_an_example_without_a_legal_span_has_a_record_that_says_so():
     assert squad.processed_predictions[0] == {"id": "id 0", "prediction_text": ""}
 
 
-def test_predictions_and_references_are_those_of_the_tydi_metric():
+def test_predictions_and_references_suit_the_tydi_metric():
     examples, rows = DATA[True]
     evaluated = ExtractivePostProcessor(**SETTINGS)(examples, rows, outputs(rows))
     best = evaluated.predictions["id 3"][0]
@@ -212,7 +212,7 @@ def test_predictions_and_references_are_those_of_the_tydi_metric():
     }
 
 
-def test_squad_compares_texts():
+def test_squad_predictions_and_references_are_texts():
     examples, rows = DATA[False]
     examples = [*examples[:1], {**examples[1], "answer_text": ["given"]}, *examples[2:]]
     post_processor = SQUADPostProcessor(**{**SETTINGS, "single_context_multiple_passages": False})
@@ -225,7 +225,7 @@ def test_squad_compares_texts():
 
 
 @pytest.mark.parametrize("single_context", [True, False])
-def test_the_boolean_pipeline_sees_question_and_passage(single_context):
+def test_boolean_pipeline_records_have_question_and_passage(single_context):
     examples, rows = DATA[single_context]
     settings = {**SETTINGS, "single_context_multiple_passages": single_context}
     records = ExtractivePipelinePostProcessor(**settings).process(examples, rows, outputs(rows))
@@ -266,22 +266,25 @@ class FirstFeature:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.rows.append(data.rows[0]), r"not grouped: those with example_idx 0 stand in 2 places"),
+        (
+            lambda data: data.rows.append(data.rows[0]),
+            r"not grouped by example: those with example_idx 0 form 2 groups",
+        ),
         (lambda data: data.examples.pop(), r"There are 24 examples, but features of 25"),
-        (lambda data: data.examples.reverse(), r"Feature 0 has example_id 'id 0' where example 'id 24' comes next"),
-        (lambda data: data.arrays.pop(), r"2 arrays of \[\d+, \d+\] rows, but must be 3 arrays .*: start_logits"),
+        (lambda data: data.examples.reverse(), r"Feature 0 has example_id 'id 0', but the next example is 'id 24'"),
+        (lambda data: data.arrays.pop(), r"2 arrays of \[\d+, \d+\] rows; expected 3 arrays .*: start_logits"),
         (lambda data: data.arrays.append(data.arrays[0][1:]), r"4 arrays"),
-        (lambda data: data.arrays.__setitem__(1, data.arrays[1][1:]), r"3 arrays of .* rows, but must be 3"),
-        (lambda data: data.arrays.__setitem__(2, data.arrays[2][:, :2]), r"The model gave no answer-type logits"),
+        (lambda data: data.arrays.__setitem__(1, data.arrays[1][1:]), r"3 arrays of .* rows; expected 3"),
+        (lambda data: data.arrays.__setitem__(2, data.arrays[2][:, :2]), r"The model returned no answer-type logits"),
         (
             lambda data: data.arrays[2].__setitem__((3, 1), np.nan),
-            r"answer type's logit of feature 3 at type 1 is nan",
+            r"answer-type logit of feature 3 at type 1 is nan",
         ),
-        (lambda data: data.rows.clear(), r"There are 25 examples but no features of them"),
+        (lambda data: data.rows.clear(), r"There are 25 examples but no features"),
         (lambda data: data.examples.clear(), r"There are no examples to answer"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, message):
+def test_inputs_must_match(change, message):
     data = SimpleNamespace(examples=list(DATA[True][0]), rows=list(DATA[True][1]))
     data.arrays = list(outputs(data.rows))
     change(data)
@@ -289,14 +292,14 @@ def test_what_does_not_fit_is_refused(change, message):
         ExtractivePostProcessor(**SETTINGS).process(data.examples, data.rows, data.arrays)
 
 
-def test_rows_must_be_those_of_the_features():
+def test_outputs_must_match_the_features():
     examples, rows = DATA[True]
     arrays = [array[:-1] for array in outputs(rows)]
     with pytest.raises(InputError, match=rf"logits for {len(rows) - 1} features, but {len(rows)} features"):
         ExtractivePostProcessor(**SETTINGS).process(examples, rows, arrays)
 
 
-def test_scorers_are_called_with_one_span():
+def test_scorers_of_a_single_span():
     types = [0.0, 6.0, 0.0, 0.0, 0.0]
     assert initialize_scorer("score_diff_based")(7.0, 5.0) == 2.0
     assert initialize_scorer("target_type_weighted_score_diff")(7.0, 5.0, types) == 12.0
@@ -304,13 +307,13 @@ def test_scorers_are_called_with_one_span():
     assert weighted(span_score=7.0, null_span_score=5.0, target_type_logits=types) == 4.0
     assert initialize_scorer(weighted.scorer_type, target_type_weight=0.25)(7.0, 5.0, types) == 3.0
     assert "score_diff_based" in SupportedSpanScorers.get_supported()
-    with pytest.raises(InputError, match=r"weighs the type of answer; give `target_type_logits`"):
+    with pytest.raises(InputError, match=r"needs answer-type logits; give `target_type_logits`"):
         weighted(7.0, 5.0)
-    with pytest.raises(InputError, match=r"`target_type_weight=2` is no share; use a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"`target_type_weight=2` is out of range; use a number from 0 to 1"):
         initialize_scorer("score_diff_based", 2)
 
 
-def test_features_may_not_run_out():
+def test_missing_features_stop_the_iteration():
     examples, rows = DATA[True]
     last = rows[-1]["example_idx"]
     kept = [row for row in rows if row["example_idx"] != last]
@@ -318,17 +321,19 @@ def test_features_may_not_run_out():
         ExtractivePostProcessor(**SETTINGS).process(examples, kept, outputs(kept))
 
 
-def test_unknown_scorers_are_refused():
-    with pytest.raises(InputError, match=r"`scorer_type=best` is unknown; use one of score_diff_based, target_type_"):
+def test_unknown_scorer():
+    with pytest.raises(
+        InputError, match=r"Unknown `scorer_type=best`; expected one of score_diff_based, target_type_"
+    ):
         ExtractivePostProcessor(**SETTINGS, scorer_type="best")
 
 
-def test_options_of_other_post_processors_are_named(caplog):
+def test_options_of_other_post_processors_are_ignored(caplog):
     with caplog.at_level(logging.WARNING):
         ExtractivePostProcessor(**SETTINGS, tokenizer=None)
-    assert "ExtractivePostProcessor has no options tokenizer" in caplog.text
+    assert "ExtractivePostProcessor ignores the options tokenizer" in caplog.text
 
 
-def test_a_missing_confidence_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"`confidence_model_path=.*none.joblib` is no file"):
+def test_missing_confidence_model(tmp_path):
+    with pytest.raises(InputError, match=r"file `confidence_model_path=.*none.joblib` does not exist"):
         ExtractivePostProcessor(**SETTINGS, confidence_model_path=tmp_path / "none.joblib")

@@ -52,7 +52,7 @@ def natural_answers(examples, *, start, end):
     return post_processor.process_references_and_predictions(examples, [row], (*logits, np.ones((1, 5), np.float32)))
 
 
-def test_natural_questions_are_answered_in_bytes():
+def test_natural_questions_answers_are_in_bytes():
     evaluated = natural_answers([natural_question()], start=1, end=3)
     (prediction,) = evaluated.processed_predictions
     assert evaluated.predictions["a"][0]["span_answer_text"] == "Größe is seven"
@@ -78,14 +78,16 @@ def test_tokens_may_be_a_list_of_objects():
     assert evaluated[0].processed_predictions == evaluated[1].processed_predictions
 
 
-def test_a_span_outside_all_passages_has_none():
+def test_span_outside_all_passages():
     example = natural_question(passage_candidates={"start_positions": [104], "end_positions": [119]})
     (prediction,) = natural_answers([example], start=1, end=3).processed_predictions
     assert prediction["passage_index"] == -1
 
 
-def test_a_context_that_is_not_its_tokens_is_refused():
-    with pytest.raises(InputError, match=r"context of example 'a' is not its document's tokens with one blank"):
+def test_context_must_be_the_joined_tokens():
+    with pytest.raises(
+        InputError, match=r"context of example 'a' is not its document's tokens joined by single blanks"
+    ):
         natural_answers([natural_question(context=["Größe is seven </P> and more"])], start=1, end=3)
 
 
@@ -117,17 +119,17 @@ def test_generated_answers_are_decoded(wrapped):
     assert isinstance(post_processor, AbstractPostProcessor)
 
 
-def test_answers_are_found_in_data_sets():
+def test_references_from_datasets():
     examples = datasets.Dataset.from_list(FID_EXAMPLES[:1])
     references = ELI5FiDPostProcessor(tokenizer=Words()).prepare_examples_as_references(examples)
     assert references == [{"id": "a", "answers": ["one", "two"]}]
 
 
-def test_generated_answers_must_fit_the_features():
+def test_generated_answers_must_match_the_features():
     post_processor = ELI5FiDPostProcessor(tokenizer=Words())
     with pytest.raises(InputError, match="generated answers for 2 features, but 3 features"):
         post_processor.process(FID_EXAMPLES, FID_FEATURES, FID_IDS[:2])
-    with pytest.raises(InputError, match="1 of 2 examples have no features, 'b' being the first"):
+    with pytest.raises(InputError, match="1 of 2 examples have no features, the first being 'b'"):
         post_processor.process(FID_EXAMPLES, FID_FEATURES[:2], FID_IDS[:2])
 
 
@@ -149,7 +151,7 @@ def record(start, end, *, types=(0.0, 2.0, 0.0, 0.0, 0.0), **changes):
     return {**values, **changes}
 
 
-def test_the_confidence_features():
+def test_confidence_features():
     other = record(24, 44, types=(2.0, 0.0, 0.0, 0.0, 0.0), normalized_span_answer_score=0.25)
     first, second = ConfidenceScorer.make_features([record(17, 42), other])
     assert first.tolist() == [3, -1, 4, 5, 0, 2, 1, 1, pytest.approx(0.8), 0.75, 0.25, 0.1, 0.2, 0.3]
@@ -157,7 +159,7 @@ def test_the_confidence_features():
     assert ConfidenceScorer.make_features([record(-1, -1)])[0, 8] == 0
 
 
-def test_training_data_is_the_best_span_of_each_example():
+def test_confidence_training_data():
     references = [
         {"example_id": ["a", "a"], "start_position": [-1, 24], "end_position": [-1, 44]},
         {"example_id": ["b"], "start_position": [90], "end_position": [95]},
@@ -168,7 +170,7 @@ def test_training_data_is_the_best_span_of_each_example():
     assert labels.tolist() == [1, 0]
 
 
-def test_scores_of_boolean_and_other_questions_are_made_comparable():
+def test_score_normalizer():
     class Sum:
         def predict_proba(self, features):
             return np.stack([np.zeros(len(features)), features.sum(axis=1) / 100], axis=1)
@@ -183,20 +185,20 @@ def test_scores_of_boolean_and_other_questions_are_made_comparable():
     assert predictions["b"][0]["yes_no_answer"] == 0
 
 
-def test_annotations_of_yes_and_no():
+def test_yes_no_annotations():
     labels = ["YES", "no", "None"]
     assert [TargetType.from_bool_label(label) for label in labels] == [TargetType.YES, TargetType.NO, 0]
     with pytest.raises(InputError, match=r"annotation 'maybe' is unknown; use YES, NO or NONE"):
         TargetType.from_bool_label("maybe")
 
 
-def test_all_post_processors_take_the_options_of_each(caplog):
+def test_options_of_other_post_processors_are_ignored(caplog):
     made = ELI5FiDPostProcessor(k=1, n_best_size=2, max_answer_length=3, scorer_type="any", tokenizer=Words())
-    assert "ELI5FiDPostProcessor has no options n_best_size, scorer_type" in caplog.text
+    assert "ELI5FiDPostProcessor ignores the options n_best_size, scorer_type" in caplog.text
     assert made._single_context_multiple_passages is False
 
 
-def test_a_post_processor_of_ones_own_needs_two_methods():
+def test_custom_post_processor_needs_two_methods():
     class Own(AbstractPostProcessor):
         def process(self, examples, features, predictions):
             return [len(predictions)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from portico.errors import InputError
-from portico.mrc.postprocess import BeamPostProcessor, postprocess_qa_predictions_with_beam_search
+from portico.mrc import BeamPostProcessor, postprocess_qa_predictions_with_beam_search
 
 CONTEXT = "aa bb cc dd ee ff gg hh"
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
@@ -74,7 +74,7 @@ def slow_answers(outputs, **rules):
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize(("num_starts", "num_ends", "n", "longest"), [(5, 5, 20, 30), (3, 2, 4, 2), (1, 4, 20, 3)])
-def test_answers_and_files_are_those_of_the_example(tmp_path, num_starts, num_ends, n, longest, negative, ties):
+def test_answers_and_files_equal_those_of_the_hf_example(tmp_path, num_starts, num_ends, n, longest, negative, ties):
     outputs = beams(num_starts, num_ends, ties=ties)
     expected = slow_answers(outputs, num_starts=num_starts, num_ends=num_ends, n=n, longest=longest)
     answers = postprocess_qa_predictions_with_beam_search(
@@ -88,7 +88,7 @@ def test_answers_and_files_are_those_of_the_example(tmp_path, num_starts, num_en
     assert "" in expected[0].values()
 
 
-def test_batches_and_processes_give_the_same_answers():
+def test_batches_and_processes_do_not_change_answers():
     outputs = beams(5, 5, ties=False)
     halves = [BeamPostProcessor(EXAMPLES, ROWS, version_2_with_negative=True) for _ in range(2)]
     for half, rows in zip(halves, np.array_split(np.random.default_rng(0).permutation(len(ROWS)), 2), strict=True):
@@ -104,18 +104,21 @@ def test_batches_and_processes_give_the_same_answers():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda outputs: outputs[:2], r"shapes .* but a beam is five: start_top_log_probs"),
-        (lambda outputs: (*outputs[:2], outputs[2][:, :7], outputs[3][:, :7], outputs[4]), r"a beam is five"),
-        (lambda outputs: (*outputs[:4], outputs[4] * np.nan), r"The no-answer score 0 of feature 0 is nan"),
-        (lambda outputs: (outputs[0] - np.inf, *outputs[1:]), r"The start score 0 of feature 0 is -inf"),
+        (lambda outputs: outputs[:2], r"shapes .* five outputs of a beam search are needed: start_top_log_probs"),
+        (
+            lambda outputs: (*outputs[:2], outputs[2][:, :7], outputs[3][:, :7], outputs[4]),
+            r"number of ends for each",
+        ),
+        (lambda outputs: (*outputs[:4], outputs[4] * np.nan), r"The no-answer score of feature 0 at place 0 is nan"),
+        (lambda outputs: (outputs[0] - np.inf, *outputs[1:]), r"The start score of feature 0 at place 0 is -inf"),
     ],
 )
-def test_what_is_no_beam_is_refused(change, message):
+def test_outputs_of_other_heads_are_rejected(change, message):
     post_processor = BeamPostProcessor(EXAMPLES, ROWS, version_2_with_negative=True)
     with pytest.raises(InputError, match=message):
         post_processor.update_outputs(change(beams(2, 4, ties=False)), np.arange(len(ROWS)))
 
 
-def test_beams_of_another_size_are_refused():
-    with pytest.raises(InputError, match=r"no beams of `start_n_top=5` and `end_n_top=5`"):
+def test_beam_size_must_match():
+    with pytest.raises(InputError, match=r"does not match `start_n_top=5` and `end_n_top=5`"):
         postprocess_qa_predictions_with_beam_search(EXAMPLES, ROWS, beams(2, 4, ties=False))

@@ -1,13 +1,11 @@
-"""What our own mode adds to the rules of SQuAD: kinds of answer, passages, several contexts, all spans."""
+"""What portico's rules add to those of SQuAD: answer types, passages, several contexts, exhaustive search."""
 
-import datasets
 import numpy as np
 import pytest
 
 from portico.errors import InputError
 from portico.mrc.postprocess import SpanPostProcessor
 from portico.mrc.postprocess.ranking import initialize_scorer
-from portico.mrc.postprocess.token_offsets import offset_column
 from portico.mrc.target_type import TargetType
 
 CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
@@ -34,7 +32,7 @@ def logits(rows, seed=0):
     return np.random.default_rng(seed).normal(size=(2, len(rows), LENGTH)).astype(np.float32)
 
 
-def test_the_best_of_several_contexts_is_the_answer():
+def test_answer_comes_from_the_best_of_several_contexts():
     examples = [{"id": "a", "context": CONTEXTS}]
     rows = [row("a", 0), row("a", 1)]
     answers = post_process(examples, rows, [peak(1, 5.0), peak(3)], [peak(2, 5.0), peak(4)])
@@ -45,7 +43,7 @@ def test_the_best_of_several_contexts_is_the_answer():
         assert candidate.text == CONTEXTS[candidate.context_index][candidate.start : candidate.end]
 
 
-def test_a_text_is_listed_once_though_it_stands_in_two_places():
+def test_each_text_is_listed_once():
     examples = [{"id": "a", "context": CONTEXTS}]
     rows = [row("a", 0), row("a", 1), row("a", 1)]
     starts, ends = logits(rows)
@@ -57,7 +55,7 @@ def test_a_text_is_listed_once_though_it_stands_in_two_places():
     assert sum(record["probability"] for record in answers.nbest["a"]) == pytest.approx(1)
 
 
-def test_the_long_answer_is_the_passage_that_holds_the_short_one():
+def test_long_answer_is_the_passage_around_the_short_one():
     passages = {"start_positions": [0, 5, 0], "end_positions": [5, 23, 23]}
     examples = [{"id": "a", "context": CONTEXTS[0], "passage_candidates": passages}]
     inside = post_process(examples, [row("a", 0)], [peak(3)], [peak(4)])
@@ -80,7 +78,7 @@ def test_the_long_answer_is_the_passage_that_holds_the_short_one():
         (TargetType.NO, "no", 0),
     ],
 )
-def test_the_window_with_the_clearest_evidence_decides_the_kind_of_answer(target_type, text, passage):
+def test_window_with_the_clearest_evidence_decides_the_answer_type(target_type, text, passage):
     examples = [{"id": "a", "context": CONTEXTS[0]}]
     types = np.zeros((2, 5), np.float32)
     types[0, TargetType.NO_ANSWER] = 2.0
@@ -93,7 +91,7 @@ def test_the_window_with_the_clearest_evidence_decides_the_kind_of_answer(target
     assert answers.answer_types == {"a": TargetType.SPAN_ANSWER if is_span else target_type}
 
 
-def test_an_exhaustive_search_finds_the_best_of_all_spans():
+def test_exhaustive_search_finds_the_best_of_all_spans():
     examples = [{"id": f"{e}", "context": CONTEXTS[0]} for e in range(70)]
     rows = [row(f"{e}", 0, WORDS[: 2 + e % 7]) for e in range(70)]
     starts, ends = logits(rows)
@@ -119,13 +117,13 @@ def test_an_exhaustive_search_finds_the_best_of_all_spans():
         {"search": "deep"},
     ],
 )
-def test_other_rules_have_their_own_search(settings):
+def test_exhaustive_search_needs_portico_rules(settings):
     search = settings["search"]
     with pytest.raises(InputError, match=rf"`search={search}` cannot be used; set it to top, or to exhaustive where"):
         SpanPostProcessor([{"id": "a", "context": "x"}], [row("a", 0)], version_2_with_negative=False, **settings)
 
 
-def test_primeqas_score_ranks_when_asked_for():
+def test_scorer_ranks_spans():
     examples = [{"id": "a", "context": CONTEXTS[0]}]
     starts, ends = [peak(1), peak(3, 8.0)], [peak(1), peak(3, 8.0)]
     starts[0][0] = 5.0  # this window would rather have no answer
@@ -136,57 +134,5 @@ def test_primeqas_score_ranks_when_asked_for():
     assert scored.candidates["a"][0].score == 16.0
     assert scored.null_odds is None
     weighted = initialize_scorer("weighted_sum_target_type_and_score_diff")
-    with pytest.raises(InputError, match="The model gave no answer-type logits"):
+    with pytest.raises(InputError, match="The model returned no answer-type logits"):
         post_process(examples, [row("a", 0)] * 2, starts, ends, scorer=weighted)
-
-
-@pytest.mark.parametrize("select", [False, True])
-def test_offsets_of_a_data_set_are_those_of_its_rows(select):
-    rng = np.random.default_rng(0)
-    rows = [
-        {"offset_mapping": [None if rng.random() < 0.3 else [t, t + 2] for t in range(rng.integers(1, 9))]}
-        for _ in range(50)
-    ]
-    dataset = datasets.concatenate_datasets([datasets.Dataset.from_list(part) for part in (rows[:20], rows[20:])])
-    if select:
-        kept = rng.permutation(50)[:30].tolist()
-        dataset, rows = dataset.select(kept), [rows[k] for k in kept]
-    of_dataset, of_rows = offset_column(dataset.with_format("numpy")), offset_column(rows)
-    assert [array.tolist() for array in of_dataset] == [array.tolist() for array in of_rows]
-
-
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        ((np.zeros((1, 4)),), r"The model gave 1 arrays, but answers need its start logits and its end logits"),
-        (np.zeros((1, 4)), r"The model gave an array of shape \(1, 4\)"),
-        (
-            (np.zeros((1, 4)), np.zeros((1, 3))),
-            r"Start logits of shape \(1, 4\) came with end logits of shape \(1, 3\)",
-        ),
-        ((np.zeros((1, 4)), np.zeros((1, 4), int)), r"dtype int64; .* taken by mode='beam_search'"),
-        ((np.zeros((2, 4)), np.zeros((2, 4))), r"There are logits for 2 features, but 1 features"),
-    ],
-)
-def test_other_outputs_are_refused(outputs, message):
-    post_processor = SpanPostProcessor([{"id": "a", "context": "x"}], [row("a", 0)], version_2_with_negative=False)
-    with pytest.raises(InputError, match=message):
-        post_processor.update_outputs(outputs, [0])
-
-
-def test_outputs_that_say_nothing_of_answers_are_left_alone():
-    examples = [{"id": "a", "context": CONTEXTS[0]}]
-    post_processor = SpanPostProcessor(examples, [row("a", 0)], version_2_with_negative=False)
-    hidden = np.full((1, LENGTH, 5), np.nan, np.float32)
-    logits_BL = np.array([peak(2)], np.float32)
-    post_processor.update_outputs((logits_BL, logits_BL, hidden), [0])
-    assert post_processor.candidates().nbytes < 300
-    assert post_processor.compute().predictions == {"a": "bb"}
-
-
-def test_there_must_be_such_a_feature_and_an_example():
-    post_processor = SpanPostProcessor([{"id": "a", "context": "x"}], [row("a", 0)], version_2_with_negative=False)
-    with pytest.raises(InputError, match="There are logits for feature 3, but 1 features, counted from 0"):
-        post_processor.update(np.zeros((1, 4)), np.zeros((1, 4)), [3])
-    with pytest.raises(InputError, match="There are no examples to answer"):
-        SpanPostProcessor([], [], version_2_with_negative=False)

@@ -1,16 +1,15 @@
 import json
 import logging
+import pickle
 
 import datasets
 import numpy as np
 import pytest
 
-import portico.mrc.postprocess.answers
-import portico.mrc.postprocess.ranking
 from portico.errors import InputError
+from portico.mrc import SpanPostProcessor, postprocess_qa_predictions
 from portico.mrc.features.feature_set import FeatureSet
 from portico.mrc.features.windows import Windows
-from portico.mrc.postprocess import SpanPostProcessor, postprocess_qa_predictions
 
 LENGTH = 40
 
@@ -151,7 +150,7 @@ def post_process(logits, *, batch_size=16, features=FEATURES, **settings):
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize(("n", "longest", "threshold"), [(20, 30, 0.0), (5, 10, -1.0), (1, 30, 2.5), (60, 3, 0.0)])
 @pytest.mark.parametrize("kind", LOGITS)
-def test_answers_are_those_of_the_rules(kind, n, longest, threshold, negative, ties):
+def test_answers_follow_the_rules(kind, n, longest, threshold, negative, ties):
     logits = LOGITS[kind](np.random.default_rng(len(kind) + n))
     answers = post_process(
         logits,
@@ -173,7 +172,7 @@ def test_answers_are_those_of_the_rules(kind, n, longest, threshold, negative, t
     "features", [FEATURES, ROWS, datasets.Dataset.from_list(ROWS)], ids=["own", "list", "dataset"]
 )
 @pytest.mark.parametrize("negative", [False, True])
-def test_files_are_those_of_the_example_byte_for_byte(tmp_path, features, negative):
+def test_files_equal_those_of_the_hf_example_byte_for_byte(tmp_path, features, negative):
     logits = LOGITS["mostly no answer"](np.random.default_rng(0))
     folder = tmp_path / "new" / "folder"
     rules = {"negative": negative, "n": 1, "longest": 9, "threshold": 0.5, "ties": "hf"}
@@ -188,7 +187,7 @@ def test_files_are_those_of_the_example_byte_for_byte(tmp_path, features, negati
         assert (folder / name).read_text() == json.dumps(value, indent=4) + "\n"
 
 
-def test_files_take_an_eval_prefix_or_none(tmp_path):
+def test_file_name_prefix(tmp_path):
     answers = post_process(LOGITS["equal"](None), version_2_with_negative=True)
     answers.write(tmp_path)
     answers.write(tmp_path, prefix=None)
@@ -196,7 +195,7 @@ def test_files_take_an_eval_prefix_or_none(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names | {f"eval_{name}" for name in names}
 
 
-def test_an_example_without_any_span_has_an_empty_list(tmp_path):
+def test_example_without_spans_has_an_empty_nbest_list(tmp_path):
     logits = np.zeros((2, len(ROWS), LENGTH), np.float32)
     logits[:, :, 0] = 1  # the only token looked at, and it is not in the context
     answers = post_process(logits, version_2_with_negative=False, n_best_size=1)
@@ -207,7 +206,7 @@ def test_an_example_without_any_span_has_an_empty_list(tmp_path):
     assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(nbest, indent=4) + "\n"
 
 
-def test_texts_that_look_like_json_are_written_as_json_does(tmp_path):
+def test_strings_and_special_numbers_are_escaped_as_json_does(tmp_path):
     texts = ["},\n            {", '"}, {"', "Z\u00fcrich\\n\u2028 %s"]
     examples = [{"id": text, "context": text} for text in texts]
     rows = [{"example_id": text, "offset_mapping": [None, (0, len(text)), (1, 3), (2, 3)]} for text in texts]
@@ -226,14 +225,7 @@ def test_texts_that_look_like_json_are_written_as_json_does(tmp_path):
     assert '"start_logit": -0.0' in written
 
 
-def test_lists_are_written_block_by_block(tmp_path, monkeypatch):
-    answers = post_process(LOGITS["mostly no answer"](np.random.default_rng(0)), version_2_with_negative=True)
-    monkeypatch.setattr(portico.mrc.postprocess.answers, "_EXAMPLES_PER_BLOCK", 3)
-    answers.write(tmp_path)
-    assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(answers.nbest, indent=4) + "\n"
-
-
-def test_spans_name_the_characters_of_the_answer():
+def test_spans_are_the_characters_of_the_answer():
     answers = post_process(LOGITS["mostly no answer"](np.random.default_rng(1)), version_2_with_negative=True)
     contexts = {example["id"]: example["context"] for example in EXAMPLES}
     assert {span is None for span in answers.spans.values()} == {True, False}
@@ -241,16 +233,8 @@ def test_spans_name_the_characters_of_the_answer():
         assert answers.predictions[example_id] == ("" if span is None else contexts[example_id][slice(*span)])
 
 
-def test_answers_do_not_depend_on_batches_or_blocks(monkeypatch):
-    logits = LOGITS["integers"](np.random.default_rng(2))
-    whole = post_process(logits, version_2_with_negative=True, batch_size=1000)
-    monkeypatch.setattr(portico.mrc.postprocess.ranking, "_FEATURES_PER_BLOCK", 3)
-    parts = post_process(logits, version_2_with_negative=True, batch_size=1)
-    assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
-
-
 @pytest.mark.parametrize("scale", [1e-12, 1e300])
-def test_scores_that_float32_cannot_tell_apart_or_hold_are_ranked(scale):
+def test_float64_scores_beyond_float32_are_ranked(scale):
     logits = 1 + scale * np.random.default_rng(6).permuted(np.tile(np.arange(LENGTH), (2, len(ROWS), 1)), axis=2)
     rules = {"negative": True, "n": 3, "longest": 30, "threshold": 0.0, "ties": "hf"}
     answers = post_process(logits, version_2_with_negative=True, n_best_size=3, ties="hf")
@@ -264,56 +248,72 @@ def test_features_may_come_in_any_order():
     assert mixed == postprocess_qa_predictions(EXAMPLES, ROWS, tuple(logits))
 
 
-def test_processes_exchange_candidates():
-    logits = LOGITS["float32"](np.random.default_rng(4))
-    halves = [SpanPostProcessor(EXAMPLES, FEATURES, version_2_with_negative=True) for _ in range(2)]
-    for half, rows in zip(halves, np.array_split(np.arange(len(ROWS)), 2), strict=True):
-        half.update(logits[0][rows], logits[1][rows], rows)
-    halves[0].merge(halves[1].candidates())
-    assert halves[0].compute().nbest == post_process(logits, version_2_with_negative=True).nbest
-
-
-def test_a_span_begins_only_where_its_window_has_the_most_context():
-    row = {"example_id": "a", "offset_mapping": [None, (0, 1), (2, 3)]}
-    examples = [{"id": "a", "context": "x y"}]
-    starts, ends = np.array([[0, 9, 1]], np.float32), np.array([[0, 1, 9]], np.float32)
-    assert postprocess_qa_predictions(examples, [row], (starts, ends)) == {"a": "x y"}
-    row["token_is_max_context"] = {"1": False, "2": True}
-    assert postprocess_qa_predictions(examples, [row], (starts, ends)) == {"a": "y"}
-
-
-def test_the_log_level_is_honoured(caplog):
+def test_log_level(caplog):
     logits = tuple(LOGITS["equal"](None))
     postprocess_qa_predictions(EXAMPLES, FEATURES, logits, log_level=logging.WARNING)
     assert not caplog.messages
     postprocess_qa_predictions(EXAMPLES, FEATURES, logits, log_level=logging.INFO)
-    assert caplog.messages == [f"Post-processing {len(EXAMPLES)} examples cut into {len(ROWS)} features."]
+    assert caplog.messages == [f"Post-processing {len(EXAMPLES)} examples split into {len(ROWS)} features."]
 
 
-def test_missing_logits_are_refused():
+def test_batch_size_does_not_change_answers():
+    logits = LOGITS["integers"](np.random.default_rng(2))
+    whole = post_process(logits, version_2_with_negative=True, batch_size=1000)
+    parts = post_process(logits, version_2_with_negative=True, batch_size=1)
+    assert (parts.nbest, parts.predictions, parts.null_odds) == (whole.nbest, whole.predictions, whole.null_odds)
+
+
+def test_large_sets_are_ranked_and_written_in_blocks(tmp_path):
+    num_examples = 5000  # several blocks, of features as well as of n-best lists
+    examples = [{"id": f"{e}", "context": "x yy zzz"} for e in range(num_examples)]
+    rows = [{"example_id": f"{e}", "offset_mapping": [None, (0, 1), (2, 4), (5, 8)]} for e in range(num_examples)]
+    logits = np.random.default_rng(0).normal(size=(2, num_examples, 4)).astype(np.float32)
+    whole = SpanPostProcessor(examples, rows, version_2_with_negative=True)
+    whole.update(*logits, np.arange(num_examples))
+    answers = whole.compute()
+    assert len(answers.nbest) == num_examples
+    for first in range(0, num_examples, 500):
+        part = slice(first, first + 500)
+        alone = SpanPostProcessor(examples[part], rows[part], version_2_with_negative=True)
+        alone.update(*logits[:, part], np.arange(500))
+        nbest = alone.compute().nbest
+        assert nbest == {example_id: answers.nbest[example_id] for example_id in nbest}
+    answers.write(tmp_path)
+    assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(answers.nbest, indent=4) + "\n"
+
+
+def test_collectors_of_several_processes_merge():
+    logits = LOGITS["float32"](np.random.default_rng(4))
+    halves = [SpanPostProcessor(EXAMPLES, FEATURES, version_2_with_negative=True) for _ in range(2)]
+    for half, rows in zip(halves, np.array_split(np.arange(len(ROWS)), 2), strict=True):
+        half.update(logits[0][rows], logits[1][rows], rows)
+    halves[0].merge(pickle.loads(pickle.dumps(halves[1].candidates())))
+    assert halves[0].compute().nbest == post_process(logits, version_2_with_negative=True).nbest
+
+
+def test_first_outputs_of_a_repeated_feature_count():
+    first, second = (LOGITS["float32"](np.random.default_rng(seed)) for seed in (0, 1))
     post_processor = SpanPostProcessor(EXAMPLES, FEATURES, version_2_with_negative=False)
+    post_processor.update(*first, np.arange(len(ROWS)))
+    post_processor.update(*second[:, 2:6], np.arange(2, 6))
+    kept = post_processor.candidates()
+    assert kept.feature_index_F.tolist() == list(range(len(ROWS)))
+    assert kept.null_start_F.tolist() == first[0, :, 0].tolist()
+
+
+def test_every_feature_needs_logits():
+    post_processor = SpanPostProcessor(EXAMPLES, FEATURES, version_2_with_negative=False)
+    with pytest.raises(InputError, match=f"None of the {len(ROWS)} features got logits"):
+        post_processor.candidates()
     logits = np.zeros((2, LENGTH), np.float32)
     post_processor.update(logits, logits, [0, 2])
-    with pytest.raises(InputError, match=rf"{len(ROWS) - 2} of {len(ROWS)} features got no logits, feature 1"):
+    with pytest.raises(InputError, match=rf"{len(ROWS) - 2} of {len(ROWS)} features got no logits, .* feature 1;"):
         post_processor.compute()
 
 
-def test_logits_of_other_features_are_refused():
+def test_logits_must_belong_to_the_features():
     with pytest.raises(InputError, match=f"logits for 2 features, but {len(ROWS)} features"):
         postprocess_qa_predictions(EXAMPLES, FEATURES, (np.zeros((2, 4)), np.zeros((2, 4))))
-
-
-def test_an_example_without_features_is_refused():
-    rows = [row for row in ROWS if row["example_id"] != "id 3"]
-    with pytest.raises(InputError, match=r"1 of 40 examples have no features, 'id 3' being the first"):
-        SpanPostProcessor(EXAMPLES, rows, version_2_with_negative=True)
-
-
-def test_a_feature_of_another_example_is_refused():
-    with pytest.raises(InputError, match=r"Feature 0 has example_id 'id 0', which none of the 39 examples has"):
-        SpanPostProcessor(EXAMPLES[1:], ROWS, version_2_with_negative=True)
-
-
-def test_repeated_ids_are_refused():
-    with pytest.raises(InputError, match=r"1 example ids occur more than once, 'id 2' for one"):
-        SpanPostProcessor([*EXAMPLES, EXAMPLES[2]], FEATURES, version_2_with_negative=True)
+    post_processor = SpanPostProcessor(EXAMPLES, FEATURES, version_2_with_negative=False)
+    with pytest.raises(InputError, match=f"logits for feature 999, but there are only {len(ROWS)} features"):
+        post_processor.update(np.zeros((1, 4)), np.zeros((1, 4)), [999])
