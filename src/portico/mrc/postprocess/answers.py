@@ -122,7 +122,7 @@ def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, con
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
 
-    The QA example of transformers does so where no span was found, or a single one without text.
+    utils_qa.py of transformers does so where no span was found, or a single one without text.
 
     Returns:
         The spans, and which examples were given one, ``bool [E]``.
@@ -193,7 +193,7 @@ def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: I
     found_E = best_E < ranked.row_starts[1:]
     odds_E = nulls.score_N.copy()
     best = best_E[found_E]
-    # One logit after the other, as transformers does it: their rounded sum may differ in the last bit.
+    # One logit after the other, as in utils_qa.py: their rounded sum may differ in the last bit.
     odds_E[found_E] -= ranked.spans.start_logit_N[best]
     odds_E[found_E] -= ranked.spans.end_logit_N[best]
     return Choice(np.where(found_E, best_E, -1), odds_E.astype(np.float64), threshold, type_E)
@@ -355,7 +355,7 @@ class BeamAnswers(Answers):
     """
 
     logit_names = ("start_log_prob", "end_log_prob")
-    # transformers' record of the empty text, where no span is legal, has other names.
+    # Where no span is legal, utils_qa.py names the logits of its only record as it does without beams.
     nbest_of_no_span = ({"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0},)
 
 

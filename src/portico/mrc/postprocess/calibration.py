@@ -4,16 +4,15 @@ Shape suffixes: E examples, N spans.
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Floats, Int64s
+from portico.mrc.columns import Examples
 from portico.mrc.metrics import exact_match, token_f1
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.ranking import RankedSpans
@@ -73,7 +72,7 @@ class AnswerCalibration:
             ) from error
 
 
-def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> AnswerCalibration:
+def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
     """Fit a calibration to the answers to labelled questions.
 
     Args:
@@ -94,7 +93,7 @@ def calibration_of(examples: Sequence[Mapping[str, Any]], answers: Answers) -> A
     return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
 
 
-def with_best_null_threshold(examples: Sequence[Mapping[str, Any]], answers: Answers) -> Answers:
+def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
     """Return the answers for the threshold of "no answer" that gives these questions the best F1.
 
     Args:
@@ -117,7 +116,7 @@ def with_best_null_threshold(examples: Sequence[Mapping[str, Any]], answers: Ans
     return answers.at_null_threshold(best_null_threshold(odds_E, answered_E, not_E))
 
 
-def _gold_texts(examples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def _gold_texts(examples: Examples) -> dict[str, list[str]]:
     """Return the gold answers of every example by its identifier."""
     for example in examples:
         if example.get("answers") is None:

@@ -77,7 +77,10 @@ class RankedSpans:
 
 
 class SupportedSpanScorers(StrEnum):
-    """PrimeQA's scores of a span, by the names of its ``scorer_type``."""
+    """The scores of PrimeQA's ``scorer_type``.
+
+    Source: ``primeqa/mrc/processors/postprocessors/scorers.py`` of PrimeQA.
+    """
 
     SCORE_DIFF_BASED = "score_diff_based"
     TARGET_TYPE_WEIGHTED_SCORE_DIFF = "target_type_weighted_score_diff"
@@ -317,7 +320,7 @@ def _best(order_N: Int64s, example_N: Int64s, spans: Spans, n_best_size: int, nu
     example_N, spans = example_N[order_N], spans[order_N]
     first_E = np.searchsorted(example_N, np.arange(num_examples))
     kept_N = np.arange(len(order_N)) - first_E[example_N] < n_best_size
-    # transformers takes a span without characters at the very beginning for "no answer".
+    # utils_qa.py adds "no answer" if it fell out of the n best, but not if one of them has the characters (0, 0).
     listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
     has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
     kept_N |= spans.is_null_N & ~has_null_E[example_N]
@@ -394,6 +397,7 @@ def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
     logits_FK = type_logits_FK.astype(np.float64)
     evidence_FK = np.delete(logits_FK, TargetType.NO_ANSWER, axis=1)
     peak_F = evidence_FK.max(axis=1)
+    # The log-odds of an answer: the logarithm of the sum of exponentials minus the logit of NO_ANSWER.
     evidence_F = (
         peak_F + np.log(np.exp(evidence_FK - peak_F[:, None]).sum(axis=1)) - logits_FK[:, TargetType.NO_ANSWER]
     )

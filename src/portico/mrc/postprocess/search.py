@@ -22,7 +22,7 @@ Ties: TypeAlias = Literal["deterministic", "hf"]
 TokenOrder: TypeAlias = Ties | Literal["primeqa"]
 """As `Ties`, or as numpy's unstable sort leaves Python floats."""
 
-_HF_PADDING = -100  # what transformers pads collected logits with
+_HF_PADDING = -100  # what transformers' Trainer pads gathered logits with
 _ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
 
 
@@ -151,7 +151,7 @@ class LogitSearch(CandidateSearch):
 
 
 class TopTokenSearch(LogitSearch):
-    """The best starts and, independently, the best ends of each row.
+    """The best starts and, independently, the best ends of each row, as transformers and PrimeQA take them.
 
     Args:
         offsets: Where the tokens of all features lie.
@@ -220,6 +220,7 @@ class ExhaustiveSearch(LogitSearch):
         ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL, -np.inf)
         num_lengths = min(self._max_answer_length, num_tokens)
         padded_BL = np.pad(ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
+        # A view, so that the ends of all lengths are not copied before they are added.
         ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
         scores_BS = (starts_BL[:, :, None] + ends_BLM).reshape(num_rows, -1)
         best_Bn = top_tokens(scores_BS, self.n_best_size, "deterministic")

@@ -1,7 +1,7 @@
 """Extractive post-processing as a trainer uses it: streamed batch by batch, or called on whole arrays."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -11,11 +11,13 @@ import numpy.typing as npt
 from transformers.trainer_utils import EvalPrediction
 
 from portico.errors import InputError
+from portico.mrc.columns import Examples
 from portico.mrc.metrics import squad_metrics
 from portico.mrc.postprocess.answers import Answers
 from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
+from portico.mrc.postprocess.token_offsets import Features
 
 Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
 """Whose rules answers follow: portico's, those of the QA example of transformers, PrimeQA's, or those for beams."""
@@ -37,7 +39,7 @@ class AnsweredQuestions(EvalPrediction):
         answers: The answers with their spans, candidates and null odds.
     """
 
-    def __init__(self, examples: Sequence[Mapping[str, Any]], answers: Answers, *, calibrate: bool = False) -> None:
+    def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
         self.answers = answers
         self._examples, self._calibrate = examples, calibrate
         is_labelled = all("answers" in example for example in examples)
@@ -80,7 +82,7 @@ class StreamedAnswers:
         calibrate: See :class:`AnsweredQuestions`.
     """
 
-    examples: Sequence[Mapping[str, Any]]
+    examples: Examples
     post_processor: SpanPostProcessor | BeamPostProcessor
     tune_null: bool
     calibrate: bool
@@ -146,22 +148,20 @@ class SpanPostProcessing:
             )
         initialize_scorer(self.scorer_type)
 
-    def begin(self, examples: Sequence[Mapping[str, Any]], features: Any) -> StreamedAnswers:
+    def begin(self, examples: Examples, features: Features) -> StreamedAnswers:
         """Start an evaluation of ``features``, the windows of ``examples``."""
         tune_null = self.null_score_diff_threshold == "best"
         return StreamedAnswers(examples, self._post_processor(examples, features), tune_null, self.calibrate)
 
     def __call__(
-        self, examples: Sequence[Mapping[str, Any]], features: Any, predictions: Sequence[Any], stage: str = "eval"
+        self, examples: Examples, features: Features, predictions: Sequence[Any], stage: str = "eval"
     ) -> AnsweredQuestions:
         """Post-process whole arrays of logits, as the QA example of transformers calls it."""
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
         return streamed.compute()
 
-    def _post_processor(
-        self, examples: Sequence[Mapping[str, Any]], features: Any
-    ) -> SpanPostProcessor | BeamPostProcessor:
+    def _post_processor(self, examples: Examples, features: Features) -> SpanPostProcessor | BeamPostProcessor:
         if self.mode == "beam_search":
             return BeamPostProcessor(
                 examples,

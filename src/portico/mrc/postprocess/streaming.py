@@ -109,6 +109,7 @@ class CandidateCollector:
                 "computing answers."
             )
         together = Candidates.concatenate(self._parts)
+        # Distributed samplers pad the last batches with features that came before.
         return together[np.unique(together.feature_index_F, return_index=True)[1]]
 
     def _all_candidates(self) -> Candidates:
@@ -228,13 +229,13 @@ class SpanPostProcessor(CandidateCollector):
             distinct=self._own_rules,
         )
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
-        used_types = slice(None if self._own_rules else 0)  # the other rules ignore answer types
+        used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
         return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
 
     def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
         ranked, literal_E = with_literal_empty(ranked)
-        # transformers puts the zeros of its text "empty" next to the logits as Python floats: all become float64.
+        # utils_qa.py gives its text "empty" Python floats as scores, and their array with the logits is float64.
         probability_N = span_probabilities(ranked, literal_E)
         zeros_N = np.zeros(len(ranked.spans), np.int64)
         return Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
@@ -323,6 +324,8 @@ def postprocess_qa_predictions(
 ) -> dict[str, str]:
     """Return the answers of the QA example of transformers, to the last bit: ``{id: text}``.
 
+    Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
+
     Args:
         examples: The examples.
         features: Their evaluation features.
@@ -368,6 +371,8 @@ def postprocess_qa_predictions_with_beam_search(
     log_level: int | None = None,
 ) -> tuple[dict[str, str], dict[str, float] | None]:
     """Return the answers of the beam-search QA example of transformers and the scores of "no answer", by ``id``.
+
+    Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
     Args:
         examples: The examples.

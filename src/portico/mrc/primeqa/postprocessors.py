@@ -1,4 +1,6 @@
-"""PrimeQA's post-processors: from a model's outputs to its records, references and metric-ready predictions.
+"""PrimeQA's post-processors: from a model's outputs to records, references and metric-ready predictions.
+
+Source: ``primeqa/mrc/processors/postprocessors`` of PrimeQA.
 
 Shape suffixes: E examples, F features (windows), N ranked spans, or records of one example.
 """
@@ -255,7 +257,7 @@ def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
             f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
         )
     if len(starts) != num_examples:
-        # PrimeQA takes the features of one example after another until none are left.
+        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
         error = InputStopIteration if len(starts) < num_examples else InputError
         raise error(
             f"There are {num_examples} examples, but features of {len(starts)}; give the features of exactly these "
