@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from portico.errors import InputError
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
-from portico.mrc.postprocess.search import Candidates, Columns
-from portico.mrc.postprocess.token_offsets import Passages, TokenOffsets
+from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
+from portico.mrc.postprocess.token_offsets import Passages
 from portico.mrc.target_type import TargetType
 
 _FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
@@ -195,12 +195,10 @@ def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
 
 def rank_spans(
     candidates: Candidates,
-    offsets: TokenOffsets,
+    search: CandidateSearch,
     nulls: Spans | None = None,
     *,
-    n_best_size: int,
-    max_answer_length: int,
-    paired: bool = False,
+    num_spans: int | None = None,
     scorer: ScoreDifference | None = None,
     distinct: bool = False,
 ) -> RankedSpans:
@@ -212,20 +210,19 @@ def rank_spans(
 
     Args:
         candidates: All features, grouped by example; every example has at least one.
-        offsets: Where the tokens lie in the context.
+        search: What found them.
         nulls: "No answer" of every example, which then competes, behind spans of equal score, and is kept in any
             case; ``None`` leaves it out.
-        n_best_size: Spans to keep of each example.
-        max_answer_length: In tokens.
-        paired: Whether start ``i`` of a feature goes with its end ``i`` only.
+        num_spans: Spans to keep of each example; by default the search's ``n_best_size``.
         scorer: Computes the scores; by default they are the sums of both logits.
         distinct: Keep only the best of spans of the same characters, which overlapping windows share.
     """
+    offsets, num_spans = search.offsets, search.n_best_size if num_spans is None else num_spans
     example_F = offsets.example_index_F[candidates.feature_index_F]
     blocks, counts = [], []
     for features in _blocks(example_F):
         examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
-        spans = _legal_spans(candidates[features], offsets, n_best_size, max_answer_length, paired, scorer)
+        spans = _legal_spans(candidates[features], search, num_spans, scorer)
         spans.place_N3[:, 0] += features.start
         example_N = example_F[spans.place_N3[:, 0]] - examples.start
         num_examples = examples.stop - examples.start
@@ -236,7 +233,7 @@ def rank_spans(
         if distinct:
             context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
             order_N = order_N[_first_occurrences(example_N[order_N], context_N[order_N], spans[order_N])]
-        best_N = _best(order_N, example_N, spans, n_best_size, num_examples)
+        best_N = _best(order_N, example_N, spans, num_spans, num_examples)
         blocks.append(spans[best_N])
         counts.append(np.bincount(example_N[best_N], minlength=num_examples))
     return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
@@ -252,21 +249,14 @@ def _blocks(example_F: Int64s) -> Iterator[slice]:
         start = stop
 
 
-def _legal_spans(
-    block: Candidates,
-    offsets: TokenOffsets,
-    n_best_size: int,
-    max_answer_length: int,
-    paired: bool,
-    scorer: ScoreDifference | None,
-) -> Spans:
-    """Return the legal pairs of a start and an end that can be among the n best of their feature."""
-    begin_Fn = offsets.chars(block.start_token_Fn, block.feature_index_F)[..., 0]
-    end_Fn = offsets.chars(block.end_token_Fn, block.feature_index_F)[..., 1]
+def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None) -> Spans:
+    """Return the legal pairs of a start and an end that can be among the best of their feature."""
+    begin_Fn = search.offsets.chars(block.start_token_Fn, block.feature_index_F)[..., 0]
+    end_Fn = search.offsets.chars(block.end_token_Fn, block.feature_index_F)[..., 1]
     extent_Fnn = block.end_token_Fn[:, None, :] - block.start_token_Fn[:, :, None]
     legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
-    legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < max_answer_length)
-    if paired:
+    legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < search.max_answer_length)
+    if search.paired:
         legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
     feature_N, start_N, end_N = np.nonzero(legal_Fnn)
     start_logit_N = block.start_logit_Fn[feature_N, start_N]
@@ -275,7 +265,7 @@ def _legal_spans(
         score_N: Floats = start_logit_N + end_logit_N
     else:
         score_N = scorer.of_spans(block, feature_N, start_logit_N, end_logit_N)
-    best_N = _among_the_best(score_N, legal_Fnn, n_best_size)
+    best_N = _among_the_best(score_N, legal_Fnn, num_spans)
     feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
     return Spans(
         np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
@@ -286,13 +276,13 @@ def _legal_spans(
     )
 
 
-def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int64s:
-    """Return legal pairs that include the n best of every feature, ``int64``, ascending.
+def _among_the_best(score_N: Floats, legal_Fnn: Bools, num_spans: int) -> Int64s:
+    """Return legal pairs that include the best of every feature, ``int64``, ascending.
 
     Most pairs are not among them, and dropping those here saves sorting them.
     """
     num_pairs = legal_Fnn[0].size
-    if num_pairs <= n_best_size:
+    if num_pairs <= num_spans:
         return np.arange(len(score_N))
     # In float32, whose rounding keeps the order: a pair that ties with the n-th best when rounded is kept as well.
     # numpy takes many times as long to partition rows of float64 with equal values.
@@ -300,7 +290,7 @@ def _among_the_best(score_N: Floats, legal_Fnn: Bools, n_best_size: int) -> Int6
     with np.errstate(over="ignore"):
         scores_Fnn[legal_Fnn] = score_N
     flat_FP = scores_Fnn.reshape(-1, num_pairs)
-    least_F1 = np.partition(flat_FP, num_pairs - n_best_size, axis=1)[:, num_pairs - n_best_size, None]
+    least_F1 = np.partition(flat_FP, num_pairs - num_spans, axis=1)[:, num_pairs - num_spans, None]
     return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
 
 
@@ -315,11 +305,11 @@ def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> In
     return np.sort(order_N[is_new_N])
 
 
-def _best(order_N: Int64s, example_N: Int64s, spans: Spans, n_best_size: int, num_examples: int) -> Int64s:
+def _best(order_N: Int64s, example_N: Int64s, spans: Spans, num_spans: int, num_examples: int) -> Int64s:
     """Return which spans to keep, example by example, best first; "no answer" is kept where it competes."""
     example_N, spans = example_N[order_N], spans[order_N]
     first_E = np.searchsorted(example_N, np.arange(num_examples))
-    kept_N = np.arange(len(order_N)) - first_E[example_N] < n_best_size
+    kept_N = np.arange(len(order_N)) - first_E[example_N] < num_spans
     # utils_qa.py adds "no answer" if it fell out of the n best, but not if one of them has the characters (0, 0).
     listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
     has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0

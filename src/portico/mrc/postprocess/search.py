@@ -28,7 +28,7 @@ _ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Arrays of equal length, one row for each thing; the base of tables."""
+    """A table: arrays of equal length, with one row for each feature or span."""
 
     def columns(self) -> list[np.ndarray[Any, Any]]:
         """Return the arrays in order of declaration."""
@@ -87,15 +87,16 @@ class CandidateSearch(ABC):
     """Finds the best start and end tokens of each row of a batch.
 
     Args:
-        offsets: Where the tokens of all features lie.
+        offsets: Which characters the tokens of all features cover.
         n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
     """
 
     paired = False
     """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
 
-    def __init__(self, offsets: TokenOffsets, n_best_size: int) -> None:
-        self.offsets, self.n_best_size = offsets, n_best_size
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
+        self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
         self.longest = int(offsets.lengths_F.max())
         self.token_dtype: type[np.signedinteger[Any]] = (
             np.int16 if self.longest <= np.iinfo(np.int16).max else np.int32
@@ -154,13 +155,14 @@ class TopTokenSearch(LogitSearch):
     """The best starts and, independently, the best ends of each row, as transformers and PrimeQA take them.
 
     Args:
-        offsets: Where the tokens of all features lie.
+        offsets: Which characters the tokens of all features cover.
         n_best_size: Starts and ends to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
         order: Whose order of equal logits, and of padding, is followed.
     """
 
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, order: TokenOrder) -> None:
-        super().__init__(offsets, n_best_size)
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int, order: TokenOrder) -> None:
+        super().__init__(offsets, n_best_size, max_answer_length)
         self._order: TokenOrder = order
 
     def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
@@ -193,18 +195,9 @@ class ExhaustiveSearch(LogitSearch):
 
     Where few starts and ends are kept, the best span may join two tokens that are not among them; this search finds
     it, at several times the cost. Of equal scores the lower start, then the lower end comes first.
-
-    Args:
-        offsets: Where the tokens of all features lie.
-        n_best_size: Spans to keep of each feature, at least 1.
-        max_answer_length: Longest answer, in tokens.
     """
 
     paired = True
-
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
-        super().__init__(offsets, n_best_size)
-        self._max_answer_length = max_answer_length
 
     def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
         """Return first and last tokens of the best spans."""
@@ -218,7 +211,7 @@ class ExhaustiveSearch(LogitSearch):
         chars_BL2 = self.offsets.chars(np.tile(np.arange(num_tokens), (num_rows, 1)), feature_indices_B)
         starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL, -np.inf)
         ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL, -np.inf)
-        num_lengths = min(self._max_answer_length, num_tokens)
+        num_lengths = min(self.max_answer_length, num_tokens)
         padded_BL = np.pad(ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
         # A view, so that the ends of all lengths are not copied before they are added.
         ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
@@ -230,19 +223,9 @@ class ExhaustiveSearch(LogitSearch):
 
 
 class BeamSearch(CandidateSearch):
-    """The best legal pairs of start and end in the beam of each row.
-
-    Args:
-        offsets: Where the tokens of all features lie.
-        n_best_size: Pairs to keep of each feature, at least 1.
-        max_answer_length: Longest answer, in tokens.
-    """
+    """The best legal pairs of start and end in the beam of each row."""
 
     paired = True
-
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
-        super().__init__(offsets, n_best_size)
-        self._max_answer_length = max_answer_length
 
     def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         """Return the candidates of a batch.
@@ -264,7 +247,7 @@ class BeamSearch(CandidateSearch):
         starts_BP = np.repeat(starts_BS, num_ends, axis=1)
         start_scores_BP = np.repeat(start_scores_BS, num_ends, axis=1)
         extent_BP = ends_BP - starts_BP
-        legal_BP = (extent_BP >= 0) & (extent_BP < self._max_answer_length)
+        legal_BP = (extent_BP >= 0) & (extent_BP < self.max_answer_length)
         legal_BP &= self.offsets.chars(starts_BP, feature_indices_B)[..., 0] >= 0
         legal_BP &= self.offsets.chars(ends_BP, feature_indices_B)[..., 1] >= 0
         score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)

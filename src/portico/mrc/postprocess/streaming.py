@@ -38,9 +38,10 @@ from portico.mrc.postprocess.search import (
     CandidateSearch,
     ExhaustiveSearch,
     Ties,
+    TokenOrder,
     TopTokenSearch,
 )
-from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, TokenOffsets, token_offsets
+from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 """Spans between the best starts and the best ends, or the best of all spans."""
@@ -54,12 +55,11 @@ class CandidateCollector:
     It keeps about 260 bytes for each feature with 20 starts and ends in float32, however long its row is.
 
     Args:
-        offsets: The features of the whole evaluation set.
         search: Selects what to keep of a batch.
     """
 
-    def __init__(self, offsets: TokenOffsets, search: CandidateSearch) -> None:
-        self._offsets, self._search = offsets, search
+    def __init__(self, search: CandidateSearch) -> None:
+        self._search, self._num_features = search, len(search.offsets)
         self._parts: list[Candidates] = []
 
     def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
@@ -85,9 +85,9 @@ class CandidateCollector:
                 f"Got logits for {num_rows} features, but {len(indices_B)} features; give the features that the model "
                 "was evaluated on."
             )
-        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < len(self._offsets):
+        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < self._num_features:
             raise InputError(
-                f"Got logits for feature {indices_B.max()}, but there are only {len(self._offsets)} features, counted "
+                f"Got logits for feature {indices_B.max()}, but there are only {self._num_features} features, counted "
                 "from 0; give the features that the model was evaluated on."
             )
         if num_rows:
@@ -105,7 +105,7 @@ class CandidateCollector:
         """
         if not self._parts:
             raise InputError(
-                f"None of the {len(self._offsets)} features got logits; evaluate the model on all of them before "
+                f"None of the {self._num_features} features got logits; evaluate the model on all of them before "
                 "computing answers."
             )
         together = Candidates.concatenate(self._parts)
@@ -119,13 +119,13 @@ class CandidateCollector:
             InputError: If a feature got no outputs.
         """
         candidates = self.candidates()
-        missing = np.setdiff1d(np.arange(len(self._offsets)), candidates.feature_index_F)
+        missing = np.setdiff1d(np.arange(self._num_features), candidates.feature_index_F)
         if len(missing):
             raise InputError(
-                f"{len(missing)} of {len(self._offsets)} features got no logits, the first being feature "
+                f"{len(missing)} of {self._num_features} features got no logits, the first being feature "
                 f"{missing[0]}; evaluate the model on all of them before computing answers."
             )
-        return candidates[np.argsort(self._offsets.example_index_F, kind="stable")]
+        return candidates[np.argsort(self._search.offsets.example_index_F, kind="stable")]
 
 
 class SpanPostProcessor(CandidateCollector):
@@ -169,24 +169,22 @@ class SpanPostProcessor(CandidateCollector):
     ) -> None:
         self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative and scorer is None
-        self._n_best_size, self._max_answer_length = n_best_size, max_answer_length
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer
         self._calibration = calibration or AnswerCalibration()
         # Portico's rules, as opposed to those of transformers or PrimeQA, whose answers must be reproduced.
         self._own_rules = ties == "deterministic" and scorer is None
-        offsets = token_offsets(features, self._examples.ids)
-        super().__init__(offsets, self._span_search(offsets, search))
-
-    def _span_search(self, offsets: TokenOffsets, search: SpanSearch) -> CandidateSearch:
-        if search == "exhaustive" and self._own_rules:
-            return ExhaustiveSearch(offsets, self._n_best_size, self._max_answer_length)
-        if search != "top":
+        if search != "top" and not (search == "exhaustive" and self._own_rules):
             raise InputError(
                 f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
                 "portico's rules and not by those of transformers or PrimeQA."
             )
-        return TopTokenSearch(offsets, self._n_best_size, self._ties if self._scorer is None else "primeqa")
+        offsets = token_offsets(features, self._examples.ids)
+        if search == "exhaustive":
+            super().__init__(ExhaustiveSearch(offsets, n_best_size, max_answer_length))
+        else:
+            order: TokenOrder = ties if scorer is None else "primeqa"
+            super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, order))
 
     def update(
         self,
@@ -216,18 +214,9 @@ class SpanPostProcessor(CandidateCollector):
             InputError: If a feature got no logits.
         """
         candidates = self._all_candidates()
-        example_F = self._offsets.example_index_F[candidates.feature_index_F]
+        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
-        ranked = rank_spans(
-            candidates,
-            self._offsets,
-            nulls,
-            n_best_size=self._n_best_size,
-            max_answer_length=self._max_answer_length,
-            paired=self._search.paired,
-            scorer=self._scorer,
-            distinct=self._own_rules,
-        )
+        ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
         used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
         type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
@@ -243,7 +232,7 @@ class SpanPostProcessor(CandidateCollector):
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
         contexts, passages = self._examples.contexts, self._examples.passages
         row_N = ranked.spans.place_N3[:, 0]
-        context_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
+        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
         if self._own_rules:
             first_N = first_of_each_text(contexts, ranked, context_N)
             ranked, context_N = ranked.select(first_N), context_N[first_N]
@@ -280,9 +269,8 @@ class BeamPostProcessor(CandidateCollector):
     ) -> None:
         self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative
-        self._n_best_size, self._max_answer_length = n_best_size, max_answer_length
         offsets = token_offsets(features, self._examples.ids)
-        super().__init__(offsets, BeamSearch(offsets, n_best_size, max_answer_length))
+        super().__init__(BeamSearch(offsets, n_best_size, max_answer_length))
 
     def compute(self) -> BeamAnswers:
         """Return the answers of all examples.
@@ -291,14 +279,8 @@ class BeamPostProcessor(CandidateCollector):
             InputError: If a feature got no outputs.
         """
         candidates = self._all_candidates()
-        example_F = self._offsets.example_index_F[candidates.feature_index_F]
-        ranked = rank_spans(
-            candidates,
-            self._offsets,
-            n_best_size=self._n_best_size,
-            max_answer_length=self._max_answer_length,
-            paired=self._search.paired,
-        )
+        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
+        ranked = rank_spans(candidates, self._search)
         zeros_N = np.zeros(len(ranked.spans), np.int64)
         probability_N = span_probabilities(ranked)
         shortlist = Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)

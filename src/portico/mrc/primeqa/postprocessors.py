@@ -153,10 +153,10 @@ class SpanRecords(CandidateCollector):
         single_context: bool,
     ) -> None:
         self._examples = ExampleColumns(examples)
-        self._k, self._max_answer_length, self._scorer = k, max_answer_length, scorer
+        self._k, self._scorer = k, scorer
         self._passages = self._examples.passages if single_context else None
         offsets = _grouped_offsets(features, self._examples.ids)
-        super().__init__(offsets, TopTokenSearch(offsets, n_best_size, "primeqa"))
+        super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, "primeqa"))
 
     update = CandidateCollector.update_outputs
 
@@ -168,16 +168,10 @@ class SpanRecords(CandidateCollector):
                 them.
         """
         candidates = self._all_candidates()
-        ranked = rank_spans(
-            candidates,
-            self._offsets,
-            n_best_size=self._k,
-            max_answer_length=self._max_answer_length,
-            scorer=self._scorer,
-        )
+        ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
         spans, example_N = ranked.spans, ranked.example_N
         row_N, start_N, end_N = spans.place_N3.T
-        context_N = passage_N = self._offsets.context_index_F[candidates.feature_index_F[row_N]]
+        context_N = passage_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
         if self._passages is not None:
             passage_N = passage_indices(spans.chars_N2, example_N, self._passages)
         null_N = candidates.null_start_F[row_N].astype(np.float64) + candidates.null_end_F[row_N]
