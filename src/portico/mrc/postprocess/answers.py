@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
 from portico.mrc.target_type import TargetType
 
+_T = TypeVar("_T")
+
 NBestRecord: TypeAlias = Mapping[str, str | float]
+"""One entry of an n-best list: the logits of its first and last token, its text and its probability."""
 
 LITERAL_EMPTY = -1
 """Both characters of the span that stands for the text "empty"."""
@@ -226,11 +229,11 @@ class Answers:
         self.null_threshold = choice.threshold
         chars_E2, context_E = self._places(choice.chosen_E)
         texts = span_texts(shortlist.contexts_E, np.arange(len(chars_E2)), context_E, chars_E2)
-        self.predictions: dict[str, str] = self._by_id(
+        self.predictions = self._by_id(
             _TYPE_TEXTS.get(kind, text) for kind, text in zip(choice.type_E.tolist(), texts, strict=True)
         )
         odds_E = choice.null_odds_E
-        self.null_odds: dict[str, float] | None = None if odds_E is None else self._by_id(odds_E.tolist())
+        self.null_odds = None if odds_E is None else self._by_id(odds_E.tolist())
 
     @cached_property
     def spans(self) -> dict[str, tuple[int, int] | None]:
@@ -304,7 +307,7 @@ class Answers:
         if self.null_odds is not None:
             _write_json(folder / f"{start}null_odds.json", self.null_odds)
 
-    def _by_id(self, values: Iterable[Any]) -> dict[str, Any]:
+    def _by_id(self, values: Iterable[_T]) -> dict[str, _T]:
         return dict(zip(self.shortlist.example_ids, values, strict=True))
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:

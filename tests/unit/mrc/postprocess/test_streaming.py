@@ -264,20 +264,21 @@ def test_batch_size_does_not_change_answers():
 
 
 def test_large_sets_are_ranked_and_written_in_blocks(tmp_path):
-    num_examples = 5000  # several blocks, of features as well as of n-best lists
+    num_examples = 2500  # several blocks, of features as well as of n-best lists
     examples = [{"id": f"{e}", "context": "x yy zzz"} for e in range(num_examples)]
-    rows = [{"example_id": f"{e}", "offset_mapping": [None, (0, 1), (2, 4), (5, 8)]} for e in range(num_examples)]
-    logits = np.random.default_rng(0).normal(size=(2, num_examples, 4)).astype(np.float32)
-    whole = SpanPostProcessor(examples, rows, version_2_with_negative=True)
-    whole.update(*logits, np.arange(num_examples))
-    answers = whole.compute()
-    assert len(answers.nbest) == num_examples
-    for first in range(0, num_examples, 500):
-        part = slice(first, first + 500)
-        alone = SpanPostProcessor(examples[part], rows[part], version_2_with_negative=True)
-        alone.update(*logits[:, part], np.arange(500))
-        nbest = alone.compute().nbest
-        assert nbest == {example_id: answers.nbest[example_id] for example_id in nbest}
+    example_F = np.repeat(np.arange(num_examples), 1 + np.arange(num_examples) % 3)
+    rows = [{"example_id": f"{e}", "offset_mapping": [None, (0, 1), (2, 4), (5, 8)]} for e in example_F]
+    logits = np.random.default_rng(0).normal(size=(2, len(rows), 4)).astype(np.float32)
+
+    def answers_to(first, last):
+        own = np.flatnonzero((example_F >= first) & (example_F < last))
+        post_processor = SpanPostProcessor(examples[first:last], [rows[f] for f in own], version_2_with_negative=True)
+        post_processor.update(*logits[:, own], np.arange(len(own)))
+        return post_processor.compute()
+
+    answers = answers_to(0, num_examples)
+    parts = [answers_to(first, first + 500).nbest for first in range(0, num_examples, 500)]
+    assert answers.nbest == {key: records for part in parts for key, records in part.items()}
     answers.write(tmp_path)
     assert (tmp_path / "eval_nbest_predictions.json").read_text() == json.dumps(answers.nbest, indent=4) + "\n"
 
