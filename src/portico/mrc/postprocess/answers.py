@@ -23,7 +23,7 @@ NBestRecord: TypeAlias = Mapping[str, str | float]
 """One entry of an n-best list: the logits of its first and last token, its text and its probability."""
 
 LITERAL_EMPTY = -1
-"""Both characters of the span that stands for the text "empty"."""
+"""Start and end of the span that represents the literal text "empty"."""
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
 _EXAMPLES_PER_BLOCK = 512  # bounds the memory for texts
@@ -63,7 +63,7 @@ class Shortlist:
         ranked: Their best spans.
         context_N: Which of the contexts contains each span, ``int64 [N]``.
         passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
-        probability_N: Probability of each span among those of its example, ``float64 [N]``.
+        probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
     """
 
     example_ids: list[str]
@@ -112,7 +112,7 @@ def span_texts(
 
 
 def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, context_N: Int64s) -> Bools:
-    """Return which spans have a text that no better one of their example has, ``bool [N]``."""
+    """Return which spans are the best of their example with their text, ``bool [N]``."""
     texts = span_texts(contexts_E, ranked.example_N, context_N, ranked.spans.chars_N2)
     seen: set[tuple[int, bool, str]] = set()
     is_first = []

@@ -43,7 +43,7 @@ class Spans(Columns):
 
     @property
     def is_null_N(self) -> Bools:
-        """Which spans stand for "no answer", ``bool [N]``."""
+        """Which spans represent "no answer", ``bool [N]``."""
         is_null_N: Bools = self.place_N3[:, 1] < 0
         return is_null_N
 
@@ -54,7 +54,7 @@ class RankedSpans:
 
     Attributes:
         spans: The spans of all examples, one example after the other.
-        row_starts: Where those of each example begin and of the last one end, ``int64 [E + 1]``.
+        row_starts: Index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
     """
 
     spans: Spans
@@ -323,13 +323,13 @@ def span_probabilities(
 ) -> npt.NDArray[np.float64]:
     """Return the softmax of the scores over the spans of each example, ``float64 [N]``.
 
-    Examples with equally many spans are computed as one array: a sum over its rows adds in the same order as a sum
-    over each row alone, so that the result does not depend on how examples are put together.
+    Examples with the same number of spans are computed as one array: numpy sums each of its rows in the same order as
+    it sums that row alone, so the result does not depend on how examples are batched.
 
     Args:
         ranked: The spans.
-        wide_E: Examples to compute in float64 and not in the dtype of their logits, ``bool [E]``.
-        temperature: What the scores are divided by; more than 1 levels them.
+        wide_E: Examples to compute in float64 instead of the dtype of their logits, ``bool [E]``.
+        temperature: What the scores are divided by; a value above 1 flattens the distribution.
     """
     wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
     score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature

@@ -58,8 +58,8 @@ class Candidates(Columns):
     Attributes:
         feature_index_F: Which features, ``int64 [F]``.
         start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``.
-        start_logit_Fn: Their logits in the dtype of the model's outputs, ``[F, n]``.
-        null_start_F: Start logit of token 0, which stands for "no answer", ``[F]``.
+        start_logit_Fn: Their logits, in the dtype of the model's outputs, ``[F, n]``.
+        null_start_F: Start logit of token 0, which represents "no answer", ``[F]``.
         start_stdev_Fn: Standard deviations of the start logits, ``[F, n]``, or ``[F, 0]`` without a confidence head.
         end_token_Fn: End tokens, as for starts.
         end_logit_Fn: Their logits.

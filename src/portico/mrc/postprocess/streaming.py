@@ -149,8 +149,8 @@ class SpanPostProcessor(CandidateCollector):
         calibration: Maps scores to probabilities.
 
     Raises:
-        InputError: If an example has no features, two have the same ``id``, a feature belongs to none, or options
-            cannot be combined.
+        InputError: If an example has no features, two have the same ``id``, a feature belongs to no example, or
+            options cannot be combined.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class SpanPostProcessor(CandidateCollector):
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer
         self._calibration = calibration or AnswerCalibration()
-        # Portico's rules, as opposed to those of transformers or PrimeQA, whose answers must be reproduced.
+        # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
         self._own_rules = ties == "deterministic" and scorer is None
         if search != "top" and not (search == "exhaustive" and self._own_rules):
             raise InputError(
@@ -255,7 +255,7 @@ class BeamPostProcessor(CandidateCollector):
         max_answer_length: Longest answer, in tokens.
 
     Raises:
-        InputError: If an example has no features, two have the same ``id``, or a feature belongs to none.
+        InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.
     """
 
     def __init__(

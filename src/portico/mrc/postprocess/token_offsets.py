@@ -65,7 +65,7 @@ class TokenOffsets:
 
     Args:
         example_index_F: The example each feature was cut from, ``int64 [F]``.
-        row_starts: Where each feature begins in `char_offsets_T2`, and where the last ends, ``int64 [F + 1]``.
+        row_starts: Index of the first token of each feature, then the number of tokens, ``int64 [F + 1]``.
         char_offsets_T2: First character and the character after the last of each token, ``int32 [T, 2]``; -1 where no
             answer may begin or end.
         context_index_F: Which of the example's contexts each feature shows, ``int64 [F]``; by default the first.
@@ -119,7 +119,7 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
 
     Raises:
         InputError: If an example has no features, a feature belongs to none of the examples, or the features were
-            made for training.
+            made to train on.
     """
     if isinstance(features, TokenOffsets):
         offsets = features
