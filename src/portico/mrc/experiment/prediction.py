@@ -10,7 +10,6 @@ from typing import Any
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings, training_arguments
 from portico.errors import InputError
-from portico.mrc.answers import AnswerCalibration
 from portico.mrc.experiment.run import valid_keys as keys_of_training
 from portico.mrc.experiment.settings import check_settings
 from portico.mrc.features.featurizer import Featurizer
@@ -24,7 +23,8 @@ from portico.mrc.inference import (
     read_questions,
 )
 from portico.mrc.models.loading import head_of, head_post_processing, load_trained_reader
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess import AnswerCalibration
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from portico.mrc.models.loading import (
     load_reader,
 )
 from portico.mrc.models.small_bert import bert_fields, new_reader
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.trainer import MRCTrainer
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
             :func:`~portico.mrc.experiment.data.load_sources`; for ``preprocess`` see
             :func:`~portico.mrc.experiment.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
             ``postprocess`` has fields of
-            :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`; for ``metric`` see
+            :class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing`; for ``metric`` see
             :func:`~portico.mrc.metrics.chosen.chosen_metric`.
         training: How it is trained; by default by :class:`~portico.mrc.trainer.MRCTrainer`.
 
