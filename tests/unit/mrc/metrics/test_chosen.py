@@ -72,7 +72,7 @@ def test_a_metric_that_needs_answers_refuses_questions_without_before_any_work(n
 
 
 class StubAnswers:
-    """As :class:`portico.mrc.postprocess.Answers` has it; nothing is answered until the threshold is out of the way."""
+    """As :class:`portico.mrc.postprocess.Answers` has it; no answer passes the threshold yet."""
 
     null_odds = None
 
