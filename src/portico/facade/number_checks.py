@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from portico.argument_rules import argument_rules
 from portico.errors import InputError, InputTypeError
+from portico.settings import argument_rules
 
 
 def check_numbers(args: Any) -> None:

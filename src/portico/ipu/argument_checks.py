@@ -3,7 +3,7 @@
 from typing import Any
 
 from portico.errors import InputError
-from portico.value_rules import Rule
+from portico.settings import Rule
 
 N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
 LOADER_MODES = ("sync", "async", "async_rebatched")

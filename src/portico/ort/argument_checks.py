@@ -7,7 +7,7 @@ from typing import Any
 from transformers.training_args import OptimizerNames
 
 from portico.errors import InputError
-from portico.value_rules import Rule
+from portico.settings import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _TRUTH, _TEXT = Rule((bool,)), Rule((str, type(None)))

@@ -1,15 +1,19 @@
 import json
+import logging
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 import fake_runner
-from portico.cli.location import experiment_names
-from portico.configured_run import RunSettings
+from portico.cli.app import objective_value
+from portico.cli.compose import experiment_names
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -128,7 +132,7 @@ def test_callback_that_cannot_be_built_is_refused(train, capsys):
     assert_refused(capsys, code, "unexpected keyword argument 'patience'")
 
 
-def test_interrupted_run_says_how_to_go_on(train, capsys, tmp_path):
+def test_interrupted_run_says_how_to_continue(train, capsys, tmp_path):
     code = train("paths.output_dir=here", f"args.seed={fake_runner.IS_INTERRUPTED}")
     folder = tmp_path / "here"
     assert_refused(
@@ -160,8 +164,8 @@ def test_folder_that_cannot_be_made_is_named(train, capsys, tmp_path, folder):
     assert_refused(capsys, code, f"'{folder}' cannot be used (", "set it to a folder that can be written to")
 
 
-def test_direction_that_is_none_is_refused_before_the_run(train, capsys, tmp_path):
-    assert_refused(capsys, train("objective.mode=up"), "objective.mode='up' is neither 'max' nor 'min'")
+def test_unknown_direction_is_refused_before_the_run(train, capsys, tmp_path):
+    assert_refused(capsys, train("objective.mode=up"), "objective.mode=up is unknown; set it to max or min.")
     assert not list(tmp_path.iterdir())
 
 
@@ -180,11 +184,11 @@ def test_defect_keeps_its_traceback_and_its_traces(train, tmp_path):
 def test_environment_is_left_alone(train, monkeypatch):
     monkeypatch.setattr(fake_runner, "FULL_ERROR_SEEN", None, raising=False)
 
-    def spy(settings: RunSettings):
+    def spy(experiment):
         fake_runner.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
         return {"eval_f1": 1.0}
 
-    monkeypatch.setattr(fake_runner, "run", spy)
+    monkeypatch.setattr(fake_runner.FakeExperiment, "train", spy)
     assert train() == 0
     assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks that nobody asked for"
     assert "HYDRA_FULL_ERROR" not in os.environ
@@ -195,7 +199,14 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     shown = capsys.readouterr().out
     assert "python train.py -m +experiment=mrc" in shown
     assert "debug: default, limit, overfit" in shown
-    assert "n_best_size: 20" in shown
+    assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
+    assert re.search(r"^  args.learning_rate=0.0015 +The initial learning rate", shown, flags=re.MULTILINE)
+    assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
+
+
+def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
+    assert train("--help", arguments=()) == 0
+    assert "once an experiment is chosen: --help +experiment=mrc" in capsys.readouterr().out
 
 
 def test_train_script_is_the_same_command(tmp_path):
@@ -212,3 +223,27 @@ def test_a_process_that_joins_a_run_uses_its_folder(train, tmp_path, monkeypatch
     assert train(folder) != 0
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert train(folder) == 0
+
+
+def test_objective_is_a_python_float():
+    value = objective_value({"eval_f1": np.float32(0.5)}, {"metric": "eval_f1", "mode": "max"})
+    assert type(value) is float
+    assert value == 0.5
+
+
+def test_no_metric_no_objective():
+    assert objective_value({"eval_f1": 1.0}, {"metric": None, "mode": "max"}) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("mode", "worst"), [("max", -sys.float_info.max), ("min", sys.float_info.max)])
+def test_an_objective_that_is_not_finite_becomes_the_worst_value_with_a_warning(value, mode, worst, caplog):
+    with caplog.at_level(logging.WARNING, logger="portico"):
+        assert objective_value({"eval_loss": value}, {"metric": "eval_loss", "mode": mode}) == worst
+    assert "eval_loss is" in caplog.text
+    assert "worst finite value" in caplog.text
+
+
+def test_unknown_objective_names_those_of_the_run():
+    with pytest.raises(InputError, match=r"'eval_f' is not a metric .* eval_f1, .* The run has: eval_f1, eval_loss\."):
+        objective_value({"eval_f1": 1.0, "eval_loss": 2.0}, {"metric": "eval_f", "mode": "max"})

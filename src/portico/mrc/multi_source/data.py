@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.experiment.data import Examples, load_examples
+from portico.mrc.config import Examples, load_examples
 from portico.mrc.features.featurizer import Featurizer
 
 
@@ -12,7 +12,7 @@ def load_sources(data: Mapping[str, Any]) -> list[Examples]:
     """Return the examples of each source.
 
     Args:
-        data: As :func:`~portico.mrc.experiment.data.load_examples` takes it, for one source. With ``sources``, a
+        data: As :func:`~portico.mrc.config.load_examples` takes it, for one source. With ``sources``, a
             list of such mappings, there are several, and each says what differs from the rest of ``data``.
 
     Raises:

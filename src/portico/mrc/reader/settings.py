@@ -8,7 +8,7 @@ from typing import Any
 from portico.errors import InputError
 from portico.mrc.answers import AnswerCalibration
 from portico.mrc.answers.post_processor import SpanSearch
-from portico.value_rules import Rule, check_values
+from portico.settings import Rule, check_values
 
 _LONGEST_WINDOW = 384
 _POSITIVE = Rule((int,), least=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.experiment.data import load_examples
+from portico.mrc.config import load_examples
 from portico.mrc.joined_contexts import with_one_context
 from portico.mrc.question_results import Answered, question_result
 from portico.mrc.readers import read_examples

@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 from portico.errors import InputError, MissingPackageError
-from portico.mrc.experiment.data import load_examples
+from portico.mrc.config import load_examples
 from portico.mrc.readers import read_hub
 
 RECORD = {"id": "a", "context": "Oslo", "question": "q", "answers": {"text": ["Oslo"], "answer_start": [0]}}

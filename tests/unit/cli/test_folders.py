@@ -1,6 +1,6 @@
 import pytest
 
-from portico.cli.run_folder import check_folder_settings, claim, recorded_config, removed_if_refused
+from portico.cli.folders import check_folder_settings, claim, recorded_config, removed_if_refused
 from portico.errors import InputError
 
 

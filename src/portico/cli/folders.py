@@ -33,7 +33,7 @@ def check_folder_settings(settings: Mapping[str, Any]) -> None:
         raise InputError(f"overwrite={overwrite} is neither true nor false; set one of them.")
     if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\"):
         raise InputError(
-            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a text without "
+            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a string without "
             "slashes, or choose the whole folder with paths.output_dir=<folder>."
         )
 
