@@ -355,7 +355,7 @@ def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[s
     known = list(of_others)
     unknown: list[str] = []
     for name, keys in (further or {}).items():
-        unknown += [f"{name}.{key}" for key in settings.get(name) or () if keys and key not in keys]
+        unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
     groups = list(_groups(settings))
     for one in groups:
         known += [f"{one.name}.{key}" for key in one.rules]
