@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from transformers import EarlyStoppingCallback, set_seed
 
@@ -29,8 +29,6 @@ from portico.errors import InputError
 from portico.settings import (
     NO_DEFAULT,
     GroupSettings,
-    Rule,
-    Setting,
     check_values,
     settings_of,
     suggestion,
@@ -69,79 +67,51 @@ ARGUMENTS_DECIDED = ("output_dir", *(one.name for one in dataclasses.fields(Plac
 """Training arguments that no setting of the group ``args`` can be."""
 
 
-def group(
-    default: Callable[..., Any],
-    *,
-    needs: Mapping[str, str] | None = None,
-    base: type | tuple[type, ...] | None = None,
-    is_partial: bool = False,
-    decided: Sequence[str] = (),
-    settings: Callable[[Any], GroupSettings] = settings_of,
-) -> dict[str, Any]:
-    """Return the arguments of ``dataclasses.field`` for a field that a group of the configuration builds.
+@dataclass(frozen=True)
+class Group:
+    """How a group of the configuration becomes a field of an experiment; see :func:`group`.
+
+    The default of the field is the class that is built if the group names none. Where it is a partial, the group is
+    kept as one: the experiment builds it.
 
     Args:
-        default: Class that is built if the group names none.
-        needs: Methods that its objects must have, each with the words that follow "which" in an error message.
-        base: Class that it must derive from, or several of which one.
-        is_partial: Keep the class and its arguments; the experiment builds it.
+        needs: Method that another class must have; the default class documents it.
+        base: Class that another class must derive from, or several of which one; without ``needs`` the default.
         decided: Arguments of the class that the experiment gives, and no setting.
         settings: Returns the keys that a class takes, if they are not its arguments.
     """
-    spec = _Group(default, needs or {}, base, is_partial, tuple(decided), settings)
-    return {"default_factory": partial(partial, default) if is_partial else default, "metadata": {"group": spec}}
+
+    needs: str | None = None
+    base: type | tuple[type, ...] | None = None
+    decided: Sequence[str] = ()
+    settings: Callable[[Any], GroupSettings] = settings_of
+
+    def settings_of(self, target: Any) -> GroupSettings:
+        """Return the keys that a class in this group takes."""
+        found = self.settings(target)
+        return GroupSettings({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
+
+    def check_class(self, name: str, target: Any, default: Any) -> None:
+        """Refuse a class that does not fit; ``name`` is the key that names it."""
+        bases = self.base or (object if self.needs else default)
+        if not (inspect.isclass(target) and issubclass(target, bases)):
+            listed = " or ".join(map(path_of, bases if isinstance(bases, tuple) else (bases,)))
+            raise InputError(f"`{name}={path_of(target)}` does not derive from {listed}; set it to a class that does.")
+        if self.needs and not any(self.needs in vars(owner) for owner in target.__mro__):
+            raise InputError(
+                f"`{name}={path_of(target)}` has no method `{self.needs}`, which {path_of(default)} has; add it, or "
+                f"set {name} to another class."
+            )
+
+
+def group(**options: Any) -> dict[str, Any]:
+    """Return the metadata of a field that a group of the configuration builds; options as in :class:`Group`."""
+    return {"group": Group(**options)}
 
 
 def key_of_group(name: str, default: Any) -> Any:
-    """Return a field of an experiment that is one key of a group, next to the arguments of the group's class.
-
-    Args:
-        name: The group.
-        default: Default of the key.
-    """
+    """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
     return field(default=default, metadata={"key_of": name})
-
-
-@dataclass(frozen=True)
-class _Group:
-    default: Callable[..., Any]
-    needs: Mapping[str, str]
-    base: type | tuple[type, ...] | None
-    is_partial: bool
-    decided: tuple[str, ...]
-    settings: Callable[[Any], GroupSettings]
-
-    def settings_of(self, target: Any) -> GroupSettings:
-        found = self.settings(target)
-        known = {name: one for name, one in found.known.items() if name not in self.decided}
-        return GroupSettings(known, found.is_open)
-
-    def check_class(self, name: str, target: Any) -> None:
-        if self.base is not None and not (inspect.isclass(target) and issubclass(target, self.base)):
-            bases = " or ".join(map(path_of, self.base if isinstance(self.base, tuple) else (self.base,)))
-            raise InputError(
-                f"`{name}.{TARGET}={path_of(target)}` does not derive from {bases}; set it to a class that does, or "
-                "leave it out."
-            )
-
-    def build(self, name: str, target: Any, values: Mapping[str, Any]) -> Any:
-        values = without_further_keys(target, values)
-        if self.is_partial:
-            return partial(target, **values)
-        try:
-            built = target(**values)
-        except InputError:
-            raise
-        except (TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"The group `{name}` cannot build {path_of(target)} ({reason}).") from error
-        for method, which in self.needs.items():
-            if not callable(getattr(built, method, None)):
-                raise InputError(
-                    f"`{name}.{TARGET}={path_of(target)}` has no method `{method}`, which {which}; add it, or set "
-                    f"{name}.{TARGET} to another class."
-                )
-        return built
 
 
 @dataclass(kw_only=True)
@@ -158,10 +128,8 @@ class Experiment(ABC):
 
     MODES: ClassVar[Sequence[str]] = ("train",)
 
-    args: Callable[..., Any] = field(
-        **group(TrainingArguments, base=TrainingArguments, is_partial=True, decided=ARGUMENTS_DECIDED)
-    )
-    strategy: Any = field(**group(Placement, base=Placement))
+    args: Callable[..., Any] = field(default=partial(TrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    strategy: Any = field(default_factory=Placement, metadata=group())
     callbacks: Sequence[Any] = ()
     logger: Sequence[Any] = ()
     output_dir: str
@@ -304,41 +272,37 @@ def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
     return found
 
 
-@dataclass(frozen=True)
-class _ConfiguredGroup:
-    """One group of the settings: the class it builds, its values, and the keys that the experiment itself reads."""
+class _Configured(NamedTuple):
+    """A group as settings describe it: the class it builds, its values, and all keys that it may have."""
 
     name: str
-    spec: _Group
     target: Any
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     settings: GroupSettings
-    own: Mapping[str, Setting]
-
-    @property
-    def rules(self) -> dict[str, Rule | None]:
-        return {name: one.rule for name, one in {**self.settings.known, **self.own}.items()}
-
-    @property
-    def unknown(self) -> list[str]:
-        return [] if self.settings.is_open else [name for name in self.values if name not in self.rules]
+    is_partial: bool
 
 
-def _groups(settings: Mapping[str, Any]) -> Iterator[_ConfiguredGroup]:
+def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
     found = experiment_class(settings)
-    known = settings_of(found).known
+    own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
     for one in dataclasses.fields(found):
         if "group" in one.metadata:
-            spec: _Group = one.metadata["group"]
+            spec: Group = one.metadata["group"]
             values = dict(settings.get(one.name) or {})
-            target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or spec.default)
-            spec.check_class(one.name, target)
-            own = {
-                each.name: known[each.name]
-                for each in dataclasses.fields(found)
-                if each.metadata.get("key_of") == one.name
-            }
-            yield _ConfiguredGroup(one.name, spec, target, values, spec.settings_of(target), own)
+            is_partial = isinstance(one.default, partial)
+            default: Any = getattr(one.default, "func", one.default_factory)
+            target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)
+            spec.check_class(f"{one.name}.{TARGET}", target, default)
+            taken = spec.settings_of(target)
+            known = {key: settings_of(found).known[key] for key, of in own.items() if of == one.name}
+            taken = GroupSettings({**taken.known, **known}, taken.is_open)
+            yield _Configured(one.name, target, values, taken, is_partial)
+
+
+def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
+    """Return the fields that stand in the root of the configuration."""
+    names = {one.name for one in dataclasses.fields(experiment_class(settings)) if not one.metadata}
+    return names - {"output_dir"}
 
 
 def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -351,23 +315,22 @@ def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[s
     Raises:
         InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
     """
-    of_others = {f"{name}.{key}" for name, keys in (further or {}).items() for key in keys}
-    known = list(of_others)
-    unknown: list[str] = []
+    known, unknown = [], []
     for name, keys in (further or {}).items():
+        known += [f"{name}.{key}" for key in keys]
         unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
     groups = list(_groups(settings))
     for one in groups:
-        known += [f"{one.name}.{key}" for key in one.rules]
-        unknown += [f"{one.name}.{key}" for key in one.unknown]
-    plain = {one.name for one in dataclasses.fields(experiment_class(settings)) if not one.metadata}
-    names = {TARGET, *plain, *(further or {}), *(one.name for one in groups)} - {"output_dir"}
-    unknown += [name for name, value in settings.items() if name not in names and value not in ({}, None)]
+        known += [f"{one.name}.{key}" for key in one.settings.known]
+        taken = one.values if one.settings.is_open else one.settings.known
+        unknown += [f"{one.name}.{key}" for key in one.values if key not in taken]
+    names = sorted({*_plain_fields(settings), *(further or {}), *(one.name for one in groups)})
+    unknown += [name for name, value in settings.items() if name not in (TARGET, *names) and value not in ({}, None)]
     if unknown:
-        known += sorted(names - {TARGET})
+        known += names
         raise InputError(" ".join(f"'{name}' is not a setting{suggestion(name, known)}" for name in unknown))
     for one in groups:
-        check_values(one.name, one.values, one.rules)
+        check_values(one.name, one.values, {key: each.rule for key, each in one.settings.known.items()})
 
 
 def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,9 +340,8 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     complete = dict(settings)
     for one in _groups(settings):
-        if TARGET in (settings.get(one.name) or {}) and not one.spec.is_partial:
-            defaults = GroupSettings({**one.own, **one.settings.known}).defaults
-            plain = {name: _plain(value) for name, value in defaults.items() if _is_plain(value)}
+        if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
+            plain = {key: _plain(value) for key, value in one.settings.defaults.items() if _is_plain(value)}
             complete[one.name] = {**plain, **settings[one.name]}
     return complete
 
@@ -408,14 +370,24 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
         InputError: If a class cannot be imported or does not fit, or a setting is unknown or cannot be used.
     """
     check_settings(settings)
-    found = experiment_class(settings)
-    plain = [one.name for one in dataclasses.fields(found) if not one.metadata and one.name != "output_dir"]
-    parts: dict[str, Any] = {name: settings[name] for name in plain if name in settings}
+    own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
+    parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
     for one in _groups(settings):
-        own = {name: value for name, value in one.values.items() if name in one.own}
-        rest = {name: value for name, value in one.values.items() if name not in own}
-        parts |= {one.name: one.spec.build(one.name, one.target, rest), **own}
-    return found(**parts, output_dir=output_dir)
+        parts |= {key: value for key, value in one.values.items() if key in own}
+        rest = {key: value for key, value in one.values.items() if key not in own}
+        make = partial(one.target, **without_further_keys(one.target, rest))
+        parts[one.name] = make if one.is_partial else _built(one, make)
+    return experiment_class(settings)(**parts, output_dir=output_dir)
+
+
+def _built(one: _Configured, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
 
 
 def settings_help(settings: Mapping[str, Any]) -> str:
@@ -423,7 +395,7 @@ def settings_help(settings: Mapping[str, Any]) -> str:
     lines = []
     for one in _groups(settings):
         lines += ["", f"{one.name}: {path_of(one.target)}"]
-        for name, each in {**one.own, **one.settings.known}.items():
+        for name, each in one.settings.known.items():
             value = _shown(one.values.get(name, each.default))
             lines.append(f"  {f'{one.name}.{name}{value}':<46} {each.help}".rstrip())
     return "\n".join(lines)

@@ -180,7 +180,6 @@ def further_keys(names: Callable[[], Collection[str]]) -> Any:
     return field(default_factory=dict, metadata={"further_keys": names})
 
 
-@cache
 def settings_of(target: Callable[..., Any]) -> GroupSettings:
     """Return the keys that a class or function takes."""
     if inspect.isclass(target) and issubclass(target, transformers.TrainingArguments):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,8 @@ class PairModel:
         """
         _check_set("model", name_or_path=self.name_or_path)
         try:
-            return (
-                AutoModelForSeq2SeqLM.from_pretrained(self.name_or_path),
-                AutoTokenizer.from_pretrained(self.name_or_path),
-            )
+            name = str(self.name_or_path)
+            return AutoModelForSeq2SeqLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"`model.name_or_path={self.name_or_path}` gives no encoder-decoder with its tokenizer "
@@ -97,13 +96,11 @@ class PairPreprocessing:
 class PairExperiment(TrainerExperiment):
     """Training on pairs of strings; with ``args.predict_with_generate`` the share of targets met is measured."""
 
-    args: Any = field(
-        **group(Seq2SeqTrainingArguments, base=Seq2SeqTrainingArguments, is_partial=True, decided=ARGUMENTS_DECIDED)
-    )
-    trainer: Any = field(**group(Seq2SeqTrainer, base=Seq2SeqTrainer, is_partial=True, decided=TRAINER_PARTS))
-    data: Any = field(**group(PairData, needs={"load": "returns the pairs to train and to evaluate on"}))
-    model: Any = field(**group(PairModel, needs={"load": "returns a model and its tokenizer"}))
-    preprocess: Any = field(**group(PairPreprocessing, needs={"dataset": "returns pairs as model inputs"}))
+    args: Any = field(default=partial(Seq2SeqTrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    trainer: Any = field(default=partial(Seq2SeqTrainer), metadata=group(decided=TRAINER_PARTS))
+    data: Any = field(default_factory=PairData, metadata=group(needs="load"))
+    model: Any = field(default_factory=PairModel, metadata=group(needs="load"))
+    preprocess: Any = field(default_factory=PairPreprocessing, metadata=group(needs="dataset"))
 
     def make_trainer(self, args: Any) -> Any:
         """Load pairs and model and return their trainer."""

@@ -181,8 +181,12 @@ def test_a_trainer(train):
             ["metric._target_=towns.Lengths", "metric.j=3"],
             "'metric.j' is not a setting; the nearest valid names are: metric.k",
         ),
-        (["metric._target_=towns.Towns"], "`metric._target_=towns.Towns` has no method `__call__`, which returns the"),
-        (["data._target_=towns.Lengths"], "'data.max_eval_samples' is not a setting; those of data are: k."),
+        (
+            ["metric._target_=towns.Towns"],
+            "`metric._target_=towns.Towns` has no method `__call__`, which portico.mrc.",
+        ),
+        (["data._target_=towns.Lengths"], "`data._target_=towns.Lengths` has no method `load`, which portico.mrc."),
+        (["data._target_=towns.Towns"], "'data.max_eval_samples' is not a setting; those of data are: size."),
         (
             ["data._target_=towns.Broken", *NO_SAMPLES],
             "`Broken.load` returned 1; it has to return (train, valid",

@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,10 +84,14 @@ class GradientDescentExperiment(Experiment):
         allennlp_config: Jsonnet or JSON file; its sections replace ``trainer``, ``model`` and ``data``.
     """
 
-    args: Any = field(**group(DescentArguments, base=DescentArguments, is_partial=True, decided=("output_dir",)))
-    trainer: Any = field(**group(GradientDescentTrainer, base=Trainer, is_partial=True, settings=_trainer_settings))
-    model: Any = field(**group(BagOfWordsClassifier, base=nn.Module, is_partial=True, decided=tuple(_TOPIC_SIZES)))
-    data: Any = field(**group(TopicData, needs={"load": "returns the loaders of training and validation"}))
+    args: Any = field(default=partial(DescentArguments), metadata=group(decided=("output_dir",)))
+    trainer: Any = field(
+        default=partial(GradientDescentTrainer), metadata=group(base=Trainer, settings=_trainer_settings)
+    )
+    model: Any = field(
+        default=partial(BagOfWordsClassifier), metadata=group(base=nn.Module, decided=tuple(_TOPIC_SIZES))
+    )
+    data: Any = field(default_factory=TopicData, metadata=group(needs="load"))
     allennlp_config: str | None = None
 
     def train(self) -> dict[str, float]:

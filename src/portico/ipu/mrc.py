@@ -36,11 +36,9 @@ class IPUMRCExperiment(MRCExperiment):
 
     MODES: ClassVar = ("train",)
 
-    args: Any = field(
-        **group(IPUTrainingArguments, base=IPUTrainingArguments, is_partial=True, decided=ARGUMENTS_DECIDED)
-    )
-    trainer: Any = field(**group(IPUMRCTrainer, base=IPUMRCTrainer, is_partial=True, decided=TRAINER_PARTS))
-    strategy: Any = field(**group(IPUConfig, base=IPUConfig, settings=_attributes))
+    args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=TRAINER_PARTS))
+    strategy: Any = field(default_factory=IPUConfig, metadata=group(settings=_attributes))
 
     def placement(self) -> dict[str, Any]:
         """Return nothing: the strategy is for the trainer, not for its arguments."""

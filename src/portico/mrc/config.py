@@ -152,12 +152,12 @@ class MRCData:
             return train, validation
         if not given:
             return self._made()
-        for name, file in files.items():
-            if file is None:
-                (present,) = given
+        for name, file in given.items():
+            missing = next((other for other in files if other not in given), None)
+            if missing is not None:
                 raise InputError(
-                    f"`data.{present}={given[present]}` came without `data.{name}`; set both to files of questions, "
-                    "or neither to use the embedded corpus."
+                    f"`data.{name}={file}` came without `data.{missing}`; set both to files of questions, or neither "
+                    "to use the embedded corpus."
                 )
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
@@ -212,7 +212,7 @@ def _checked_examples(data: Any, loaded: Any) -> Examples:
                 f"`{type(data).__name__}.load` returned {str(loaded)[:80]}; it has to return (train, validation), two "
                 f"lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
             )
-    return Examples(*parts)  # type: ignore[arg-type]
+    return Examples(*parts)
 
 
 # ------------------------------------------------------------------------------------ model

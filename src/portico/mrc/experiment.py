@@ -52,15 +52,13 @@ class MRCExperiment(TrainerExperiment):
     MODES: ClassVar[Sequence[str]] = ("train", "predict")
 
     trainer: Any = field(
-        **group(MRCTrainer, base=(MRCTrainer, Seq2SeqMRCTrainer), is_partial=True, decided=TRAINER_PARTS)
+        default=partial(MRCTrainer), metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=TRAINER_PARTS)
     )
-    data: Any = field(**group(MRCData, needs={"load": "returns the examples to train and to evaluate on"}))
-    model: Any = field(**group(EncoderModel, needs={"load": "returns a model and its tokenizer"}))
-    preprocess: Any = field(
-        **group(WindowPreprocessing, needs={"trainer_parts": "returns the features of the examples"})
-    )
-    postprocess: Any = field(**group(SpanAnswers, needs={"build": "returns the post-processing of a model's outputs"}))
-    metric: Any = field(**group(SquadV1, needs={"__call__": "returns the metrics of the answers"}))
+    data: Any = field(default_factory=MRCData, metadata=group(needs="load"))
+    model: Any = field(default_factory=EncoderModel, metadata=group(needs="load"))
+    preprocess: Any = field(default_factory=WindowPreprocessing, metadata=group(needs="trainer_parts"))
+    postprocess: Any = field(default_factory=SpanAnswers, metadata=group(needs="build"))
+    metric: Any = field(default_factory=SquadV1, metadata=group(needs="__call__"))
     headline: str = key_of_group("metric", "f1")
     """The score that chooses the best checkpoint, and the best run of a sweep."""
     version_2_with_negative: bool | None = key_of_group("metric", None)
