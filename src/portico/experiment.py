@@ -261,7 +261,7 @@ def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
     """Return the class of the experiment that settings describe.
 
     Raises:
-        InputError: If it cannot be imported or is no experiment.
+        InputError: If it cannot be imported or is not an experiment.
     """
     found = import_target(TARGET, settings[TARGET])
     if not (inspect.isclass(found) and issubclass(found, Experiment)):
@@ -393,7 +393,7 @@ def _built(one: _Configured, make: Callable[[], Any]) -> Any:
 def settings_help(settings: Mapping[str, Any]) -> str:
     """Return a line for each setting of an experiment: its key, its value or default, and what it means."""
     lines = []
-    for one in _groups(settings):
+    for one in sorted(_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
         lines += ["", f"{one.name}: {path_of(one.target)}"]
         for name, each in one.settings.known.items():
             value = _shown(one.values.get(name, each.default))

@@ -138,7 +138,7 @@ class Setting:
     """One key of a group.
 
     Args:
-        default: Its default; ``NO_DEFAULT`` if it has to be set, or is none of ours to know.
+        default: Its default; ``NO_DEFAULT`` if it has to be set or is not known.
         rule: What it may be; ``None`` if the class itself decides.
         help: Its documentation, on one line.
     """

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq
-from transformers.trainer_utils import EvalPrediction
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, EvalPrediction
 
 from portico.errors import InputError
 from portico.experiment import ARGUMENTS_DECIDED, TRAINER_PARTS, TrainerExperiment, group
@@ -186,7 +185,7 @@ def read_pairs(file: str, *, source: str, target: str) -> list[Pair]:
         InputError: If the file is missing or empty, or a line lacks one of the two strings.
     """
     if not Path(file).is_file():
-        raise InputError(f"There is no file {file}; set it to a file with one JSON object a line.")
+        raise InputError(f"{file} does not exist; set it to a file with one JSON object a line.")
     lines = Path(file).read_text(encoding="utf-8").split("\n")
     pairs = [_pair(line, source, target, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not pairs:

@@ -1,4 +1,4 @@
-"""The commands of the README, cut down: one in a process of its own, the others here."""
+"""The commands of the README, cut down: one in its own process, the others here."""
 
 import json
 import os

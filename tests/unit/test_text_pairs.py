@@ -80,7 +80,7 @@ def test_a_setting_without_default_has_to_be_set(folder, setting):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.train_file={folder}/none", r"There is no file .*none; set it to a file with one JSON object a line\."),
+        ("data.train_file={folder}/none", r"none does not exist; set it to a file with one JSON object a line\."),
         ("data.source=text", "pairs.jsonl:1 has no string under both 'text' and 'target'; set `data.source`"),
         ("model.name_or_path={folder}/out", "gives no encoder-decoder with its tokenizer"),
         (

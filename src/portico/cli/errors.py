@@ -18,29 +18,12 @@ from portico.settings import FIRST_GUESSES, suggestion
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
 # Groups in which any key can be set; which of them mean something, the experiment says.
 OPEN_GROUPS = (
-    "trainer",
-    "args",
-    "model",
-    "data",
-    "preprocess",
-    "postprocess",
-    "metric",
-    "strategy",
-    "callbacks",
-    "logger",
-    "paths",
-    "objective",
+    *("trainer", "args", "model", "data", "preprocess", "postprocess", "metric"),
+    *("strategy", "callbacks", "logger", "paths", "objective"),
 )
 TOP_LEVEL_NAMES = (
-    *OPEN_GROUPS,
-    "name",
-    "mode",
-    "overwrite",
-    "allennlp_config",
-    "experiment",
-    "sweep",
-    "debug",
-    "hydra",
+    *(*OPEN_GROUPS, "name", "mode", "overwrite", "allennlp_config"),
+    *("experiment", "sweep", "debug", "hydra"),
 )
 
 

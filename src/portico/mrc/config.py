@@ -199,7 +199,11 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
     Raises:
         InputError: As :func:`load_sources`.
     """
-    sources = load_sources(data)
+    return pooled(load_sources(data))
+
+
+def pooled(sources: Sequence[Examples]) -> Examples:
+    """Return the examples of all sources as those of one."""
     return Examples(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
 
@@ -356,21 +360,15 @@ class WindowPreprocessing:
             tokenizer: Tokenizer of the model.
             target_types: Whether the model's head classifies the kind of answer.
         """
-        return Featurizer(
-            tokenizer,
-            max_seq_length=self.max_seq_length,
-            doc_stride=self.doc_stride,
-            max_question_length=self.max_question_length,
-            max_q_char_len=self.max_q_char_len,
-            max_contexts=self.max_contexts,
-            compat_label_bug=self.compat_label_bug,
-            subsampling=Subsampling(
-                self.negative_sampling_prob_when_has_answer,
-                self.negative_sampling_prob_when_no_answer,
-                self.subsampling_seed,
-            ),
-            target_types=target_types,
-        )
+        probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
+        subsampling = Subsampling(*probabilities, self.subsampling_seed)
+        others = ("packing", "vocab_size", "subsampling_seed")
+        options = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in others and not name.startswith("negative_sampling")
+        }
+        return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
 
     def collator(self, model: Any, tokenizer: Any) -> Any:
         """Return what makes the batches: padded to the longest row, or packed, for which the model is prepared."""
@@ -404,7 +402,7 @@ class GenerativePreprocessing:
 
     def trainer_parts(self, sources: Sequence[Examples], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them, those of all sources together."""
-        train, validation = ([example for part in parts for example in part] for parts in zip(*sources, strict=True))
+        train, validation = pooled(sources)
         options = {name: value for name, value in asdict(self).items() if name != "vocab_size"}
         featurizer = GenerativeFeaturizer(tokenizer, **options)
         return {

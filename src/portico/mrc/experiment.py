@@ -15,7 +15,7 @@ from rich.table import Table
 from portico.errors import InputError
 from portico.experiment import TRAINER_PARTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.answers import AnswerCalibration
-from portico.mrc.config import EncoderModel, Examples, MRCData, SpanAnswers, WindowPreprocessing, load_sources
+from portico.mrc.config import EncoderModel, Examples, MRCData, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation.settings import teaching_parts
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.metrics.answer_texts import Mlqa, Mrqa, SquadV1
@@ -72,7 +72,7 @@ class MRCExperiment(TrainerExperiment):
     @property
     def examples(self) -> Examples:
         """The examples of all sources."""
-        return Examples(*([one for part in parts for one in part] for parts in zip(*self.sources, strict=True)))
+        return pooled(self.sources)
 
     def make_trainer(self, args: Any) -> Any:
         """Load examples and model and return their trainer.

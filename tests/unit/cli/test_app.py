@@ -52,7 +52,7 @@ def test_an_entry_set_to_null_is_left_out(train, tmp_path):
     assert json.loads((tmp_path / "here/all_results.json").read_text())["callbacks"] == []
 
 
-def test_resolved_configuration_lies_beside_the_results(train, tmp_path):
+def test_resolved_configuration_lies_next_to_the_results(train, tmp_path):
     assert train("paths.output_dir=here", "logger=csv", "args.seed=3") == 0
     recorded = OmegaConf.load(tmp_path / "here/config.yaml")
     assert recorded.args.seed == 3
@@ -148,7 +148,7 @@ def test_interrupted_run_says_how_to_continue(train, capsys, tmp_path):
 
 def test_run_interrupted_without_a_checkpoint_leaves_nothing(train, capsys, tmp_path):
     code = train(f"args.seed={fake_runner.IS_INTERRUPTED}", "args.save_strategy=no")
-    assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts anew", expected_code=130)
+    assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts over", expected_code=130)
     assert not list(tmp_path.iterdir())
 
 
@@ -190,7 +190,7 @@ def test_environment_is_left_alone(train, monkeypatch):
 
     monkeypatch.setattr(fake_runner.FakeExperiment, "train", spy)
     assert train() == 0
-    assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks that nobody asked for"
+    assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks"
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
