@@ -129,7 +129,6 @@ def argument_rules(arguments_class: type = TrainingArguments) -> dict[str, Rule]
 
 # ------------------------------------------------------------------------------------ the settings of a class
 
-
 NO_DEFAULT: Any = inspect.Parameter.empty
 
 
@@ -275,6 +274,7 @@ def _default_of(one: dataclasses.Field[Any]) -> Any:
     return NO_DEFAULT if one.default is MISSING else one.default
 
 
+@cache
 def _documentation(target: Any) -> dict[str, str]:
     """Return one line for each field or argument: the docstring below it, else its entry under ``Args:``."""
     docs: dict[str, str] = {}
