@@ -83,12 +83,7 @@ class PairPreprocessing:
 
     def dataset(self, pairs: Sequence[Pair], tokenizer: Any) -> "TokenizedPairs":
         """Return the pairs as model inputs."""
-        return TokenizedPairs(
-            pairs,
-            tokenizer,
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-        )
+        return TokenizedPairs(pairs, tokenizer, self)
 
 
 @dataclass(kw_only=True)
@@ -140,36 +135,27 @@ class ExactMatch:
         return texts
 
 
+@dataclass(frozen=True)
 class TokenizedPairs(Dataset[Mapping[str, Any]]):
     """Model inputs and labels of pairs, tokenized when they are read.
 
     Args:
         pairs: Source and target strings.
         tokenizer: Tokenizer of the model.
-        max_source_length: Tokens of a source that are kept; ``None`` keeps what the tokenizer allows.
-        max_target_length: The same for a target.
+        lengths: Tokens of a source and of a target that are kept.
     """
 
-    def __init__(
-        self,
-        pairs: Sequence[Pair],
-        tokenizer: Any,
-        *,
-        max_source_length: int | None = None,
-        max_target_length: int | None = None,
-    ) -> None:
-        self.pairs = pairs
-        self.tokenizer = tokenizer
-        self.max_source_length = max_source_length
-        self.max_target_length = max_target_length
+    pairs: Sequence[Pair]
+    tokenizer: Any
+    lengths: PairPreprocessing
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         source, target = self.pairs[index]
-        inputs = self.tokenizer(source, max_length=self.max_source_length, truncation=True)
-        labels = self.tokenizer(text_target=target, max_length=self.max_target_length, truncation=True)
+        inputs = self.tokenizer(source, max_length=self.lengths.max_source_length, truncation=True)
+        labels = self.tokenizer(text_target=target, max_length=self.lengths.max_target_length, truncation=True)
         return {**inputs, "labels": labels["input_ids"]}
 
 

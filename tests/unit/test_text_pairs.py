@@ -10,7 +10,7 @@ from parity.language import tiny_t5, tiny_tokenizer
 from portico.cli import compose
 from portico.cli.compose import experiment_of
 from portico.errors import InputError
-from portico.text_pairs import TokenizedPairs, read_pairs
+from portico.text_pairs import PairPreprocessing, read_pairs
 
 
 def word_tokenizer():
@@ -108,6 +108,8 @@ def test_a_broken_file_is_refused(tmp_path, content, message):
 
 def test_texts_are_cut():
     tokenizer = word_tokenizer()
-    item = TokenizedPairs([("w1 w2 w3", "w4 w5 w6")], tokenizer, max_source_length=2, max_target_length=1)[0]
+    item = PairPreprocessing(max_source_length=2, max_target_length=1).dataset([("w1 w2 w3", "w4 w5 w6")], tokenizer)[
+        0
+    ]
     assert len(item["input_ids"]) == len(item["attention_mask"]) == 2
     assert item["labels"] == tokenizer("w4")["input_ids"]
