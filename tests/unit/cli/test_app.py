@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-import fake_runner
+import fake_experiment
 from portico.cli.app import objective_value
 from portico.cli.compose import experiment_names
 from portico.errors import InputError
@@ -133,7 +133,7 @@ def test_callback_that_cannot_be_built_is_refused(train, capsys):
 
 
 def test_interrupted_run_says_how_to_continue(train, capsys, tmp_path):
-    code = train("paths.output_dir=here", f"args.seed={fake_runner.IS_INTERRUPTED}")
+    code = train("paths.output_dir=here", f"args.seed={fake_experiment.IS_INTERRUPTED}")
     folder = tmp_path / "here"
     assert_refused(
         capsys,
@@ -147,13 +147,13 @@ def test_interrupted_run_says_how_to_continue(train, capsys, tmp_path):
 
 
 def test_run_interrupted_without_a_checkpoint_leaves_nothing(train, capsys, tmp_path):
-    code = train(f"args.seed={fake_runner.IS_INTERRUPTED}", "args.save_strategy=no")
+    code = train(f"args.seed={fake_experiment.IS_INTERRUPTED}", "args.save_strategy=no")
     assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts over", expected_code=130)
     assert not list(tmp_path.iterdir())
 
 
 def test_interrupt_ends_a_sweep(train, capsys, tmp_path):
-    assert train(f"args.seed={fake_runner.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
+    assert train(f"args.seed={fake_experiment.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
     assert not (tmp_path / "grid/1").exists()
 
 
@@ -177,20 +177,20 @@ def test_full_error_shows_the_traceback(train, monkeypatch):
 
 def test_defect_keeps_its_traceback_and_its_traces(train, tmp_path):
     with pytest.raises(RuntimeError, match="a defect"):
-        train("paths.output_dir=here", f"args.seed={fake_runner.BREAKS}")
+        train("paths.output_dir=here", f"args.seed={fake_experiment.BREAKS}")
     assert files_below(tmp_path) == ["here/config.yaml"]
 
 
 def test_environment_is_left_alone(train, monkeypatch):
-    monkeypatch.setattr(fake_runner, "FULL_ERROR_SEEN", None, raising=False)
+    monkeypatch.setattr(fake_experiment, "FULL_ERROR_SEEN", None, raising=False)
 
     def spy(experiment):
-        fake_runner.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
+        fake_experiment.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
         return {"eval_f1": 1.0}
 
-    monkeypatch.setattr(fake_runner.FakeExperiment, "train", spy)
+    monkeypatch.setattr(fake_experiment.FakeExperiment, "train", spy)
     assert train() == 0
-    assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks"
+    assert fake_experiment.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks"
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
@@ -211,7 +211,7 @@ def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
 
 def test_train_script_is_the_same_command(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT / "tests")])}
-    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_runner.OVERRIDES, "args.sed=1"]
+    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_experiment.OVERRIDES, "args.sed=1"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")

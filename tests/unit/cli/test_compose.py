@@ -3,7 +3,7 @@ import logging
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from fake_runner import OVERRIDES
+from fake_experiment import OVERRIDES
 from portico.cli import compose
 from portico.errors import InputError
 

@@ -279,7 +279,7 @@ CLASSES |= {"tydi": TydiF1, "nq": NqF1}
 def chosen(name, **keys):
     """Return the metric that a file of `conf/metric` builds."""
     keys = {"language": "de", **keys} if name == "mlqa" else keys
-    settings = compose(["_target_=fake_runner.FakeExperiment", f"metric={name}"])
+    settings = compose(["_target_=fake_experiment.FakeExperiment", f"metric={name}"])
     settings = {group: settings[group] for group in ("_target_", "metric")}
     settings["metric"] |= keys
     return build_experiment(settings, "out")

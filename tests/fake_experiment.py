@@ -7,7 +7,7 @@ from pathlib import Path
 from portico.errors import InputError
 from portico.mrc.experiment import MRCExperiment
 
-OVERRIDES = ("_target_=fake_runner.FakeExperiment",)
+OVERRIDES = ("_target_=fake_experiment.FakeExperiment",)
 DIVERGES = 7
 BREAKS = 13
 IS_INTERRUPTED = 17
