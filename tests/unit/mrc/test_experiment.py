@@ -265,7 +265,7 @@ def test_answers_without_a_place_are_refused_before_training(tmp_path):
     record = {"id": "a", "input": "Who?", "output": [{"answer": "Ana"}], "passages": [{"text": "It was Ana."}]}
     path = write_lines(tmp_path / "fid.jsonl", [record])
     data = {"train_file": path, "validation_file": path}
-    with pytest.raises(InputError, match=r"The answer 'Ana' of example 'a' stands at no known place .*mrc_fid"):
+    with pytest.raises(InputError, match=r"The answer 'Ana' of example 'a' .*mrc_fid"):
         train(tmp_path, data=data)
 
 
