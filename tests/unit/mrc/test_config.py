@@ -81,7 +81,7 @@ def test_packing_is_refused_where_shapes_are_fixed(tmp_path):
 
 def test_probabilities_are_checked():
     preprocess = WindowPreprocessing(negative_sampling_prob_when_has_answer=2)
-    with pytest.raises(InputError, match="`negative_sampling_prob_when_has_answer=2` is .* a number from 0 to 1"):
+    with pytest.raises(InputError, match=r"`negative_sampling_prob_when_has_answer=2` is .* a number from 0 to 1"):
         preprocess.featurizer(TOKENIZER)
 
 
