@@ -68,7 +68,7 @@ ARGUMENTS_DECIDED = ("output_dir", *(one.name for one in dataclasses.fields(Plac
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSpec:
     """How a group of the configuration becomes a field of an experiment; see :func:`group`.
 
     The default of the field is the class that is built if the group names none. Where it is a partial, the group is
@@ -106,7 +106,7 @@ class Group:
 
 def group(**options: Any) -> dict[str, Any]:
     """Return the metadata of a field that a group of the configuration builds; options as in :class:`Group`."""
-    return {"group": Group(**options)}
+    return {"group": GroupSpec(**options)}
 
 
 def key_of_group(name: str, default: Any) -> Any:
@@ -289,7 +289,7 @@ def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
     own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
     for one in dataclasses.fields(found):
         if "group" in one.metadata:
-            spec: Group = one.metadata["group"]
+            spec: GroupSpec = one.metadata["group"]
             values = dict(settings.get(one.name) or {})
             is_partial = isinstance(one.default, partial)
             default: Any = getattr(one.default, "func", one.default_factory)
