@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.ipu.config import IPUConfig
-from portico.value_rules import Rule
+from portico.settings import Rule
 
 logger = logging.getLogger(__name__)
 

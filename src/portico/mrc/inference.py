@@ -33,7 +33,7 @@ from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
 from portico.mrc.postprocess.token_offsets import TokenOffsets
 from portico.mrc.trainer import MRCTrainer
-from portico.value_rules import Rule, check_values
+from portico.settings import Rule, check_values
 
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""

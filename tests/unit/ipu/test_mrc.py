@@ -3,25 +3,46 @@
 import json
 import re
 
-from portico.configured_run import RunSettings
-from portico.ipu.mrc import run_mrc_ipu, valid_keys
+import pytest
+
+from portico.errors import InputError
+from portico.experiment import build_experiment
 
 
 def test_mrc_experiment_runs_on_a_pipeline(tmp_path):
-    settings = RunSettings(
-        args={"max_steps": 2, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 2, "disable_tqdm": True},
-        model={"name_or_path": None, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32},
-        data={"train_file": None, "validation_file": None, "num_train": 60, "num_validation": 12, "seed": 0},
-        preprocess={"max_seq_length": 64, "doc_stride": 16, "vocab_size": 300},
-        postprocess={"n_best_size": 5, "max_answer_length": 8, "null_score_diff_threshold": 0.0},
-        metric={"version_2_with_negative": None},
-        strategy={"layers_per_ipu": [0, 1, 1, 1], "gradient_accumulation_steps": 7},
-        output_dir=str(tmp_path),
-    )
-    metrics = run_mrc_ipu(settings)
+    settings = {
+        "_target_": "portico.ipu.mrc.IPUMRCExperiment",
+        "args": {
+            "max_steps": 2,
+            "per_device_train_batch_size": 1,
+            "per_device_eval_batch_size": 2,
+            "disable_tqdm": True,
+        },
+        "model": {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32},
+        "data": {"num_train": 60, "num_validation": 12},
+        "preprocess": {"max_seq_length": 64, "doc_stride": 16, "vocab_size": 300},
+        "postprocess": {"n_best_size": 5, "max_answer_length": 8},
+        "strategy": {"layers_per_ipu": [0, 1, 1, 1], "gradient_accumulation_steps": 7},
+    }
+    metrics = build_experiment(settings, str(tmp_path)).train()
     assert "eval_f1" in metrics
     page = (tmp_path / "report.html").read_text()
     assert re.search(r'<section id="the-pipeline"[^>]*><h2[^>]*>The pipeline</h2><svg', page)
     assert json.loads((tmp_path / "ipu_config.json").read_text())["layers_per_ipu"] == [0, 1, 1, 1]
-    assert {"fp32", "loss_scaling", "n_ipu"} <= set(valid_keys()["args"])
-    assert "layers_per_ipu" in valid_keys()["strategy"]
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "message"),
+    [
+        ("args", "fp23", r"'args.fp23' is not a setting; .* args.fp32"),
+        ("args", "devices", r"'args.devices' is not a setting; use strategy.devices"),
+        ("strategy", "layers_per_ip", r"'strategy.layers_per_ip' is not a setting; .* strategy.layers_per_ipu"),
+        ("data", "sources", r"`data.sources` cannot be used with portico.ipu.mrc.IPUMRCTrainer; leave it"),
+    ],
+)
+def test_setting_that_ipus_do_not_take_is_refused(group, key, message, tmp_path):
+    settings = {"_target_": "portico.ipu.mrc.IPUMRCExperiment", "data": {"num_train": 20, "num_validation": 8}}
+    settings["preprocess"] = {"vocab_size": 300}
+    settings = {**settings, group: {**settings.get(group, {}), key: [{"seed": 1}]}}
+    with pytest.raises(InputError, match=message):
+        build_experiment(settings, str(tmp_path)).train()

@@ -8,9 +8,8 @@ import pytest
 import transformers
 
 import portico
-from portico.argument_rules import argument_rules
 from portico.deprecated import RENAMED
-from portico.mrc.experiment.run import valid_keys
+from portico.settings import argument_rules, settings_of
 from unit.toy import toy_arguments
 
 VALUES = {
@@ -138,7 +137,7 @@ def test_a_parser_takes_an_older_switch(tmp_path):
 
 
 def test_the_command_line_of_portico_takes_older_names():
-    assert set(RENAMED) <= set(valid_keys()["args"])
+    assert set(RENAMED) <= set(settings_of(portico.TrainingArguments).known)
     assert argument_rules()["per_gpu_train_batch_size"] == argument_rules()["per_device_train_batch_size"]
 
 

@@ -23,17 +23,17 @@ SIGNS_OF_A_RUN = (
 
 
 def check_folder_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse a switch that is none, and a name that would lead out of the folder of all runs.
+    """Refuse an `overwrite` that is not a Boolean, and a name that would lead out of the folder of all runs.
 
     Raises:
         InputError: Names the setting, what came and what is allowed.
     """
     overwrite, name = settings["overwrite"], settings["name"]
     if not isinstance(overwrite, bool):
-        raise InputError(f"overwrite={overwrite} is neither true nor false; set one of them.")
+        raise InputError(f"overwrite={overwrite} is unknown; set it to true or false.")
     if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\"):
         raise InputError(
-            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a text without "
+            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a string without "
             "slashes, or choose the whole folder with paths.output_dir=<folder>."
         )
 
@@ -63,9 +63,9 @@ def claim(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def interruption(folder: Path) -> str:
-    """Return what an interrupt left in the folder, and how to go on from there."""
+    """Return what an interrupt left in the folder, and how to continue from there."""
     if not any(folder.glob("checkpoint-*")):
-        return "Interrupted before the first checkpoint; the same command starts anew."
+        return "Interrupted before the first checkpoint; the same command starts over."
     return (
         f"Interrupted; '{folder}' holds checkpoints. Continue from the last one by adding to the command: "
         f"paths.output_dir='{folder}' args.resume_from_checkpoint=true"
@@ -74,9 +74,9 @@ def interruption(folder: Path) -> str:
 
 @contextmanager
 def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
-    """Keep the configuration beside the results; take it back if the run is refused or interrupted without results.
+    """Keep the configuration next to the results; remove it if the run is refused or interrupted without results.
 
-    The file alone makes a folder count as taken, and the corrected command shall run in the same one.
+    The file alone would make the folder count as taken, but the corrected command should run in the same one.
     """
     path = folder / CONFIG_FILE
     path.write_text(yaml, encoding="utf-8")
@@ -107,7 +107,7 @@ def _signs(folder: Path) -> list[Path]:
 
 
 def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
-    """Return whether the run continues the one in the folder: from its last checkpoint, or from one given by path."""
+    """Return whether the run continues the one in the folder, from its last checkpoint or from one given by path."""
     if isinstance(checkpoint, str):
         return folder.resolve() in Path(checkpoint).resolve().parents
     return checkpoint is True

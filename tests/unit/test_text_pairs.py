@@ -8,9 +8,9 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from parity.language import tiny_t5, tiny_tokenizer
 from portico.cli import compose
-from portico.cli.runner import call_runner
+from portico.cli.compose import experiment_of
 from portico.errors import InputError
-from portico.seq2seq.pairs import TokenizedPairs, read_pairs
+from portico.text_pairs import PairPreprocessing, read_pairs
 
 
 def word_tokenizer():
@@ -26,6 +26,10 @@ def folder(tmp_path):
     lines = [json.dumps({"source": f"w{n} w{n + 1} w{n + 2}", "target": f"w{n}"}) for n in range(8)]
     (tmp_path / "pairs.jsonl").write_text("\n".join([*lines[:4], "", *lines[4:]]), encoding="utf-8")
     return tmp_path
+
+
+def train(settings, folder):
+    return experiment_of(settings, str(folder / "out")).train()
 
 
 def settings(folder, *overrides):
@@ -46,7 +50,7 @@ def settings(folder, *overrides):
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")
 def test_a_run_writes_its_results(folder):
     composed = settings(folder, "args.predict_with_generate=true", "args.generation_max_length=5")
-    metrics = call_runner(composed, str(folder / "out"))
+    metrics = train(composed, folder)
     assert {"train_loss", "eval_loss", "eval_exact_match"} <= set(metrics)
     assert metrics["eval_samples"] == 8
     written = {path.name for path in Path(folder / "out").iterdir()}
@@ -54,7 +58,7 @@ def test_a_run_writes_its_results(folder):
 
 
 def test_without_generation_there_is_the_loss(folder):
-    metrics = call_runner(settings(folder), str(folder / "out"))
+    metrics = train(settings(folder), folder)
     assert "eval_loss" in metrics
     assert "eval_exact_match" not in metrics
 
@@ -67,17 +71,17 @@ def test_an_unknown_key_is_refused(folder):
 
 
 @pytest.mark.parametrize("setting", ["model.name_or_path", "data.train_file", "data.validation_file"])
-def test_a_setting_without_default_is_asked_for(folder, setting):
+def test_a_setting_without_default_has_to_be_set(folder, setting):
     composed = settings(folder, f"{setting}=null")
     with pytest.raises(InputError, match=f"`{setting}` is not set; a sequence-to-sequence run has no default for it"):
-        call_runner(composed, str(folder / "out"))
+        train(composed, folder)
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.train_file={folder}/none", r"There is no file .*none; set it to a file with one JSON object a line\."),
-        ("data.source=text", "pairs.jsonl:1 has no text under both 'text' and 'target'; set `data.source`"),
+        ("data.train_file={folder}/none", r"none does not exist; set it to a file with one JSON object a line\."),
+        ("data.source=text", "pairs.jsonl:1 has no string under both 'text' and 'target'; set `data.source`"),
         ("model.name_or_path={folder}/out", "gives no encoder-decoder with its tokenizer"),
         (
             "preprocess.max_source_length=0",
@@ -86,15 +90,14 @@ def test_a_setting_without_default_is_asked_for(folder, setting):
         ("args.optim=none", "These training arguments cannot be used: none is not a valid OptimizerNames"),
     ],
 )
-def test_what_cannot_be_used_is_told_before_training(folder, override, message):
-    composed = settings(folder, override.format(folder=folder))
+def test_what_cannot_be_used_is_refused_before_training(folder, override, message):
     with pytest.raises(InputError, match=message):
-        call_runner(composed, str(folder / "out"))
+        train(settings(folder, override.format(folder=folder)), folder)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "holds no pair"), ("{", r"pairs.jsonl:1 is no JSON \("), ("\n[1]", "pairs.jsonl:2 has no text under both")],
+    [("", "is empty"), ("{", r"pairs.jsonl:1 is not JSON \("), ("\n[1]", "pairs.jsonl:2 has no string under both")],
 )
 def test_a_broken_file_is_refused(tmp_path, content, message):
     file = tmp_path / "pairs.jsonl"
@@ -105,6 +108,8 @@ def test_a_broken_file_is_refused(tmp_path, content, message):
 
 def test_texts_are_cut():
     tokenizer = word_tokenizer()
-    item = TokenizedPairs([("w1 w2 w3", "w4 w5 w6")], tokenizer, max_source_length=2, max_target_length=1)[0]
+    item = PairPreprocessing(max_source_length=2, max_target_length=1).dataset([("w1 w2 w3", "w4 w5 w6")], tokenizer)[
+        0
+    ]
     assert len(item["input_ids"]) == len(item["attention_mask"]) == 2
     assert item["labels"] == tokenizer("w4")["input_ids"]

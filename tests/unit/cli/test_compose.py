@@ -3,7 +3,7 @@ import logging
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from fake_runner import OVERRIDES
+from fake_experiment import OVERRIDES
 from portico.cli import compose
 from portico.errors import InputError
 
@@ -34,9 +34,45 @@ def test_has_no_side_effects(tmp_path, monkeypatch):
 
 
 def test_without_an_experiment_the_groups_are_chosen_by_hand():
-    settings = compose(["trainer=mrc", "args=mrc", "data=embedded", "metric=squad", *OVERRIDES], experiment=None)
+    settings = compose(["trainer=mrc", "args=mrc", "data=embedded", "metric=squad"], experiment=None)
     assert settings["name"] == "custom"
     assert settings["model"] == {}
+
+
+def test_groups_that_name_their_class_come_with_its_defaults():
+    settings = compose([*OVERRIDES, "data.num_train=5"])
+    assert settings["data"]["num_train"] == 5
+    assert settings["data"]["num_validation"] == 1000
+    assert settings["preprocess"]["vocab_size"] == 1600
+    assert settings["metric"]["version_2_with_negative"] is None
+
+
+def test_a_composed_configuration_is_composed_of_itself():
+    """What a run records describes the run: given back as overrides, it composes to the same."""
+    settings = compose([*OVERRIDES, "preprocess=primeqa", "metric=tydi"])
+    given = [f"preprocess.{key}={'null' if value is None else value}" for key, value in settings["preprocess"].items()]
+    assert compose([*OVERRIDES, *given])["preprocess"] == settings["preprocess"]
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("seed=1", "args.seed"),
+        ("+lr=1", "args.learning_rate"),
+        ("model.lr=1", "args.learning_rate"),
+        ("data.batch_size=3", "args.per_device_train_batch_size"),
+        ("trainer.max_epochs=3", "args.num_train_epochs"),
+        ("ckpt_path=last", "args.resume_from_checkpoint"),
+        ("hparams_search=optuna", "sweep=<file>"),
+        ("+hparams_search=optuna", "sweep=<file>"),
+        ("metric.name=nq", "metric=<file>"),
+    ],
+)
+def test_first_guesses_are_answered_with_the_right_key(override, answer):
+    with pytest.raises(InputError) as caught:
+        compose([*OVERRIDES, override])
+    key = override.partition("=")[0].lstrip("+")
+    assert str(caught.value) == f"'{key}' is not a setting; use {answer}."
 
 
 @pytest.mark.parametrize(
@@ -53,7 +89,10 @@ def test_without_an_experiment_the_groups_are_chosen_by_hand():
         ("args=mcr", r"'args=mcr' names no file of the group 'args'; .* mrc\. Choose one of: mrc"),
         ("args.seed=???", r"'args.seed' has no value and no default; add it to the command: args.seed=<value>\."),
         ("args.seed=${sed}", r"'args.seed' cannot be resolved: Interpolation key 'sed' not found\."),
-        ("~args.seed", r"Could not delete from config\. 'args.seed' does not exist"),
+        ("~args.seed", r"'~args.seed' removes nothing: no file sets 'args.seed', so that it has its default\. Leave"),
+        ("~preprocess.vocab_size", r"'~preprocess.vocab_size' removes nothing: no file sets 'preprocess.vocab_size'"),
+        ("mode=guess", r"mode=guess is not a mode of this experiment; set it to one of train, predict\."),
+        ("data.num_train=many", r"`data.num_train=many` cannot be used; set it to an integer of 1 or more\."),
     ],
 )
 def test_what_cannot_be_composed_is_explained_in_one_paragraph(override, message):

@@ -1,6 +1,6 @@
 import pytest
 
-from portico.cli.run_folder import check_folder_settings, claim, recorded_config, removed_if_refused
+from portico.cli.folders import check_folder_settings, claim, recorded_config, removed_if_refused
 from portico.errors import InputError
 
 
@@ -68,13 +68,13 @@ def run_that_writes(folder, *names):
         refused()
 
 
-def test_configuration_is_taken_back_when_nothing_else_was_written(tmp_path):
+def test_configuration_is_removed_when_nothing_else_was_written(tmp_path):
     with pytest.raises(InputError, match="no"):
         run_that_writes(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_configuration_stays_beside_checkpoints(tmp_path):
+def test_configuration_stays_next_to_checkpoints(tmp_path):
     with pytest.raises(InputError, match="no"):
         run_that_writes(tmp_path, "checkpoint-1")
     assert (tmp_path / "config.yaml").exists()
@@ -100,7 +100,7 @@ def test_folder_elsewhere_and_filled_folders_stay(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("overwrite", ["maybe", 1, None])
 def test_overwrite_is_a_switch(overwrite):
-    with pytest.raises(InputError, match=f"overwrite={overwrite} is neither true nor false"):
+    with pytest.raises(InputError, match=f"overwrite={overwrite} is unknown; set it to true or false"):
         check_folder_settings({"overwrite": overwrite, "name": "mrc"})
 
 

@@ -1,7 +1,7 @@
-"""The settings of data and preprocess, through a whole run."""
+"""The groups of a reading comprehension experiment."""
 
 import json
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 from torch import nn
@@ -10,28 +10,30 @@ from transformers import DataCollatorWithPadding
 from mrc_records import tydi_of_google
 from mrc_texts import TOKENIZERS, make_examples
 from portico import MRCTrainer, TrainingArguments
-from portico.configured_run import RunSettings
 from portico.errors import InputError
+from portico.ipu.mrc import IPUMRCExperiment
 from portico.mrc import Featurizer
-from portico.mrc.experiment.preprocessing import make_collator, make_featurizer
-from portico.mrc.experiment.run import run_mrc
+from portico.mrc.config import EncoderModel, Examples, MRCData, WindowPreprocessing, load_examples, load_sources
+from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.small_bert import build_small_bert, small_bert_config
 
 TOKENIZER = TOKENIZERS["bert"]
 
 
+ARGS = {"max_steps": 2, "disable_tqdm": True, "report_to": "none", "use_cpu": True, "save_strategy": "no"}
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
 def run(folder, preprocess, data):
-    settings = RunSettings(
-        args={"max_steps": 2, "disable_tqdm": True, "report_to": "none", "use_cpu": True, "save_strategy": "no"},
-        model={"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32},
-        data=data,
-        preprocess={"max_seq_length": 96, "doc_stride": 32, "vocab_size": 400, **preprocess},
-        postprocess={},
-        metric={},
-        strategy={},
+    """Run an experiment made in Python, without a configuration."""
+    experiment = MRCExperiment(
+        args=partial(TrainingArguments, **ARGS),
+        model=EncoderModel(config=SHAPE),
+        data=MRCData(**data),
+        preprocess=WindowPreprocessing(**{"max_seq_length": 96, "doc_stride": 32, "vocab_size": 400, **preprocess}),
         output_dir=str(folder),
     )
-    return run_mrc(settings)
+    return experiment.train()
 
 
 @pytest.mark.parametrize(
@@ -64,23 +66,56 @@ def test_kinds_of_answers_are_labelled_for_a_head_that_reads_them():
         def forward(self, input_ids, **kwargs):
             return None
 
-    settings = {"max_seq_length": 64, "doc_stride": 8}
+    sources = [Examples(make_examples(0), make_examples(1))]
     for model, typed in ((Typed(), True), (Headed(Typed()), True), (Headed(nn.Identity()), False)):
-        featurizer = make_featurizer(SimpleNamespace(tokenizer=TOKENIZER, model=model), settings)
-        assert ("target_type" in featurizer.train_features(make_examples(0)).column_names) is typed
+        parts = WindowPreprocessing(max_seq_length=64, doc_stride=8).trainer_parts(sources, model, TOKENIZER)
+        assert ("target_type" in parts["train_dataset"].column_names) is typed
 
 
-def test_packing_is_refused_where_shapes_are_fixed():
-    reader = SimpleNamespace(tokenizer=TOKENIZER, model=None)
-    assert isinstance(make_collator(reader, {}, fixed_shapes=True), DataCollatorWithPadding)
+def test_packing_is_refused_where_shapes_are_fixed(tmp_path):
+    preprocess = WindowPreprocessing(packing=True)
+    experiment = IPUMRCExperiment(preprocess=preprocess, output_dir=str(tmp_path))
     with pytest.raises(InputError, match=r"`preprocess\.packing=true` makes batches of varying shapes"):
-        make_collator(reader, {"packing": True, "max_seq_length": 64}, fixed_shapes=True)
+        experiment.train()
 
 
 def test_probabilities_are_checked():
-    reader = SimpleNamespace(tokenizer=TOKENIZER, model=nn.Identity())
-    with pytest.raises(InputError, match="`negative_sampling_prob_when_has_answer=2` is not a probability"):
-        make_featurizer(reader, {"negative_sampling_prob_when_has_answer": 2})
+    preprocess = WindowPreprocessing(negative_sampling_prob_when_has_answer=2)
+    with pytest.raises(InputError, match=r"`negative_sampling_prob_when_has_answer=2` is .* a number from 0 to 1"):
+        preprocess.featurizer(TOKENIZER)
+
+
+RECORD = {"id": "a", "question": "Who?", "context": "Ana.", "answers": {"text": ["Ana"], "answer_start": [0]}}
+
+
+class OwnData:
+    def __init__(self, loaded):
+        self.loaded = loaded
+
+    def load(self):
+        return self.loaded
+
+
+def test_data_of_a_users_class_is_a_pair_or_a_list_of_pairs():
+    pair = ([RECORD], [RECORD])
+    assert load_sources(OwnData(pair)) == [Examples(*pair)]
+    assert load_sources(OwnData([pair, pair])) == [Examples(*pair)] * 2
+
+
+@pytest.mark.parametrize(
+    "loaded", [None, ([RECORD],), ([RECORD], []), ([RECORD], ["Who?"]), ([RECORD], [{"id": "a"}]), [([RECORD], 3)]]
+)
+def test_data_of_another_form_is_refused(loaded):
+    with pytest.raises(InputError, match=r"`OwnData.load` returned .*; it has to return \(train, validation\)"):
+        load_sources(OwnData(loaded))
+
+
+def test_a_recorded_group_is_loaded_again():
+    data = {"_target_": "portico.mrc.config.MRCData", "num_train": 8, "num_validation": 4, "max_eval_samples": 3}
+    examples = load_examples(data)
+    assert (len(examples.train), len(examples.validation)) == (8, 3)
+    two = load_examples({**data, "sources": [{"seed": 1}, {"seed": 2}]})
+    assert (len(two.train), len(two.validation)) == (16, 6)
 
 
 def test_batches_are_grouped_by_length(tmp_path):

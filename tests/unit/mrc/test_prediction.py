@@ -4,11 +4,10 @@ import json
 import pytest
 
 from mrc_records import DOCUMENT, TOKENS, natural_questions, tydi_of_google
-from portico.configured_run import RunSettings
 from portico.errors import InputError
+from portico.experiment import build_experiment
 from portico.mrc import AnswerCalibration
 from portico.mrc.corpus import to_squad
-from portico.mrc.experiment.prediction import run_prediction, valid_keys
 from portico.mrc.inference import AskedQuestion, read_questions
 
 GROUPS = {
@@ -21,9 +20,10 @@ GROUPS = {
 }
 
 
-def run_settings(tmp_path, **changes):
+def predict(tmp_path, **changes):
     groups = {name: {**values, **changes.get(name, {})} for name, values in GROUPS.items()}
-    return RunSettings(**groups, model=changes["model"], output_dir=str(tmp_path / "run"))
+    settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups, "model": changes["model"]}
+    return build_experiment(settings, str(tmp_path / "run")).predict()
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def question_file(tmp_path, questions):
 
 def test_the_answers_to_a_file_are_written(tmp_path, model_folder, question_file, questions):
     before = {path.name: path.read_bytes() for path in model_folder.iterdir()}
-    settings = run_settings(tmp_path, model={"name_or_path": str(model_folder)}, data={"predict_file": question_file})
-    assert run_prediction(settings)["predict_samples"] == 6
+    metrics = predict(tmp_path, model={"name_or_path": str(model_folder)}, data={"predict_file": question_file})
+    assert metrics["predict_samples"] == 6
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert written == {
         "predict_predictions.json",
@@ -61,13 +61,11 @@ def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, que
     for path in model_folder.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     AnswerCalibration(null_score_diff_threshold=-100.0).save(copy)
-    run_prediction(
-        run_settings(
-            tmp_path,
-            model={"name_or_path": str(copy)},
-            data={"predict_file": question_file, "train_file": "train.json"},
-            postprocess={"null_score_diff_threshold": "best"},
-        )
+    predict(
+        tmp_path,
+        model={"name_or_path": str(copy)},
+        data={"predict_file": question_file, "train_file": "train.json"},
+        postprocess={"null_score_diff_threshold": "best"},
     )
     predictions = json.loads((tmp_path / "run" / "predict_predictions.json").read_text())
     assert set(predictions.values()) == {""}
@@ -88,17 +86,20 @@ def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, que
 )
 def test_bad_settings_are_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        run_prediction(run_settings(tmp_path, **changes))
+        predict(tmp_path, **changes)
 
 
 def test_windows_must_fit_the_model(tmp_path, model_folder, question_file):
     changes = {"data": {"predict_file": question_file}, "preprocess": {"max_seq_length": 128}}
     with pytest.raises(InputError, match=r"`max_seq_length=128` is more than the model takes \(96 tokens\)"):
-        run_prediction(run_settings(tmp_path, model={"name_or_path": str(model_folder)}, **changes))
+        predict(tmp_path, model={"name_or_path": str(model_folder)}, **changes)
 
 
-def test_the_file_of_questions_is_a_setting():
-    assert {"predict_file", "train_file"} <= set(valid_keys()["data"])
+def test_generated_answers_are_not_predicted(tmp_path):
+    groups = {"postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"}}
+    settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups}
+    with pytest.raises(InputError, match="`mode=predict` finds spans with a trained reader"):
+        build_experiment(settings, str(tmp_path / "run")).predict()
 
 
 def test_questions_of_any_layout(tmp_path, questions):

@@ -4,13 +4,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hydra.errors import CompactHydraException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    CompactHydraException,
+    ConfigCompositionException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from portico.cli.keys import TOP_LEVEL_NAMES, suggestion
 from portico.errors import InputError
+from portico.settings import FIRST_GUESSES, suggestion
 
 CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
+# Groups in which any key can be set; which of them mean something, the experiment says.
+OPEN_GROUPS = (
+    *("trainer", "args", "model", "data", "preprocess", "postprocess", "metric"),
+    *("strategy", "callbacks", "logger", "paths", "objective"),
+)
+TOP_LEVEL_NAMES = (
+    *(*OPEN_GROUPS, "name", "mode", "overwrite", "allennlp_config"),
+    *("experiment", "sweep", "debug", "hydra"),
+)
 
 
 @contextmanager
@@ -34,6 +48,8 @@ def explain(error: Exception) -> str:
         return f"'{error.full_key}' cannot be resolved: {str(error).splitlines()[0]}."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(error)
+    if isinstance(error, ConfigCompositionException):
+        return _not_composed(_one_line(error))
     return _one_line(error)
 
 
@@ -58,10 +74,25 @@ def _unknown_key(error: Exception) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     assert quoted is not None, f"Hydra no longer quotes the key: {error}"
     key = quoted[1]
-    section = key.split(".")[0]
-    if section in TOP_LEVEL_NAMES:
-        return f"'{key}' is not a setting; those of '{section}' are shown by --cfg all --package {section}."
-    return f"'{key}' is not a setting{suggestion(section, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
+    group = key.split(".")[0]
+    if group in TOP_LEVEL_NAMES:
+        return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
+    if key in FIRST_GUESSES:
+        return f"'{key}' is not a setting{suggestion(key, TOP_LEVEL_NAMES)}"
+    return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
+
+
+def _not_composed(message: str) -> str:
+    """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
+    deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)
+    if deleted is not None:
+        return (
+            f"'~{deleted[1]}' removes nothing: no file sets '{deleted[1]}', so that it has its default. Leave it out."
+        )
+    chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
+    if chosen is not None and chosen[1] in FIRST_GUESSES:
+        return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], TOP_LEVEL_NAMES)}"
+    return message
 
 
 def _one_line(error: Exception) -> str:
