@@ -1,14 +1,18 @@
 import sys
 from importlib.metadata import version
-
 import lightning.pytorch as pl
 import pytest
 import torch
-
 from portico import lightning_compat as lightning_internals
 from portico.data.datamodule import TrainFeed
 from portico.lightning_compat import UnnormalizedLoss, continue_from, end_epoch_after, publish_metrics, quiet_lightning
 from unit.toy import toy_trainer
+import inspect
+from lightning.pytorch.profilers import PassThroughProfiler
+from portico.lightning_compat import NullProfiler, UnnormalizedLoss
+import logging
+import warnings
+from portico.lightning_compat import quiet_lightning
 
 
 def test_the_file_was_read_against_the_installed_lightning():
@@ -95,3 +99,73 @@ def test_an_evaluation_inside_a_fit_leaves_no_trace(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [watch]}, eval_strategy="steps", eval_steps=1)
     trainer.train()
     assert [str(stage.value) for stage in watch.stages] == ["validate", "train"] * 10
+
+
+def test_contexts_of_the_empty_profiler_may_be_nested():
+    profiler = NullProfiler()
+    with profiler.profile("outer"), profiler.profile("inner"):
+        profiler.start("action")
+        profiler.stop("action")
+    assert profiler.summary() == ""
+
+
+def test_the_empty_profiler_takes_the_place_of_lightnings_own(tmp_path):
+    assert isinstance(toy_trainer(tmp_path).lightning_trainer.profiler, NullProfiler)
+    for name in ("start", "stop"):
+        theirs, ours = (getattr(profiler, name) for profiler in (PassThroughProfiler, NullProfiler))
+        assert inspect.signature(ours) == inspect.signature(theirs)
+
+
+def test_lightning_hands_a_batch_on_as_it_is(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    batch = {"x": torch.ones(2, 3)}
+    seen = []
+    step = trainer.module.training_step
+    trainer.module.training_step = lambda batch, batch_idx: (seen.append(batch), step(batch, batch_idx))[1]
+    trainer.get_batch_samples = _remembering(trainer.get_batch_samples, given := [])
+    trainer.train()
+    assert [id(batch) for batch in seen] == [id(batch) for batch in given]
+    strategy = trainer.lightning_trainer.strategy
+    assert strategy.batch_to_device(trainer.module._on_before_batch_transfer(batch)) is batch
+
+
+def _remembering(get_batch_samples, given):
+    def fetch(*args):
+        window, num_items = get_batch_samples(*args)
+        given.extend(window)
+        return window, num_items
+
+    return fetch
+
+
+def test_a_loss_gets_no_operation_of_its_own():
+    loss = torch.tensor(3.0, requires_grad=True) * 2
+    result = UnnormalizedLoss.from_training_step_output(loss, normalize=1)
+    assert result.closure_loss is loss
+    assert not result.loss.requires_grad
+
+
+ANNOUNCER = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+
+
+def test_announcements_are_silenced_and_come_back(caplog):
+    ANNOUNCER.setLevel(logging.INFO)
+    with quiet_lightning():
+        ANNOUNCER.info("tip")
+        ANNOUNCER.warning("mind this")
+    ANNOUNCER.info("later")
+    assert [record.message for record in caplog.records] == ["mind this", "later"]
+
+
+def test_levels_come_back_after_an_error():
+    level = ANNOUNCER.level
+    with pytest.raises(KeyError), quiet_lightning():
+        raise KeyError
+    assert ANNOUNCER.level == level
+
+
+def test_only_warnings_that_do_not_hold_are_silenced():
+    with quiet_lightning():
+        warnings.warn("Found 3 module(s) in eval mode at the start of training", stacklevel=1)
+        with pytest.warns(UserWarning, match="mine"):
+            warnings.warn("mine", stacklevel=1)

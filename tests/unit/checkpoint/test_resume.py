@@ -1,11 +1,14 @@
 import json
-
 import pytest
 import transformers
-
 from portico.checkpoint.resume import find_checkpoint, read_state
 from portico.errors import InputError
 from unit.toy import toy_trainer
+import random
+from types import SimpleNamespace
+import numpy as np
+import torch
+from portico.checkpoint.resume import load_rng_state, save_rng_state
 
 
 def test_nothing_is_looked_for_without_being_asked(tmp_path):
@@ -65,3 +68,35 @@ def test_callbacks_go_on_where_they_were(tmp_path, caplog):
     without = toy_trainer(tmp_path, **options)
     without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert "this run has not, and they are left: Counter" in caplog.text
+
+
+ALONE = SimpleNamespace(world_size=1, process_index=0)
+
+
+def draw():
+    return random.random(), np.random.rand(), torch.rand(1).item()
+
+
+def test_every_generator_comes_back(tmp_path):
+    save_rng_state(str(tmp_path), ALONE)
+    expected = draw()
+    assert draw() != expected
+    load_rng_state(str(tmp_path), ALONE)
+    assert draw() == expected
+
+
+def test_each_process_has_its_file(tmp_path):
+    save_rng_state(str(tmp_path), SimpleNamespace(world_size=2, process_index=1))
+    assert [file.name for file in tmp_path.iterdir()] == ["rng_state_1.pth"]
+
+
+def test_a_missing_file_is_told(tmp_path, caplog):
+    load_rng_state(str(tmp_path), ALONE)
+    assert "random numbers go on from the present seed" in caplog.text
+
+
+def test_without_a_folder_nothing_happens(caplog):
+    before = torch.get_rng_state()
+    load_rng_state(None, ALONE)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not caplog.text

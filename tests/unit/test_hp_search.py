@@ -4,16 +4,18 @@ import logging
 import os
 import sys
 import weakref
-
 import optuna
 import pytest
 from transformers.trainer_utils import HPSearchBackend
-
 import portico
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
 from portico.hp_search import OptunaBackend, RayBackend, WandbBackend, installed_backend
 from unit.toy import Line, toy_trainer
+import pickle
+import numpy as np
+from portico.hp_search import FiniteObjective, checked_directions
+
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -258,3 +260,43 @@ def test_ray_runs_the_trials(tmp_path, monkeypatch):
     assert best.objective == results[best.run_id]
     assert best.hyperparameters in ({"learning_rate": 1e-3}, {"learning_rate": 1e-1})
     assert (tmp_path / "run" / f"run-{best.run_id}" / "checkpoint-2").is_dir()
+
+
+def metric(metrics):
+    return metrics["metric"]
+
+
+@pytest.mark.parametrize(("direction", "worst"), [("minimize", sys.float_info.max), ("maximize", -sys.float_info.max)])
+@pytest.mark.parametrize("nan", [float("nan"), np.float32("nan")])
+def test_nan_becomes_the_worst_finite_value(direction, worst, nan, caplog):
+    caplog.set_level(logging.WARNING, logger="portico")
+    assert FiniteObjective(metric, [direction])({"metric": nan}) == worst
+    assert "The objective of a trial is NaN; the search gets the worst finite value" in caplog.text
+
+
+@pytest.mark.parametrize("value", [1.5, 0, float("inf"), None, "kept"])
+def test_other_values_stay(value, caplog):
+    assert FiniteObjective(metric, ["minimize"])({"metric": value}) is value
+    assert not caplog.records
+
+
+def test_each_objective_has_its_own_worst_value():
+    objective = FiniteObjective(metric, ["minimize", "maximize"])
+    nan = float("nan")
+    assert objective({"metric": (nan, nan)}) == [sys.float_info.max, -sys.float_info.max]
+    assert objective({"metric": [1.0, nan]}) == [1.0, -sys.float_info.max]
+
+
+def test_it_travels_to_other_processes():
+    assert pickle.loads(pickle.dumps(FiniteObjective(metric, ["minimize"])))({"metric": 3}) == 3
+
+
+def test_directions():
+    assert checked_directions("maximize") == ["maximize"]
+    assert checked_directions(["minimize", "maximize"]) == ["minimize", "maximize"]
+
+
+@pytest.mark.parametrize("direction", ["down", ["minimize", "up"], [], None, ("minimize",)])
+def test_another_direction_is_refused(direction):
+    with pytest.raises(InputError, match="is no direction; set it to 'minimize' or 'maximize', or to a list with one"):
+        checked_directions(direction)
