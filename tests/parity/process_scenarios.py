@@ -15,8 +15,8 @@ import transformers
 from torchmetrics.classification import MulticlassAccuracy
 
 import portico
-from parity.language import Sequences, pad_everything, tiny_gpt2
-from parity.peers import ToyDataset, run, untimed
+from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
+from parity.peers import run, untimed
 from parity.switches import throw_as_parent
 from parity.test_training import (
     ToyStream,

@@ -13,7 +13,8 @@ import torch
 import transformers
 
 import portico
-from parity.peers import Recorder, ToyDataset, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import Recorder, untimed
 from parity.switches import throw_as_parent
 
 LIBRARIES = {"portico": portico, "transformers": transformers}

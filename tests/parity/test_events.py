@@ -8,7 +8,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils.notebook import NotebookProgressCallback
 
 import portico
-from parity.peers import EVENTS, TIMING_KEYS, ToyDataset, compare, run
+from models import ToyDataset
+from parity.peers import EVENTS, TIMING_KEYS, compare, run
 
 ARGUMENTS = {
     "gradient_accumulation_steps": 2,

@@ -16,7 +16,8 @@ from datasets import Dataset as ArrowDataset
 from training_arguments import EFFECTS
 
 import portico
-from parity.peers import ToyDataset, assert_identical, run, untimed
+from models import ToyDataset
+from parity.peers import assert_identical, run, untimed
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
@@ -138,9 +139,9 @@ UNSEEN = {
 ELSEWHERE = {
     "the arguments of every run": "max_steps output_dir use_cpu",
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
-    "tests/unit/loading/test_preparation.py": "use_liger_kernel liger_kernel_config",
+    "tests/unit/test_model_setup.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
-    "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config",
+    "refused in tests/unit/test_validation.py": "accelerator_config deepspeed fsdp parallelism_config",
     "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp_config",
     "the trainer that generates": (

@@ -8,8 +8,8 @@ import transformers
 from transformers import DataCollatorWithPadding, set_seed
 
 import portico
-from parity.language import tiny_tokenizer
-from parity.peers import ToyDataset, tiny_bert, untimed
+from models import ToyDataset, tiny_bert, tiny_tokenizer
+from parity.peers import untimed
 
 COMMAND = (
     "--do_train --do_eval --do_predict --bf16 --use_cpu --max_steps 6 --gradient_accumulation_steps 2 --eval_steps 3 "

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import portico
-from unit.toy import Line, Nameless, Points, PointStream, toy_arguments
+from models import Line, Points, PointStream, UnknownColumn, toy_arguments
 
 
 class Silent(Line):
@@ -67,7 +67,7 @@ LATER = {
         lambda trainer: trainer.get_eval_dataloader("b"),
     ),
     "model without loss": ({"model": Silent()}, {}, lambda trainer: trainer.train()),
-    "batch without inputs": ({"train_dataset": Nameless()}, {}, lambda trainer: trainer.train()),
+    "batch without inputs": ({"train_dataset": UnknownColumn()}, {}, lambda trainer: trainer.train()),
     "learning rates before training": ({}, {}, lambda trainer: trainer.get_learning_rates()),
     "groups before training": ({}, {}, lambda trainer: trainer.get_optimizer_group()),
 }

@@ -11,8 +11,8 @@ from torch import nn
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 import portico
-from parity.language import tiny_gpt2
-from parity.peers import ToyDataset, assert_identical, assert_same_values, compare, run, tiny_bert
+from models import ToyDataset, tiny_bert, tiny_gpt2
+from parity.peers import assert_identical, assert_same_values, compare, run
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

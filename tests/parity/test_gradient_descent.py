@@ -7,7 +7,8 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 
-from parity.peers import ToyDataset, run, tiny_bert
+from models import ToyDataset, tiny_bert
+from parity.peers import run
 from portico.gradient_descent import GradientDescentTrainer
 
 

@@ -8,9 +8,7 @@ import transformers
 from transformers.integrations import TensorBoardCallback
 
 import portico
-from parity.checkpoints import assert_same_checkpoint, load_trusted
-from parity.peers import assert_identical, run
-from parity.texts import run_seq2seq
+from parity.peers import assert_identical, assert_same_checkpoint, load_trusted, run, run_seq2seq
 
 # Which library each name is imported from.
 ONLY_TRAINER = SimpleNamespace(

@@ -8,7 +8,8 @@ import transformers
 from transformers.utils import logging as transformers_logging
 
 import portico
-from parity.peers import ToyDataset, run
+from models import ToyDataset
+from parity.peers import run
 
 SAVING = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3, "num_train_epochs": 1}
 SCENARIOS = {

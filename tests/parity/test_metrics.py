@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from parity.language import Sequences, pad_everything, tiny_tagger
-from parity.peers import ToyDataset, ToyStream, compare, untimed
+from models import Sequences, ToyDataset, ToyStream, pad_everything, tiny_tagger
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

@@ -5,16 +5,17 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
 
-from parity.language import (
+from models import (
     Sequences,
+    ToyDataset,
     pad_everything,
     tiny_gpt2,
-    tiny_masked,
+    tiny_masked_lm,
     tiny_t5,
     tiny_tagger,
     tiny_tokenizer,
 )
-from parity.peers import ToyDataset, compare, untimed
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -65,7 +66,7 @@ def test_same_numbers_with_a_collator_that_masks_at_random(tmp_path):
 
     compare(
         tmp_path,
-        make_model=tiny_masked,
+        make_model=tiny_masked_lm,
         train_dataset=data,
         eval_dataset=data,
         trainer_options={"data_collator": DataCollatorForLanguageModeling(tiny_tokenizer(), mlm_probability=0.3)},

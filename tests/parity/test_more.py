@@ -5,7 +5,8 @@ import torch
 import transformers
 
 import portico
-from parity.peers import ToyDataset, compare, run, tiny_bert
+from models import ToyDataset, tiny_bert
+from parity.peers import compare, run
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 

@@ -11,7 +11,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from transformers import BatchEncoding
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from parity.peers import ToyDataset, compare, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_steps": 2, "max_steps": 5}
 

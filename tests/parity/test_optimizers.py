@@ -7,7 +7,8 @@ from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 import portico
-from parity.peers import assert_identical, compare, run, tiny_bert
+from models import tiny_bert
+from parity.peers import assert_identical, compare, run
 
 LOW_RANK = {"optim_target_modules": ["attention", "intermediate"], "optim_args": "rank=2,update_proj_gap=2"}
 SPECIAL = {

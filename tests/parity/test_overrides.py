@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 import portico
-from parity.language import Sequences, pad_everything, tiny_gpt2
-from parity.peers import ToyDataset, compare
+from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
+from parity.peers import compare
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 3, "max_steps": 5}
 SAVED = {"save_strategy": "steps", "save_steps": 2, **EVALUATED}

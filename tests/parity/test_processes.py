@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import portico
-from parity.peers import QUIET, ToyDataset, assert_same_values, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")

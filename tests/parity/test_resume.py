@@ -7,8 +7,8 @@ import transformers
 from transformers import TrainerCallback
 
 import portico
-from parity.checkpoints import assert_same_checkpoint, load_trusted
-from parity.peers import ToyDataset, run
+from models import ToyDataset
+from parity.peers import assert_same_checkpoint, load_trusted, run
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {

@@ -9,7 +9,8 @@ import transformers
 from transformers.trainer_utils import BestRun
 
 import portico
-from parity.peers import QUIET, Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET, Recorder, assert_same_values, untimed
 from parity.test_processes import launch
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")

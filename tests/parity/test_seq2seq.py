@@ -6,9 +6,8 @@ import transformers
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, GenerationConfig
 
 import portico
-from parity.language import tiny_t5, tiny_tokenizer
-from parity.peers import assert_identical, untimed
-from parity.texts import MODELS, Pairs, collating, compare_seq2seq, run_seq2seq
+from models import Pairs, tiny_t5, tiny_tokenizer
+from parity.peers import SEQ2SEQ_MODELS, assert_identical, collating, compare_seq2seq, run_seq2seq, untimed
 
 # An encoder-decoder of transformers says at every loss that it is no longer trained as it was in version 4.11.
 # Without a length of its own a model generates 20 tokens, and transformers says so.
@@ -45,19 +44,19 @@ def predicting(**gen_kwargs):
     return after
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEQ2SEQ_MODELS)
 def test_same_run_without_generation(tmp_path, name):
-    ours, _ = compare_seq2seq(tmp_path, make_model=MODELS[name], after=predicting(), **EVALUATED)
+    ours, _ = compare_seq2seq(tmp_path, make_model=SEQ2SEQ_MODELS[name], after=predicting(), **EVALUATED)
     assert isinstance(ours.extra["predictions"], tuple) or ours.extra["predictions"].ndim == 3
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEQ2SEQ_MODELS)
 @pytest.mark.parametrize("settings", [{}, {"generation_max_length": 9, "generation_num_beams": 3}], ids=str)
 def test_same_generated_tokens(tmp_path, name, settings):
     ours, _ = compare_seq2seq(
         tmp_path,
-        make_model=MODELS[name],
-        trainer_options=with_metrics(MODELS[name]),
+        make_model=SEQ2SEQ_MODELS[name],
+        trainer_options=with_metrics(SEQ2SEQ_MODELS[name]),
         after=predicting(),
         **GENERATED,
         **settings,

@@ -5,7 +5,8 @@ import transformers
 from transformers import TrainerCallback
 
 import portico
-from parity.peers import ToyStream, compare, run
+from models import ToyStream
+from parity.peers import compare, run
 
 LIBRARIES = [transformers, portico]
 SAVED = {"save_strategy": "steps", "save_steps": 1}
@@ -76,7 +77,7 @@ class StopAfterEpoch(TrainerCallback):
 
 
 def test_a_run_without_a_single_step_may_be_stopped(tmp_path):
-    """Without the callback transformers goes on for ever, and portico says so (tests/unit/test_trainer_errors.py)."""
+    """Without the callback transformers goes on for ever, and portico says so (tests/unit/test_validation.py)."""
     options = {"train_dataset": lambda: ToyStream(8), "gradient_accumulation_steps": 3, "max_steps": 2}
     ours, _ = compare(tmp_path, callbacks=[StopAfterEpoch], **options)
     assert ours.train_output.global_step == 0

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from parity.peers import ToyDataset, ToyStream, compare, untimed
+from models import ToyDataset, ToyStream
+from parity.peers import compare, untimed
 
 
 class PlainModel(torch.nn.Module):

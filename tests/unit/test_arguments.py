@@ -9,8 +9,8 @@ import transformers
 from transformers.training_args import ParallelMode
 
 import portico
+from models import toy_arguments, toy_trainer
 from portico.arguments import adopt_arguments, as_transformers_arguments
-from unit.toy import toy_arguments, toy_trainer
 
 
 @dataclasses.dataclass

@@ -2,24 +2,22 @@
 
 import dataclasses
 import inspect
-import warnings
-import pytest
-import transformers
-import portico
-from portico.argument_rules import argument_rules
-from portico.deprecated import RENAMED
-from portico.mrc.experiment.run import valid_keys
-from unit.toy import toy_arguments
-from portico.arguments import as_transformers_arguments
-from portico.deprecated import RetiredArguments
-from unit.toy import toy_trainer
 import json
+import warnings
 from types import SimpleNamespace
+
 import huggingface_hub
 import numpy as np
+import pytest
 import torch
-from unit.toy import Line, Points, toy_arguments, toy_trainer
+import transformers
 
+import portico
+from models import Line, Points, toy_arguments, toy_trainer
+from portico.argument_rules import argument_rules
+from portico.arguments import as_transformers_arguments
+from portico.deprecated import RENAMED, RetiredArguments
+from portico.mrc.experiment.run import valid_keys
 
 VALUES = {
     "evaluation_strategy": "epoch",
@@ -41,7 +39,9 @@ class OwnArguments(portico.TrainingArguments):
 
 @pytest.fixture
 def make(tmp_path):
-    return lambda kind=portico.TrainingArguments, **given: kind(output_dir=str(tmp_path), report_to="none", **given)
+    return lambda kind=portico.TrainingArguments, **given: kind(
+        **{"output_dir": str(tmp_path / "toy"), "report_to": "none", **given}
+    )
 
 
 def test_every_renamed_argument_is_tested():
@@ -153,13 +153,6 @@ def test_the_command_line_of_portico_takes_older_names():
 def test_copies_of_the_arguments_keep_their_class(tmp_path):
     args = toy_arguments(tmp_path)
     assert type(dataclasses.replace(args)) is portico.TrainingArguments
-
-
-@pytest.fixture
-def make(tmp_path):
-    return lambda **given: portico.TrainingArguments(
-        **{"output_dir": str(tmp_path / "toy"), "report_to": "none", **given}
-    )
 
 
 EXPRESSED = {
@@ -355,7 +348,7 @@ def test_unknown_names_are_refused_as_before(given):
         parser.parse_dict({**given, "lerning_rate": 1.0})
 
 
-def test_two_names_that_differ_are_refused(given):
+def test_conflicting_names_in_a_dict_are_rejected(given):
     parser = portico.HfArgumentParser(portico.TrainingArguments)
     with pytest.warns(FutureWarning), pytest.raises(portico.InputError, match="two spellings of one argument"):
         parser.parse_dict({**given, "eval_strategy": "epoch"})

@@ -2,20 +2,27 @@
 
 import logging
 import os
+import pickle
 import sys
 import weakref
+
+import numpy as np
 import optuna
 import pytest
 from transformers.trainer_utils import HPSearchBackend
+
 import portico
+from models import Line, toy_trainer
 from portico.distributed.accelerator import Accelerator
 from portico.errors import InputError
-from portico.hp_search import OptunaBackend, RayBackend, WandbBackend, installed_backend
-from unit.toy import Line, toy_trainer
-import pickle
-import numpy as np
-from portico.hp_search import FiniteObjective, checked_directions
-
+from portico.hp_search import (
+    FiniteObjective,
+    OptunaBackend,
+    RayBackend,
+    WandbBackend,
+    checked_directions,
+    installed_backend,
+)
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

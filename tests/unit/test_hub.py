@@ -3,8 +3,8 @@
 import json
 from types import SimpleNamespace
 
+from models import toy_trainer
 from portico.hub import finish_uploads, upload_checkpoint
-from unit.toy import toy_trainer
 
 
 def test_the_shards_of_an_index_are_copied(tmp_path, monkeypatch):

@@ -1,18 +1,25 @@
+import inspect
+import logging
 import sys
+import warnings
 from importlib.metadata import version
+
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
+
+from models import toy_trainer
 from portico import lightning_compat as lightning_internals
 from portico.data.datamodule import TrainFeed
-from portico.lightning_compat import UnnormalizedLoss, continue_from, end_epoch_after, publish_metrics, quiet_lightning
-from unit.toy import toy_trainer
-import inspect
-from lightning.pytorch.profilers import PassThroughProfiler
-from portico.lightning_compat import NullProfiler, UnnormalizedLoss
-import logging
-import warnings
-from portico.lightning_compat import quiet_lightning
+from portico.lightning_compat import (
+    NullProfiler,
+    UnnormalizedLoss,
+    continue_from,
+    end_epoch_after,
+    publish_metrics,
+    quiet_lightning,
+)
 
 
 def test_the_file_was_read_against_the_installed_lightning():

@@ -5,8 +5,7 @@ import torch
 import transformers
 
 import portico
-from parity.peers import ToyDataset, tiny_bert
-from unit.toy import toy_trainer
+from models import ToyDataset, tiny_bert, toy_trainer
 
 LOGGER = logging.getLogger("portico")
 

@@ -8,6 +8,7 @@ import transformers
 from torch import nn
 
 import portico
+from models import Line, toy_trainer
 from portico.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -16,7 +17,6 @@ from portico.optim import (
     scheduler_config,
     steps_after_evaluation,
 )
-from unit.toy import Line, toy_trainer
 
 
 class Normed(nn.Module):

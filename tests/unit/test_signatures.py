@@ -8,10 +8,9 @@ import transformers
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
 
 import portico
-from parity.peers import ToyDataset, tiny_bert
+from models import ToyDataset, tiny_bert, toy_trainer
 from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD
-from unit.toy import toy_trainer
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins"]
 LIGHTNING_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precision"}

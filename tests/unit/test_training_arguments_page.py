@@ -8,10 +8,9 @@ import transformers
 from training_arguments import EFFECTS, PAGE, page
 
 import portico
-from parity.peers import ToyDataset, tiny_bert
+from models import ToyDataset, tiny_bert, toy_arguments, toy_trainer
 from portico.deprecated import RENAMED, RetiredArguments, retired_treatments
 from portico.validation import REFUSALS, WITHOUT_EFFECT
-from unit.toy import toy_arguments, toy_trainer
 
 ARGUMENTS = (portico.TrainingArguments, transformers.Seq2SeqTrainingArguments)
 KNOWN = EFFECTS.keys() | WITHOUT_EFFECT.keys()

@@ -6,9 +6,8 @@ import transformers
 from lightning.pytorch import Callback as LightningCallback
 
 import portico
-from parity.peers import ToyDataset
+from models import Line, Points, PointStream, ToyDataset, UnknownColumn, toy_trainer
 from portico.validation import REFUSALS
-from unit.toy import Line, Nameless, Points, PointStream, toy_trainer
 
 
 def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
@@ -208,10 +207,10 @@ def test_a_folder_without_weights_is_no_checkpoint(tmp_path):
 
 
 def test_a_batch_without_inputs_is_explained(tmp_path):
-    trainer = toy_trainer(tmp_path, parts={"train_dataset": Nameless()})
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": UnknownColumn()})
     with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
         trainer.train()
-    everything = {"train_dataset": Nameless(), "data_collator": lambda examples: {}}
+    everything = {"train_dataset": UnknownColumn(), "data_collator": lambda examples: {}}
     with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
         toy_trainer(tmp_path, parts=everything, remove_unused_columns=False).train()
 

@@ -1,14 +1,15 @@
 import json
-import pytest
-import transformers
-from portico.checkpoint.resume import find_checkpoint, read_state
-from portico.errors import InputError
-from unit.toy import toy_trainer
 import random
 from types import SimpleNamespace
+
 import numpy as np
+import pytest
 import torch
-from portico.checkpoint.resume import load_rng_state, save_rng_state
+import transformers
+
+from models import toy_trainer
+from portico.checkpoint.resume import find_checkpoint, load_rng_state, read_state, save_rng_state
+from portico.errors import InputError
 
 
 def test_nothing_is_looked_for_without_being_asked(tmp_path):

@@ -1,13 +1,14 @@
 import pytest
 import safetensors.torch
 import torch
-from transformers import BertConfig, BertForMaskedLM
-from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
-from portico.errors import InputError
-from unit.toy import Line
 from torch import nn
+from transformers import BertConfig, BertForMaskedLM
+
+from models import Line
 from portico.checkpoint import weights
 from portico.checkpoint import weights as adapters
+from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
+from portico.errors import InputError
 
 
 def changed_line():
@@ -45,25 +46,25 @@ def test_older_weight_files_are_read(tmp_path):
     assert (model.linear.weight == 4.0).all()
 
 
-def tiny_masked():
+def tiny_masked_lm():
     return BertForMaskedLM(
         BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     )
 
 
 def test_sharded_weights_are_read(tmp_path):
-    source = tiny_masked()
+    source = tiny_masked_lm()
     source.save_pretrained(tmp_path, max_shard_size="2KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    model = tiny_masked()
+    model = tiny_masked_lm()
     load_weights(model, str(tmp_path))
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, source.bert.embeddings.word_embeddings.weight)
 
 
 def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
-    source = tiny_masked()
+    source = tiny_masked_lm()
     save(source, tmp_path)
-    model = tiny_masked()
+    model = tiny_masked_lm()
     warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
     assert torch.equal(model.cls.predictions.decoder.weight, source.cls.predictions.decoder.weight)

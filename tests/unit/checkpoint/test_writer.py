@@ -1,15 +1,13 @@
-from pathlib import Path
-import pytest
-from portico.checkpoint.writer import write_checkpoint
-from unit.toy import toy_trainer
 import json
+from pathlib import Path
+
+import pytest
 import safetensors.torch
 import torch
 import transformers
-from parity.language import tiny_tokenizer
-from parity.peers import ToyDataset, tiny_bert
-from unit.toy import Line, toy_trainer
 
+from models import Line, ToyDataset, tiny_bert, tiny_tokenizer, toy_trainer
+from portico.checkpoint.writer import write_checkpoint
 
 FILES = {
     "model.safetensors",

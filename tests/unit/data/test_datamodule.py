@@ -1,11 +1,13 @@
+import logging
 import sys
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+
+from models import Points, toy_trainer
 from portico.data.datamodule import EvaluationFeed, TrainFeed
-import logging
 from portico.errors import InputError
-from unit.toy import Points, toy_trainer
 
 
 class Stream(IterableDataset):

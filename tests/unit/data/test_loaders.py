@@ -1,21 +1,20 @@
 from collections import namedtuple
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import BatchEncoding
+
 from portico.data.loaders import (
     DataLoaderConfig,
+    DataLoaderDispatcher,
     DataLoaderShard,
     move_to_device,
     prepare_data_loader,
     skip_first_batches,
 )
 from portico.data.samplers import SeedableRandomSampler
-from torch.utils.data import DataLoader
-from portico.data.loaders import DataLoaderConfig, DataLoaderDispatcher, prepare_data_loader, skip_first_batches
 from portico.errors import InputError
-from unit.loading.test_loaders import Numbers, NumberStream
-
 
 CPU = torch.device("cpu")
 
@@ -198,10 +197,6 @@ def loaders(dataset, batch_size=2, drop_last=False, **options):
         )
         for rank, broadcast in enumerate((send, receive))
     ]
-
-
-def values(loader):
-    return [batch.tolist() for batch in loader]
 
 
 def test_every_process_gets_its_part_of_what_the_first_one_reads():

@@ -1,20 +1,24 @@
+import json
+from types import SimpleNamespace
+
 import pytest
 import torch
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
-import portico
-from portico.data.loaders import DataLoaderShard
-from portico.distributed.accelerator import Accelerator
-from unit.toy import Line, toy_trainer
 from accelerate import DistributedType
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from safetensors.torch import load_file
-from portico.distributed.accelerator import AcceleratorSurface
-from unit.toy import toy_trainer
-import json
+from torch.utils.data import DataLoader
 from transformers.trainer_pt_utils import AcceleratorConfig
-from portico.distributed.accelerator import accelerator_settings, dataloader_config, syncs_each_batch
+
+import portico
+from models import Line, toy_arguments, toy_trainer
+from portico.data.loaders import DataLoaderShard
+from portico.distributed.accelerator import (
+    Accelerator,
+    accelerator_settings,
+    dataloader_config,
+    syncs_each_batch,
+)
 from portico.errors import InputError
-from unit.toy import toy_arguments, toy_trainer
 
 
 @pytest.fixture
@@ -148,29 +152,27 @@ def test_user_code_finds_what_it_calls(tmp_path):
     assert seen == [False, True, False, True, True]
 
 
-class Rank(AcceleratorSurface):
-    """One of several processes."""
-
-    device = torch.device("cpu")
-    precision_plugin = None
-
-    def __init__(self, process_index, num_processes=2):
-        self.index, self.total = process_index, num_processes
-
-    num_processes = property(lambda self: self.total)
-    process_index = property(lambda self: self.index)
-    is_main_process = is_local_main_process = property(lambda self: self.index == 0)
-    is_last_process = property(lambda self: self.index == self.total - 1)
+def rank(process_index, num_processes=2):
+    """Return the accelerator of one of several processes."""
+    strategy = SimpleNamespace(
+        root_device=torch.device("cpu"), world_size=num_processes, global_rank=process_index, local_rank=process_index
+    )
+    return Accelerator(lambda: strategy)
 
 
 @pytest.fixture
-def accelerator(tmp_path):
+def trainer_accelerator(tmp_path):
     return toy_trainer(tmp_path).accelerator
 
 
-def test_facts_of_a_single_process(accelerator):
+def test_facts_of_a_single_process(trainer_accelerator):
+    accelerator = trainer_accelerator
     assert accelerator.distributed_type == DistributedType.NO
-    assert (accelerator.mixed_precision, accelerator.scaler, accelerator.use_distributed) == ("no", None, False)
+    assert (accelerator.mixed_precision, accelerator.scaler, accelerator.use_distributed) == (
+        "no",
+        None,
+        False,
+    )
     assert accelerator.is_last_process
     assert accelerator.state.num_processes == 1
     assert accelerator.state.deepspeed_plugin is accelerator.state.fsdp_plugin is None
@@ -183,10 +185,10 @@ def test_mixed_precision_is_named_as_accelerate_does(tmp_path):
 
 
 def test_facts_of_several_processes():
-    assert Rank(0).distributed_type == DistributedType.MULTI_CPU
-    assert Rank(1).is_last_process
-    assert not Rank(0).is_last_process
-    assert Rank(0).use_distributed
+    assert rank(0).distributed_type == DistributedType.MULTI_CPU
+    assert rank(1).is_last_process
+    assert not rank(0).is_last_process
+    assert rank(0).use_distributed
 
 
 @pytest.mark.parametrize(
@@ -194,34 +196,34 @@ def test_facts_of_several_processes():
     [("on_main_process", [0]), ("on_local_main_process", [0]), ("on_last_process", [2])],
 )
 def test_a_function_runs_on_some_processes(decorator, ranks):
-    ran = [index for index in range(3) if getattr(Rank(index, 3), decorator)(lambda: True)()]
+    ran = [index for index in range(3) if getattr(rank(index, 3), decorator)(lambda: True)()]
     assert ran == ranks
 
 
 def test_a_function_runs_on_one_process():
-    ran = [index for index in range(3) if Rank(index, 3).on_process(lambda: True, process_index=1)()]
+    ran = [index for index in range(3) if rank(index, 3).on_process(lambda: True, process_index=1)()]
     assert ran == [1]
-    assert Rank(1, 3).on_process(process_index=1)(lambda: "here")() == "here"
+    assert rank(1, 3).on_process(process_index=1)(lambda: "here")() == "here"
 
 
-def test_work(accelerator, tmp_path):
+def test_work(trainer_accelerator, tmp_path):
     model = torch.nn.Linear(2, 1)
     model(torch.full((1, 2), 100.0)).sum().backward()
-    accelerator.clip_grad_value_(model.parameters(), 0.5)
+    trainer_accelerator.clip_grad_value_(model.parameters(), 0.5)
     assert model.weight.grad.max() == 0.5
-    with accelerator.accumulate(model):
-        assert accelerator.get_state_dict(model).keys() == {"weight", "bias"}
-    accelerator.save({"x": 1}, tmp_path / "plain.pt")
+    with trainer_accelerator.accumulate(model):
+        assert trainer_accelerator.get_state_dict(model).keys() == {"weight", "bias"}
+    trainer_accelerator.save({"x": 1}, tmp_path / "plain.pt")
     assert torch.load(tmp_path / "plain.pt") == {"x": 1}
-    accelerator.save(accelerator.get_state_dict(model), tmp_path / "safe", safe_serialization=True)
+    trainer_accelerator.save(trainer_accelerator.get_state_dict(model), tmp_path / "safe", safe_serialization=True)
     assert load_file(tmp_path / "safe").keys() == {"weight", "bias"}
-    Rank(1).save({"x": 1}, tmp_path / "other.pt")
+    rank(1).save({"x": 1}, tmp_path / "other.pt")
     assert not (tmp_path / "other.pt").exists()
 
 
-def test_what_is_not_offered_says_where_to_look(accelerator):
+def test_what_is_not_offered_says_where_to_look(trainer_accelerator):
     with pytest.raises(AttributeError, match=r"`accelerator\.fp8_backend` is not offered.*lightning_trainer"):
-        _ = accelerator.fp8_backend
+        _ = trainer_accelerator.fp8_backend
 
 
 def test_a_run_can_be_ended(tmp_path):

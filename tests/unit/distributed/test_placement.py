@@ -3,9 +3,9 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from transformers import TrainingArguments as HuggingFaceArguments
 
+from models import toy_arguments
 from portico.distributed.placement import lightning_placement, resolve_strategy
 from portico.errors import InputError
-from unit.toy import toy_arguments
 
 ON_THE_CPU = {"accelerator": "cpu", "strategy": "auto", "devices": 1, "num_nodes": 1, "precision": "32-true"}
 

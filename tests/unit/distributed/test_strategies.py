@@ -1,22 +1,27 @@
-from datetime import timedelta
-import pytest
-import transformers
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-import portico
-from parity.peers import tiny_bert
-from portico.distributed.placement import resolve_strategy, run_placement
-from portico.distributed.strategies import ModelDDPStrategy, ddp_strategy
-from portico.errors import InputError
-from portico.model_setup import enable_activation_checkpointing
-from unit.toy import Line, toy_arguments, toy_trainer
 import importlib.util
 import json
+from datetime import timedelta
+
+import pytest
 import torch
-from lightning.pytorch.strategies import FSDPStrategy
+import transformers
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+
+import portico
+from models import Line, tiny_bert, toy_arguments, toy_trainer
 from portico.distributed import strategies as sharded
-from portico.distributed.strategies import deepspeed_config, fsdp_options, refuse_sharded_weights, sharded_strategy
-from unit.toy import toy_arguments, toy_trainer
+from portico.distributed.placement import resolve_strategy, run_placement
+from portico.distributed.strategies import (
+    ModelDDPStrategy,
+    ddp_strategy,
+    deepspeed_config,
+    fsdp_options,
+    refuse_sharded_weights,
+    sharded_strategy,
+)
+from portico.errors import InputError
+from portico.model_setup import enable_activation_checkpointing
 
 
 def options(strategy):

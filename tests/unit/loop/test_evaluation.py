@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from models import Line, Points, toy_trainer
 from portico.errors import InputError
-from unit.toy import Line, Points, toy_trainer
 
 
 def test_metrics_carry_the_prefix(tmp_path):

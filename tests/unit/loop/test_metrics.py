@@ -9,8 +9,8 @@ from torchmetrics import ConfusionMatrix, MeanMetric, MeanSquaredError, MetricCo
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from transformers import TrainerCallback
 
+from models import Line, Points, toy_trainer
 from portico.errors import InputError
-from unit.toy import Line, Points, toy_trainer
 
 
 class Classes(Dataset):

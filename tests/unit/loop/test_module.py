@@ -9,7 +9,7 @@ from lightning.pytorch.loggers import CSVLogger
 from transformers import TrainerCallback
 
 import portico
-from unit.toy import Points, toy_trainer
+from models import Points, toy_trainer
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 

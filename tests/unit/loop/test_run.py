@@ -8,7 +8,7 @@ import torch
 from transformers import TrainerCallback
 
 import portico
-from unit.toy import Line, Points, toy_trainer
+from models import Line, Points, toy_trainer
 
 SAVING = {"save_strategy": "steps", "save_steps": 2}
 

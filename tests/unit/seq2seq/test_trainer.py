@@ -1,17 +1,15 @@
 """What the trainer refuses, announces and passes on; its numbers are in the parity suite."""
 
 from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
 from transformers import DataCollatorForSeq2Seq, GenerationConfig
+
 import portico
-from parity.language import tiny_t5, tiny_tokenizer
-from parity.texts import Pairs
+from models import Line, Pairs, tiny_t5, tiny_tokenizer, toy_arguments
 from portico.errors import InputError
-from portico.seq2seq.trainer import shards_weights, whole_weights
-from unit.toy import Line, toy_arguments
-from transformers import GenerationConfig
 from portico.seq2seq.trainer import (
     generation_inputs,
     generation_options,
@@ -19,6 +17,8 @@ from portico.seq2seq.trainer import (
     pad_tokens,
     padded_length,
     padding_token,
+    shards_weights,
+    whole_weights,
 )
 
 
