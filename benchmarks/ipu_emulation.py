@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from portico.ipu import emulator as poptorch
+import poptorch_emulator as poptorch
 from portico.ipu.device_program import DeviceProgram
 
 SHAPES = ((1, 1, 1), (1, 1, 8), (2, 2, 4))

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from portico.mrc import Featurizer, read_examples
 from portico.mrc.corpus import generate
-from portico.mrc.models.tokenizer import train_wordpiece_tokenizer
+from portico.mrc.models.small_bert import train_wordpiece_tokenizer
 
 Batch = Mapping[str, Any]
 

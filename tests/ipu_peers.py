@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from portico.ipu import emulator as poptorch
-from portico.ipu.emulator.device.pool import pool
+import poptorch_emulator as poptorch
+from poptorch_emulator.machine import pool
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.loops.progress import _BatchProgress
 from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
-from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
@@ -128,6 +128,14 @@ def plain_batch_sampler(sampler: Any) -> Any:
 def wrapped_closure(precision: Precision, model: Any, optimizer: Any, closure: Callable[[], Any]) -> Any:
     """Return ``closure`` with the hooks that ``precision`` runs after it."""
     return precision._wrap_closure(model, optimizer, closure)
+
+
+def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
+    """Return a context that disables the autocast Lightning wraps around a whole step."""
+    plugin = strategy.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        return torch.autocast(plugin.device, enabled=False)
+    return nullcontext()
 
 
 def skip_lightning_backward(trainer: pl.Trainer, skip: bool) -> None:

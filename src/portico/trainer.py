@@ -58,9 +58,8 @@ from portico.checkpoint.writer import (
     save_scaler,
     write_checkpoint,
 )
-from portico.data.datamodule import TrainerDataModule
+from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
-from portico.data.samplers import eval_sampler, train_sampler
 from portico.deprecated import (
     OlderTrainerNames,
     accept_missing_grad_norm,
@@ -95,9 +94,8 @@ from portico.hf_compat import metrics_format as _format_metrics
 from portico.hp_search import apply_trial, save_trial_checkpoint, search, search_backend
 from portico.hub import create_repository, finish_uploads, push, quiet_uploads, upload_checkpoint, write_model_card
 from portico.lightning_compat import launches_workers, publish_metrics
-from portico.loop.batch import count_labels, count_tokens, labels_of, logits_of, loss_of
 from portico.loop.evaluation import EvaluationSession, run_evaluation
-from portico.loop.module import TrainerModule
+from portico.loop.module import TrainerModule, count_labels, count_tokens, labels_of, logits_of, loss_of
 from portico.loop.run import (
     EventBridge,
     TrainingRun,

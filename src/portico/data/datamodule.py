@@ -4,19 +4,29 @@ Lightning rebuilds a ``DataLoader``, adds samplers to it and fetches ahead of it
 unchanged. Both feeds are generators, so that nothing happens before the first batch is fetched.
 """
 
+import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
-from torch.utils.data import DataLoader, IterableDataset
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from portico.errors import InputError
-from portico.hf_compat import BatchRebalanceSampler, RemoveColumnsCollator, has_length, logger, seed_worker
+from portico.hf_compat import (
+    BatchRebalanceSampler,
+    LengthGroupedSampler,
+    RemoveColumnsCollator,
+    has_length,
+    logger,
+    seed_worker,
+)
 
 if TYPE_CHECKING:
-    from portico.annotations import DataCollator, Examples, Loader
+    from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
+    from portico.arguments import TrainingArguments
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
 
@@ -185,3 +195,92 @@ class TrainerDataModule(pl.LightningDataModule):
             f"Columns of the {description or 'given'} set that {forward} does not take are left out: "
             f"{', '.join(columns)}."
         )
+
+
+_NEED_LENGTHS = ("group_by_length", "batch_rebalance")
+
+
+def train_sampler(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> Sampler[Any] | None:
+    """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
+    strategy = args.train_sampling_strategy
+    if not has_length(dataset):
+        if strategy in _NEED_LENGTHS:
+            logging.getLogger(__name__).warning(
+                "`train_sampling_strategy=%r` is ignored because the training data set has no length; examples come "
+                "in its own order.",
+                strategy,
+            )
+        return None
+    sized: Any = dataset
+    if strategy == "group_by_length":
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        return _length_grouped(sized, batch_size, args, processing_class)
+    if strategy == "batch_rebalance":
+        return _batch_rebalanced(sized, args, processing_class)
+    return SequentialSampler(sized) if strategy == "sequential" else RandomSampler(sized)
+
+
+def eval_sampler(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> Sampler[int] | None:
+    """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
+    if not has_length(dataset):
+        return None
+    sized: Any = dataset
+    if args.train_sampling_strategy == "group_by_length":
+        generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
+        return _length_grouped(sized, args.eval_batch_size, args, processing_class, generator=generator)
+    return SequentialSampler(sized)
+
+
+def _length_grouped(
+    dataset: "Examples",
+    batch_size: int,
+    args: "TrainingArguments",
+    processing_class: "ProcessingClass | None",
+    generator: torch.Generator | None = None,
+) -> LengthGroupedSampler:
+    return LengthGroupedSampler(
+        batch_size,
+        dataset=dataset,
+        lengths=_known_lengths(dataset, args),
+        model_input_name=_first_input_name(processing_class),
+        generator=generator,
+    )
+
+
+def _batch_rebalanced(
+    dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
+) -> BatchRebalanceSampler:
+    lengths = _known_lengths(dataset, args)
+    if lengths is None:
+        name = _first_input_name(processing_class) or "input_ids"
+        if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
+            raise InputError(
+                f"`train_sampling_strategy='batch_rebalance'` needs the lengths of the examples, but they hold no "
+                f"`{name}`; add a column `{args.length_column_name}`, or choose another strategy."
+            )
+        lengths = [len(example[name]) for example in dataset]
+    return BatchRebalanceSampler(
+        lengths=lengths,
+        effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        dp_size=args.world_size,
+        grad_accum=args.gradient_accumulation_steps,
+        rank=args.process_index,
+        drop_last=args.dataloader_drop_last,
+    )
+
+
+def _known_lengths(dataset: "Examples", args: "TrainingArguments") -> list[int] | None:
+    column = args.length_column_name
+    if column not in (getattr(dataset, "column_names", None) or ()):
+        return None
+    lengths = dataset[column]
+    return lengths.tolist() if isinstance(lengths, torch.Tensor) else list(lengths)
+
+
+def _first_input_name(processing_class: "ProcessingClass | None") -> str | None:
+    names = getattr(processing_class, "model_input_names", None)
+    return names[0] if names else None

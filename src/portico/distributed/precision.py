@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +61,6 @@ def _casting(forward: Callable[..., Any], plugin: MixedPrecision) -> Callable[..
 
     setattr(cast, _CASTS, True)
     return cast
-
-
-def without_autocast(strategy: "Strategy") -> AbstractContextManager[Any]:
-    """Return a context that disables the autocast Lightning wraps around a whole step."""
-    plugin = strategy.precision_plugin
-    if isinstance(plugin, MixedPrecision):
-        return torch.autocast(plugin.device, enabled=False)
-    return nullcontext()
 
 
 def full_evaluation_dtype(args: "TrainingArguments") -> torch.dtype | None:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from poptorch_emulator.dataloader import rebatched
 from portico.ipu import backend
-from portico.ipu.emulator.data.rebatching import rebatched
 
 
 class AheadLoader:

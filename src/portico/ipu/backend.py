@@ -19,9 +19,7 @@ def poptorch() -> ModuleType:
         InputError: If a `poptorch` is installed but refuses to be imported.
     """
     if importlib.util.find_spec("poptorch") is None:
-        from portico.ipu import emulator
-
-        return emulator
+        return poptorch_emulator
     try:
         return importlib.import_module("poptorch")
     except Exception as error:

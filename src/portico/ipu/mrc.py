@@ -14,10 +14,10 @@ from portico.ipu.config import IPUConfig
 from portico.ipu.config.attributes import ATTRIBUTES
 from portico.ipu.pipelining.picture import pipeline_picture
 from portico.ipu.trainer import IPUMethods
+from portico.mrc.collators import head_collator
 from portico.mrc.experiment.reader_training import ReaderTraining
 from portico.mrc.experiment.run import run_mrc
 from portico.mrc.experiment.run import valid_keys as mrc_keys
-from portico.mrc.head_needs import head_collator
 from portico.mrc.models.loading import head_of
 from portico.mrc.trainer import MRCTrainer
 

@@ -6,13 +6,20 @@ from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_pre
 from portico.mrc.answers import (
     postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
 )
-from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
-from portico.mrc.collators.head_inputs import BeamSearchCollator as BeamSearchCollator
-from portico.mrc.collators.head_inputs import TargetTypeCollator as TargetTypeCollator
-from portico.mrc.distillation.losses import Distillation as Distillation
-from portico.mrc.distillation.mixin import DistillationMixin as DistillationMixin
-from portico.mrc.features.feature_set import FeatureSet as FeatureSet
+from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
+from portico.mrc.collators import FiDDataCollator as FiDDataCollator
+from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
+from portico.mrc.datasets import read_examples as read_examples
+from portico.mrc.datasets import read_squad as read_squad
+from portico.mrc.distillation import Distillation as Distillation
+from portico.mrc.distillation import DistillationMixin as DistillationMixin
 from portico.mrc.features.featurizer import Featurizer as Featurizer
+from portico.mrc.features.windows import FeatureSet as FeatureSet
+from portico.mrc.generative import GeneratedAnswerProcessing as GeneratedAnswerProcessing
+from portico.mrc.generative import GenerativeFeaturizer as GenerativeFeaturizer
+from portico.mrc.generative import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
+from portico.mrc.inference import Answer as Answer
+from portico.mrc.inference import Reader as Reader
 from portico.mrc.metrics import Mlqa as Mlqa
 from portico.mrc.metrics import Mrqa as Mrqa
 from portico.mrc.metrics import NqF1 as NqF1
@@ -26,26 +33,19 @@ from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks as F
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD as BEAM_SEARCH_HEAD
 from portico.mrc.models.heads import EXTRACTIVE_HEAD as EXTRACTIVE_HEAD
 from portico.mrc.models.heads import EXTRACTIVE_WITH_CONFIDENCE_HEAD as EXTRACTIVE_WITH_CONFIDENCE_HEAD
-from portico.mrc.models.heads.beam_search import BeamSearchQAHead as BeamSearchQAHead
-from portico.mrc.models.heads.confidence import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
-from portico.mrc.models.heads.extractive import ExtractiveQAHead as ExtractiveQAHead
-from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput as ExtractiveQAModelOutput
-from portico.mrc.models.heads.outputs import (
+from portico.mrc.models.heads import BeamSearchQAHead as BeamSearchQAHead
+from portico.mrc.models.heads import ExtractiveQAHead as ExtractiveQAHead
+from portico.mrc.models.heads import ExtractiveQAModelOutput as ExtractiveQAModelOutput
+from portico.mrc.models.heads import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
+from portico.mrc.models.heads import (
     ExtractiveQAWithConfidenceModelOutput as ExtractiveQAWithConfidenceModelOutput,
 )
 from portico.mrc.models.task_model import ModelForDownstreamTasks as ModelForDownstreamTasks
-from portico.mrc.multi_source.mixin import MultiSourceMixin as MultiSourceMixin
-from portico.mrc.multi_source.mskd_trainer import MSKD_MRCTrainer as MSKD_MRCTrainer
-from portico.mrc.multi_source.sampler import IndividualDomainBatchSampler as IndividualDomainBatchSampler
-from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer as MultiSourceMRCTrainer
+from portico.mrc.multi_source import IndividualDomainBatchSampler as IndividualDomainBatchSampler
+from portico.mrc.multi_source import MultiSourceMixin as MultiSourceMixin
+from portico.mrc.multi_source import MultiSourceMRCTrainer as MultiSourceMRCTrainer
 from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing as EvalPredictionWithProcessing
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing as SpanPostProcessing
 from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
-from portico.mrc.reader import Answer as Answer
-from portico.mrc.reader import Reader as Reader
-from portico.mrc.readers import read_examples as read_examples
-from portico.mrc.readers import read_squad as read_squad
-from portico.mrc.seq2seq.features import GenerativeFeaturizer as GenerativeFeaturizer
-from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing as GeneratedAnswerProcessing
-from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer as Seq2SeqMRCTrainer
+from portico.mrc.primeqa.trainers import MSKD_MRCTrainer as MSKD_MRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

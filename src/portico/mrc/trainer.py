@@ -1,32 +1,200 @@
 """``MRCTrainer``: a ``Trainer`` that evaluates by answers."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from portico.mrc.answering import AnsweringMethods, Examples
+from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
+
+from portico.errors import InputError
+from portico.hf_compat import PredictionOutput, has_length
+from portico.loop.evaluation import EvaluationSession
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.evaluation import AnswerSession, takes_stage
+from portico.trainer import Trainer
 
 
-class MRCTrainer(AnsweringMethods):
-    """Trains readers and evaluates their answers instead of their logits.
+class AnswerEvaluationMixin(Trainer):
+    """What :class:`MRCTrainer` and :class:`~portico.mrc.generative.Seq2SeqMRCTrainer` share.
+
+    Evaluations and predictions run in an :class:`~portico.mrc.evaluation.AnswerSession`, and the labels and columns
+    of a model with exchangeable heads are read from the signature of its active head. For the arguments see
+    :class:`MRCTrainer`.
+    """
+
+    # Strategies such as ddp_spawn evaluate in worker processes, which send these attributes back.
+    _carried_from_workers = (*Trainer._carried_from_workers, "answered")
+    _session_class: type[AnswerSession] = AnswerSession
+
+    def __init__(
+        self,
+        *args: Any,
+        eval_examples: Examples | None = None,
+        eval_dataset: Any = None,
+        post_process_function: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.eval_examples: Any = eval_examples
+        self.post_process_function: Any = post_process_function
+        self.answered: Any = None
+        self._answering_options: dict[str, Any] | None = None
+        super().__init__(*args, eval_dataset=eval_dataset, **kwargs)  # type: ignore[misc]
+
+    def _init_model(self, model: Any, model_init: Any) -> None:
+        super()._init_model(model, model_init)
+        # The labels of a head are those of its model, whose own signature does not show them.
+        if self._head_parameters() and self.args.label_names is None:
+            positions = ("start_positions", "end_positions")
+            self.label_names = [name for name in positions if name in self._head_parameters()]
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is not None:
+            return
+        super()._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        if parameters := self._head_parameters():
+            of_head = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+            columns = dict.fromkeys([*self._signature_columns, *of_head])
+            # The model passes its `**kwargs` to the head; no column has that name.
+            self._signature_columns = [name for name in columns if name != "kwargs"]
+
+    def _head_parameters(self) -> Mapping[str, inspect.Parameter]:
+        head = getattr(self.model, "task_head", None)
+        return {} if head is None else inspect.signature(head.forward).parameters
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        # Post-processing finds the features of an example by their order.
+        return SequentialSampler(eval_dataset) if has_length(eval_dataset) else None
+
+    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+        if self._answering_options is None:
+            return super()._evaluation_session(dataloader, **options)
+        return self._session_class(
+            self,
+            dataloader,
+            post_process_function=self.post_process_function,
+            on_answered=self._keep_answers,
+            **self._answering_options,
+            **options,
+        )
+
+    def _keep_answers(self, answered: Any) -> None:
+        self.answered = answered
+
+    @contextmanager
+    def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
+        """Let the evaluation in this context answer ``examples``, if there are any.
+
+        With ``prediction_loss_only`` there are no outputs to answer from.
+        """
+        options: dict[str, Any] | None = None
+        if examples is not None and self.post_process_function is not None and not self.args.prediction_loss_only:
+            if features is None:
+                raise InputError("There are examples to answer but no features of them; give `eval_dataset` too.")
+            options = {"examples": examples, "features": features, "file_suffix": file_suffix}
+        # Evaluations can be nested: a callback may evaluate during an evaluation.
+        enclosing = self._answering_options
+        self._answering_options = options or enclosing
+        try:
+            yield
+        finally:
+            self._answering_options = enclosing
+
+    def _evaluated(
+        self, eval_dataset: Any, eval_examples: Any, ignore_keys: list[str] | None, prefix: str, **gen_kwargs: Any
+    ) -> dict[str, float]:
+        """Evaluate with answers: one data set, or each of a dict."""
+        features = self.eval_dataset if eval_dataset is None else eval_dataset
+        examples = self.eval_examples if eval_examples is None else eval_examples
+        self._check_examples(examples)
+        if not isinstance(features, Mapping):
+            # Typed loosely: the next class may take keywords of generation, and the subclass takes examples.
+            evaluate: Callable[..., dict[str, float]] = super().evaluate
+            with self._answering(examples, features):
+                return evaluate(eval_dataset, ignore_keys, prefix, **gen_kwargs)
+        examples = dict.fromkeys(features) if examples is None else examples
+        if not isinstance(examples, Mapping) or set(examples) != set(features):
+            named = (
+                f"a dict of {', '.join(map(repr, examples))}"
+                if isinstance(examples, Mapping)
+                else f"a {type(examples).__name__} without names"
+            )
+            raise InputError(
+                f"`eval_dataset` names the data sets {', '.join(map(repr, features))}, and `eval_examples` is "
+                f"{named}; give a dict of the examples of each, with the same names."
+            )
+        evaluate_part: Callable[..., dict[str, float]] = self.evaluate
+        metrics: dict[str, float] = {}
+        for name, part in features.items():
+            metrics |= evaluate_part(part, examples[name], ignore_keys, f"{prefix}_{name}", **gen_kwargs)
+        return metrics
+
+    def _check_examples(self, examples: Any) -> None:
+        if examples is None and self.post_process_function is not None:
+            raise InputError(
+                "There is a `post_process_function` but no examples to answer; give `eval_examples`, to the trainer "
+                "or to `evaluate()`."
+            )
+
+    @contextmanager
+    def _predicting(self, examples: Examples | None, features: Any) -> Iterator[None]:
+        """Let the prediction in this context answer ``examples``, without which it has no metrics."""
+        if isinstance(features, ConcatDataset) and examples is not None:
+            raise InputError(
+                f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
+                "`predict` for each of them, with its examples."
+            )
+        self.answered = None
+        metrics = self.compute_metrics
+        if examples is None and self.post_process_function is not None:
+            self.compute_metrics = None
+        try:
+            with self._answering(examples, features):
+                yield
+        finally:
+            self.compute_metrics = metrics
+
+    def _answered_prediction(self, output: PredictionOutput, *, plain: bool) -> Any:
+        """Return the answers of a prediction: as the post-processing returned them, or in a ``PredictionOutput``."""
+        answered = self.answered
+        if plain:
+            return {} if answered is None else answered
+        if answered is None:
+            return output
+        return PredictionOutput(
+            predictions=getattr(answered, "predictions", answered),
+            label_ids=getattr(answered, "label_ids", None),
+            metrics=output.metrics,
+        )
+
+    def _has_primeqa_post_processing(self) -> bool:
+        """Return whether a prediction must return what the post-processing returns, as PrimeQA's trainer does."""
+        function = self.post_process_function
+        return function is not None and not hasattr(function, "begin") and not takes_stage(function)
+
+
+class MRCTrainer(AnswerEvaluationMixin):
+    """Trains extractive models and evaluates their answers instead of their logits.
 
     Evaluation runs the model over features (windows of a passage), turns logits into answers with
-    ``post_process_function``, writes them into ``args.output_dir`` and gives them to ``compute_metrics``. With a
-    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, the logits of the whole set are
-    never held.
+    ``post_process_function``, writes them into ``args.output_dir`` and passes them to ``compute_metrics``. A
+    post-processing that streams, such as :class:`~portico.mrc.SpanPostProcessing`, needs no memory for the logits of
+    the whole set.
 
     Args:
-        *args: As in :class:`~portico.trainer.Trainer`.
-        eval_examples: The examples that ``eval_dataset`` holds the windows of.
+        *args: See :class:`~portico.trainer.Trainer`.
+        eval_examples: The examples of ``eval_dataset``.
         eval_dataset: Features to evaluate on.
         post_process_function: ``f(examples, features, predictions)`` or, for predictions,
             ``f(examples, features, predictions, "predict")``; or an object with ``begin(examples, features)`` whose
             result has ``update(logits, feature_indices)`` and ``compute()``.
-        legacy_metrics: Return and log the metrics of ``compute_metrics`` alone, ``{}`` without one, as PrimeQA's
-            trainer does; by default loss and speed come with them.
-        **kwargs: As in :class:`~portico.trainer.Trainer`.
+        legacy_metrics: Return and log only the metrics of ``compute_metrics``, ``{}`` without one, as PrimeQA's
+            trainer does; by default loss and speed are added.
+        **kwargs: See :class:`~portico.trainer.Trainer`.
 
     Attributes:
-        answered: What the last post-processing returned.
+        answered: Result of the last post-processing.
     """
 
     def __init__(
@@ -57,12 +225,12 @@ class MRCTrainer(AnsweringMethods):
         """Evaluate the answers to ``eval_examples`` and return loss, speed and metrics.
 
         Args:
-            eval_dataset: Features; by default the trainer's own. A dict of them is evaluated one by one, with the
-                key in the names of metrics and files.
-            eval_examples: The examples they are windows of; by default the trainer's own. A dict with the same keys
-                where the features are one.
+            eval_dataset: Features; by default the trainer's own. The data sets of a dict are evaluated one by one,
+                with the key in the names of metrics and files.
+            eval_examples: Their examples; by default the trainer's own. A dict with the same keys if the features
+                are a dict.
             ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name, and of the files.
+            metric_key_prefix: Prefix of metric names and file names.
 
         Raises:
             InputError: If the examples are missing, or do not belong to the features.
@@ -82,34 +250,33 @@ class MRCTrainer(AnsweringMethods):
     ) -> Any:
         """Answer the questions of a data set.
 
-        Called in Hugging Face's way, with ``predict_dataset``, it returns a ``PredictionOutput``. Called in PrimeQA's
-        way, it returns what the post-processing returns, ``{}`` without one: that is with ``eval_dataset``, or with
-        nothing for the trainer's own data, or with a post-processing that takes no stage, as PrimeQA's do.
+        Called as in Hugging Face's examples, with ``predict_dataset``, it returns a ``PredictionOutput``. Called as in
+        PrimeQA, it returns the result of the post-processing, ``{}`` without one: with ``eval_dataset``, or without
+        data for the trainer's own, or with a post-processing that takes no stage, as PrimeQA's do.
 
         Args:
             predict_dataset: Features.
-            predict_examples: The examples they are windows of; without them the logits are returned.
+            predict_examples: Their examples; without them the logits are returned.
             ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
-            test_dataset: Another name of ``predict_dataset``, that of :meth:`portico.Trainer.predict`.
-            eval_dataset: Features, for PrimeQA's way.
-            eval_examples: The examples they are windows of, for PrimeQA's way.
+            metric_key_prefix: Prefix of metric names.
+            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Trainer.predict` calls it.
+            eval_dataset: Features, in PrimeQA's call.
+            eval_examples: Their examples, in PrimeQA's call.
         """
+        # transformers' example calls `predict(predict_dataset, predict_examples)`, PrimeQA `predict(eval_dataset,
+        # eval_examples)`: given by position, only the post-processing tells them apart.
         features = test_dataset if predict_dataset is None else predict_dataset
         examples = predict_examples
-        plain = features is None or (examples is not None and self._returns_plain_answers())
+        plain = features is None or (examples is not None and self._has_primeqa_post_processing())
         if features is None:
             features = self.eval_dataset if eval_dataset is None else eval_dataset
             examples = self.eval_examples if eval_examples is None else eval_examples
-        return self._predicted(
-            examples,
-            features,
-            lambda: super(MRCTrainer, self).predict(features, ignore_keys, metric_key_prefix),
-            plain=plain,
-        )
+        with self._predicting(examples, features):
+            output = super().predict(features, ignore_keys, metric_key_prefix)
+        return self._answered_prediction(output, plain=plain)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log ``logs``; an evaluation that measured nothing, as PrimeQA's may, is not logged."""
+        """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""
         if logs or not self.legacy_metrics:
             super().log(logs, start_time)
 

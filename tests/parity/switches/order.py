@@ -5,7 +5,7 @@ import itertools
 from torch.utils.data import DataLoader, RandomSampler
 
 from portico.data.datamodule import TrainFeed
-from portico.data.samplers import SeedableRandomSampler
+from portico.data.loaders import SeedableRandomSampler
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 

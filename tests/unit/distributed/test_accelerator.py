@@ -222,7 +222,7 @@ def test_work(trainer_accelerator, tmp_path):
 
 
 def test_what_is_not_offered_says_where_to_look(trainer_accelerator):
-    with pytest.raises(AttributeError, match=r"`accelerator\.fp8_backend` is not offered.*lightning_trainer"):
+    with pytest.raises(AttributeError, match=r"`accelerator\.fp8_backend` is not available.*lightning_trainer"):
         _ = trainer_accelerator.fp8_backend
 
 

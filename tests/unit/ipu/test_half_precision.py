@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+import poptorch_emulator as poptorch
 from ipu_peers import Perceptron, batches, options
-from portico.ipu import emulator as poptorch
-from portico.ipu.emulator.device.half import LARGEST, HalfArithmetic, to_half
+from poptorch_emulator.half import LARGEST, HalfArithmetic, to_half
 
 sizes = st.integers(1, 40)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portico.ipu import emulator as poptorch
+import poptorch_emulator as poptorch
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.config.attributes import ATTRIBUTES
 

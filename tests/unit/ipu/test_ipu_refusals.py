@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+import poptorch_emulator as poptorch
 import portico
 from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
 from portico.errors import InputError
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 
 

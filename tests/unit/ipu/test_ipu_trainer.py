@@ -8,10 +8,10 @@ import pytest
 import torch
 import transformers
 
+import poptorch_emulator as poptorch
 import portico
 from ipu_peers import largest_difference, one_free_ipu, weights
 from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, reader
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 
 EIGHT_MICRO_BATCHES = {"inference_replication_factor": 2, "inference_device_iterations": 4}

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+import poptorch_emulator as poptorch
 import portico
 from ipu_peers import Perceptron, largest_difference, one_free_ipu, options, weights
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 
 pytestmark = [

@@ -6,8 +6,8 @@ import transformers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import poptorch_emulator as poptorch
 from ipu_trainers import bert_config, ipu_trainer
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 from portico.ipu.device_program import DeviceProgram
 from portico.ipu.pipelining.layers import layer_ipus

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
+import poptorch_emulator as poptorch
 from ipu_trainers import ipu_trainer, reader
 from portico.configured_run import RunSettings
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IPUConfig
 from portico.ipu.mrc import run_mrc_ipu, valid_keys
 from portico.ipu.pipelining.picture import pipeline_picture

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import poptorch_emulator as poptorch
 import portico
 from ipu_peers import Perceptron, batches, one_free_ipu, options
 from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
-from portico.ipu import emulator as poptorch
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 
 X, LABELS = batches(1, 2, torch.float32)[0]

@@ -1,4 +1,4 @@
-"""Two processes answer as one does."""
+"""Two processes answer like one: this file is also the script that each process runs."""
 
 import json
 import os
@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("process_evaluation.py")
+from portico import MRCTrainer
+from portico.mrc import SpanPostProcessing
+from portico.mrc.corpus import generate
+from unit.mrc.small_readers import featurizer, make_trainer, reader
+
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-def evaluate(folder, mode, launcher=()):
-    command = [sys.executable, *launcher, str(SCRIPT), str(folder), mode]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def evaluate_in_processes(folder, mode, launcher=()):
+    command = [sys.executable, *launcher, __file__, str(folder), mode]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
     return {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
@@ -23,7 +27,8 @@ def evaluate(folder, mode, launcher=()):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["portico", "hf"])
 def test_two_processes_give_the_answers_of_one(tmp_path, mode):
-    one, two = evaluate(tmp_path / "one", mode), evaluate(tmp_path / "two", mode, TORCHRUN)
+    one = evaluate_in_processes(tmp_path / "one", mode)
+    two = evaluate_in_processes(tmp_path / "two", mode, TORCHRUN)
     assert set(one) == set(two) >= {"eval_predictions.json", "answer_calibration.json", "eval_results.json"}
     assert len(two["eval_predictions.json"]) == 45
     assert two["eval_predictions.json"] == one["eval_predictions.json"]
@@ -31,3 +36,22 @@ def test_two_processes_give_the_answers_of_one(tmp_path, mode):
         others = two["eval_nbest_predictions.json"][example_id]
         assert [record["text"] for record in others] == [record["text"] for record in records]
     assert two["eval_results.json"]["eval_f1"] == one["eval_results.json"]["eval_f1"]
+
+
+def evaluate(folder, mode):
+    examples = generate(num_train=8, num_validation=45, seed=1)[1]
+    made = reader(examples)
+    trainer = make_trainer(
+        MRCTrainer,
+        made,
+        folder,
+        arguments={"ddp_backend": "gloo"},
+        eval_dataset=featurizer(made.tokenizer, pad_to_max_length=True).eval_features(examples),
+        eval_examples=examples,
+        post_process_function=SpanPostProcessing(version_2_with_negative=True, mode=mode, calibrate=True),
+    )
+    trainer.save_metrics("eval", {key: value for key, value in trainer.evaluate().items() if "per_second" not in key})
+
+
+if __name__ == "__main__":
+    evaluate(*sys.argv[1:])

@@ -5,91 +5,101 @@ import numpy as np
 import pytest
 import torch
 from torchmetrics import SumMetric
-from transformers import DataCollatorWithPadding, PrinterCallback
 from transformers.trainer_utils import EvalPrediction, PredictionOutput
 
-from portico import InputError, MRCTrainer, TrainingArguments
-from portico.mrc import Featurizer, SpanPostProcessing, SquadMetrics, SquadV2, postprocess_qa_predictions
-from portico.mrc.corpus import generate
-from portico.mrc.models.pretrained import new_reader
+from portico import InputError, MRCTrainer
+from portico.mrc import SpanPostProcessing, SquadMetrics, SquadV2, postprocess_qa_predictions
+from portico.mrc.primeqa import EvalPredictionWithProcessing
+from unit.mrc.small_readers import (
+    EvaluationRecorder,
+    featurized,
+    featurizer,
+    make_trainer,
+    reader,
+    source,
+)
+
+TWO_PROCESSES = {"strategy": "ddp_fork", "devices": 2}
 
 
 @pytest.fixture(scope="module")
-def parts():
-    train, validation = generate(num_train=48, num_validation=40, seed=1)
-    torch.manual_seed(0)
-    texts = [text for example in train for text in (example["context"], example["question"])]
-    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    reader = new_reader(texts, vocab_size=400, max_length=96, model=shape)
-    # Small windows, so that some passages have several.
-    featurizer = Featurizer(reader.tokenizer, max_seq_length=96, doc_stride=24)
+def data():
+    sets = source(num_validation=40)
+    made = reader(sets.train)
+    features = featurized(sets, made.tokenizer)
     return SimpleNamespace(
-        model=reader.model,
-        tokenizer=reader.tokenizer,
-        train=featurizer.train_features(train),
-        features=featurizer.eval_features(validation),
-        examples=validation,
+        sets=sets, examples=sets.validation, reader=made, features=features.validation, train=features.train
     )
 
 
-def make_trainer(parts, tmp_path, **options):
-    arguments = {"per_device_eval_batch_size": 7, "per_device_train_batch_size": 16, "use_cpu": True}
-    arguments |= options.pop("arguments", {})
-    settings = {
-        "processing_class": parts.tokenizer,
-        "data_collator": DataCollatorWithPadding(parts.tokenizer),
-        "train_dataset": parts.train,
-        "eval_dataset": parts.features,
-        "eval_examples": parts.examples,
-        "post_process_function": SpanPostProcessing(version_2_with_negative=True),
-        "compute_metrics": SquadMetrics(version_2_with_negative=True),
-    }
-    args = TrainingArguments(str(tmp_path), disable_tqdm=True, report_to="none", **arguments)
-    trainer = MRCTrainer(parts.model, args, **{**settings, **options})
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+@pytest.fixture
+def trainer_of(data, tmp_path):
+    def make(trainer_class=MRCTrainer, *, made=data.reader, folder=tmp_path, **options):
+        parts = {"train_dataset": data.train, "eval_dataset": data.features, "eval_examples": data.examples}
+        return make_trainer(trainer_class, made, folder, **{**parts, **options})
+
+    return make
 
 
-def test_evaluation_returns_scores_and_speed_and_writes_the_answers(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
+def whole_process(examples, features, predictions):
+    return SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
+
+
+def primeqa_process(examples, features, predictions):
+    answered = whole_process(examples, features, predictions)
+    return EvalPredictionWithProcessing({"raw": len(predictions)}, answered.label_ids, answered.predictions)
+
+
+def hf_process(examples, features, predictions, stage="eval"):
+    answered = whole_process(examples, features, predictions)
+    return EvalPrediction(predictions=[stage, *answered.predictions], label_ids=answered.label_ids)
+
+
+def scores(answered):
+    return SquadMetrics(True)(EvalPrediction(answered.processed_predictions, answered.label_ids))
+
+
+def test_evaluation_returns_scores_and_speed_and_writes_the_answers(trainer_of, data, tmp_path):
+    trainer = trainer_of()
     metrics = trainer.evaluate()
     assert {"eval_f1", "eval_exact", "eval_NoAns_exact", "eval_runtime", "eval_samples_per_second"} <= set(metrics)
     assert metrics["eval_total"] == 40
     predictions = json.loads((tmp_path / "eval_predictions.json").read_text())
-    assert list(predictions) == [example["id"] for example in parts.examples]
+    assert list(predictions) == [example["id"] for example in data.examples]
     assert (tmp_path / "eval_nbest_predictions.json").is_file()
     assert (tmp_path / "eval_null_odds.json").is_file()
     assert trainer.state.log_history[-1]["eval_f1"] == metrics["eval_f1"]
 
 
-def test_labelled_features_give_a_loss(parts, tmp_path):
-    featurizer = Featurizer(parts.tokenizer, max_seq_length=96, doc_stride=24)
-    labelled = featurizer.eval_features(parts.examples, labels=True)
-    metrics = make_trainer(parts, tmp_path, eval_dataset=labelled).evaluate()
-    assert metrics["eval_loss"] > 0
-    assert metrics["eval_f1"] == make_trainer(parts, tmp_path).evaluate()["eval_f1"]
+def test_labelled_features_give_a_loss(trainer_of, data):
+    unlabelled = featurizer(data.reader.tokenizer).eval_features(data.examples)
+    metrics = trainer_of(eval_dataset=unlabelled).evaluate()
+    assert "eval_loss" not in metrics
+    labelled = trainer_of().evaluate()
+    assert labelled["eval_loss"] > 0
+    assert labelled["eval_f1"] == metrics["eval_f1"]
 
 
-def test_streamed_answers_are_those_of_the_whole_arrays(parts, tmp_path):
-    streamed = make_trainer(parts, tmp_path / "streamed")
+def test_streamed_answers_equal_those_from_whole_arrays(trainer_of, data, tmp_path):
+    streamed = trainer_of(folder=tmp_path / "streamed")
     streamed.evaluate()
     logits = []
 
     def collected(examples, features, predictions):
         logits.append(predictions)
-        return SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
+        return whole_process(examples, features, predictions)
 
-    whole = make_trainer(parts, tmp_path / "whole", post_process_function=collected)
+    whole = trainer_of(folder=tmp_path / "whole", post_process_function=collected)
     assert whole.evaluate()["eval_f1"] == streamed.state.log_history[-1]["eval_f1"]
     assert whole.answered.answers.predictions == streamed.answered.answers.predictions
-    assert len(logits[0][0]) == len(parts.features) > len(parts.examples)
-    expected = postprocess_qa_predictions(parts.examples, parts.features, logits[0], version_2_with_negative=True)
+    assert len(logits[0][0]) == len(data.features) > len(data.examples)
+    expected = postprocess_qa_predictions(data.examples, data.features, logits[0], version_2_with_negative=True)
     assert streamed.answered.answers.predictions == expected
 
 
-def test_two_processes_answer_as_one(parts, tmp_path):
-    one = make_trainer(parts, tmp_path / "one")
-    two = make_trainer(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
+def test_two_processes_answer_like_one(trainer_of, tmp_path):
+    one = trainer_of(folder=tmp_path / "one")
+    two = trainer_of(folder=tmp_path / "two", arguments=TWO_PROCESSES)
     metrics = [trainer.evaluate() for trainer in (one, two)]
     for name in ("eval_f1", "eval_exact", "eval_total", "eval_best_f1"):
         assert metrics[0][name] == metrics[1][name]
@@ -98,137 +108,17 @@ def test_two_processes_answer_as_one(parts, tmp_path):
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_metric_of_torchmetrics_scores_the_answers(parts, tmp_path, devices):
-    arguments = {"strategy": "ddp_fork", "devices": 2} if devices == 2 else {}
-    options = {"compute_metrics": SquadV2(average_precision=True), "arguments": arguments}
-    metrics = make_trainer(parts, tmp_path / "metric", **options).evaluate()
-    expected = make_trainer(parts, tmp_path / "function").evaluate()
+@pytest.mark.parametrize("arguments", [{}, TWO_PROCESSES], ids=["one_process", "two_processes"])
+def test_a_torchmetrics_metric_scores_the_answers(trainer_of, tmp_path, arguments):
+    metric = SquadV2(average_precision=True)
+    metrics = trainer_of(folder=tmp_path / "metric", compute_metrics=metric, arguments=arguments).evaluate()
+    expected = trainer_of(folder=tmp_path / "function").evaluate()
     assert metrics["eval_pr_f1_ap"] >= 0
     for name in ("eval_f1", "eval_exact", "eval_total", "eval_best_f1", "eval_NoAns_exact"):
         assert metrics[name] == expected[name]
 
 
-def test_metrics_take_what_primeqa_has_processed_for_them(parts, tmp_path):
-    def answer(examples, features, predictions):
-        processed = [{"id": example["id"], "prediction_text": ""} for example in examples]
-        references = [{"id": example["id"], "answers": example["answers"]} for example in examples]
-        candidates = {example["id"]: [] for example in examples}
-        return SimpleNamespace(predictions=candidates, processed_predictions=processed, label_ids=references)
-
-    metrics = make_trainer(parts, tmp_path, post_process_function=answer, compute_metrics=SquadV2()).evaluate()
-    assert (metrics["eval_NoAns_exact"], metrics["eval_total"]) == (100.0, 40)
-
-
-def test_streaming_keeps_no_logits(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
-    output = trainer._answering(
-        parts.examples,
-        parts.features,
-        lambda: trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation"),
-    )
-    assert output.predictions is None
-    assert output.num_samples == len(parts.features)
-
-
-def test_training_evaluates_answers_and_keeps_the_best(parts, tmp_path):
-    arguments = {
-        "num_train_epochs": 2,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "f1",
-    }
-    trainer = make_trainer(parts, tmp_path, arguments=arguments)
-    trainer.train()
-    epoch = -(-len(parts.train) // 16)
-    assert [entry["step"] for entry in trainer.state.log_history if "eval_f1" in entry] == [epoch, 2 * epoch]
-    assert trainer.state.best_model_checkpoint is not None
-
-
-def test_post_processing_in_the_words_of_primeqa(parts, tmp_path):
-    def process(examples, features, predictions):
-        answered = SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
-        return SimpleNamespace(
-            predictions={"raw": 1}, label_ids=answered.label_ids, processed_predictions=answered.predictions
-        )
-
-    def scores(answered):
-        return SquadMetrics(True)(EvalPrediction(answered.processed_predictions, answered.label_ids))
-
-    trainer = make_trainer(parts, tmp_path, post_process_function=process, compute_metrics=scores)
-    assert "eval_f1" in trainer.evaluate()
-    files = {file.name for file in tmp_path.glob("eval_*")}
-    assert files == {"eval_predictions.json", "eval_predictions_processed.json", "eval_references.json"}
-    assert json.loads((tmp_path / "eval_predictions.json").read_text()) == {"raw": 1}
-    assert trainer.predict().predictions == {"raw": 1}
-
-
-def test_prediction_in_the_words_of_transformers(parts, tmp_path):
-    stages = []
-
-    def process(examples, features, predictions, stage="eval"):
-        stages.append(stage)
-        return SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
-
-    trainer = make_trainer(parts, tmp_path, post_process_function=process)
-    output = trainer.predict(parts.features, parts.examples)
-    assert isinstance(output, PredictionOutput)
-    assert output.predictions[0].keys() == {"id", "prediction_text", "no_answer_probability"}
-    assert output.metrics["test_total"] == 40
-    assert stages == ["predict"]
-    assert (tmp_path / "predict_predictions.json").is_file()
-
-
-def test_prediction_without_examples_gives_logits(parts, tmp_path):
-    output = make_trainer(parts, tmp_path).predict(parts.features)
-    assert output.predictions[0].shape[0] == len(parts.features)
-
-
-def test_prediction_without_post_processing_is_empty(parts, tmp_path):
-    assert make_trainer(parts, tmp_path, post_process_function=None).predict() == {}
-
-
-def test_evaluation_on_other_data_has_its_own_prefix(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
-    few = parts.examples[:5]
-    features = Featurizer(parts.tokenizer, max_seq_length=96, doc_stride=24).eval_features(few)
-    metrics = trainer.evaluate(features, few, metric_key_prefix="dev")
-    assert metrics["dev_total"] == 5
-    assert (tmp_path / "dev_predictions.json").is_file()
-
-
-def test_columns_that_a_task_head_takes_are_kept(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
-    trainer.model.task_head = torch.nn.Bilinear(1, 1, 1)
-    try:
-        trainer._set_signature_columns_if_needed()
-        assert {"input1", "input2", "input_ids"} <= set(trainer._signature_columns)
-    finally:
-        del trainer.model.task_head
-
-
-def test_examples_without_features_are_refused(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path, eval_dataset=None)
-    with pytest.raises(InputError, match="examples to answer but no features"):
-        trainer.evaluate()
-
-
-def test_tokenizer_is_an_older_spelling(parts, tmp_path):
-    with pytest.warns(FutureWarning, match="`tokenizer` is deprecated .*; use `processing_class`"):
-        trainer = make_trainer(parts, tmp_path, processing_class=None, tokenizer=parts.tokenizer)
-    assert trainer.processing_class is parts.tokenizer
-
-
-def test_probability_of_no_answer_is_bounded(parts, tmp_path):
-    trainer = make_trainer(parts, tmp_path)
-    trainer.evaluate()
-    probabilities = np.array([record["no_answer_probability"] for record in trainer.answered.predictions])
-    odds = np.array(list(trainer.answered.answers.null_odds.values()))
-    assert ((probabilities > 0.5) == (odds > 0)).all()
-
-
-class Answered(SumMetric):
+class AnswerCount(SumMetric):
     """Counts answers, and the questions they are compared with."""
 
     def update(self, preds, target):
@@ -236,10 +126,233 @@ class Answered(SumMetric):
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_metrics_of_torchmetrics_see_the_answers(streams, parts, tmp_path):
-    def collected(examples, features, predictions):
-        return SpanPostProcessing(version_2_with_negative=True)(examples, features, predictions)
-
-    options = {} if streams else {"post_process_function": collected}
-    trainer = make_trainer(parts, tmp_path, compute_metrics={"answered": Answered()}, **options)
+def test_torchmetrics_metrics_get_all_answers(streams, trainer_of):
+    options = {} if streams else {"post_process_function": whole_process}
+    trainer = trainer_of(compute_metrics={"answered": AnswerCount()}, **options)
     assert trainer.evaluate()["eval_answered"] == 80
+
+
+def test_metrics_score_the_processed_predictions_of_primeqa(trainer_of):
+    def answer(examples, features, predictions):
+        processed = [{"id": example["id"], "prediction_text": ""} for example in examples]
+        references = [{"id": example["id"], "answers": example["answers"]} for example in examples]
+        candidates = {example["id"]: [] for example in examples}
+        return SimpleNamespace(predictions=candidates, processed_predictions=processed, label_ids=references)
+
+    metrics = trainer_of(post_process_function=answer, compute_metrics=SquadV2()).evaluate()
+    assert (metrics["eval_NoAns_exact"], metrics["eval_total"]) == (100.0, 40)
+
+
+class OutputRecorder(MRCTrainer):
+    def evaluation_loop(self, *args, **kwargs):
+        self.output = super().evaluation_loop(*args, **kwargs)
+        return self.output
+
+
+def test_streaming_keeps_no_logits(trainer_of, data):
+    trainer = trainer_of(OutputRecorder)
+    trainer.evaluate()
+    assert trainer.output.predictions is None
+    assert trainer.output.num_samples == len(data.features)
+
+
+def test_training_evaluates_answers_and_keeps_the_best(trainer_of, data):
+    arguments = {
+        "num_train_epochs": 2,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "f1",
+    }
+    trainer = trainer_of(made=reader(data.sets.train), arguments=arguments)
+    trainer.train()
+    epoch = -(-len(data.train) // 8)
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_f1" in entry] == [epoch, 2 * epoch]
+    assert trainer.state.best_model_checkpoint is not None
+
+
+def test_primeqa_post_processing_writes_primeqas_files(trainer_of, tmp_path):
+    trainer = trainer_of(post_process_function=primeqa_process, compute_metrics=scores)
+    assert "eval_f1" in trainer.evaluate()
+    files = {file.name for file in tmp_path.glob("eval_*")}
+    assert files == {"eval_predictions.json", "eval_predictions_processed.json", "eval_references.json"}
+    assert json.loads((tmp_path / "eval_predictions.json").read_text()) == {"raw": 2}
+    assert trainer.predict().predictions == {"raw": 2}
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_primeqa_prediction_returns_the_result_of_its_post_processing(trainer_of, data, by_name):
+    trainer = trainer_of(post_process_function=primeqa_process, compute_metrics=scores)
+    given = {"eval_dataset": data.features, "eval_examples": data.examples}
+    predicted = trainer.predict(**given) if by_name else trainer.predict(*given.values())
+    assert isinstance(predicted, EvalPredictionWithProcessing)
+    assert predicted.predictions == {"raw": 2}
+    assert trainer.predict().processed_predictions == predicted.processed_predictions
+
+
+def test_a_primeqa_prediction_without_post_processing_is_empty(trainer_of, data):
+    trainer = trainer_of(post_process_function=None, compute_metrics=None)
+    assert trainer.predict() == {}
+    assert trainer.predict(eval_dataset=data.features, eval_examples=data.examples) == {}
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_transformers_prediction_returns_an_output_with_metrics(trainer_of, data, tmp_path, by_name):
+    trainer = trainer_of(post_process_function=hf_process, compute_metrics=lambda answered: {"count": 3})
+    given = {"predict_dataset": data.features, "predict_examples": data.examples}
+    predicted = trainer.predict(**given) if by_name else trainer.predict(*given.values())
+    assert isinstance(predicted, PredictionOutput)
+    stage, first = predicted.predictions[:2]
+    assert stage == "predict"
+    assert first.keys() == {"id", "prediction_text", "no_answer_probability"}
+    assert {"test_count", "test_loss", "test_runtime"} <= set(predicted.metrics)
+
+
+def test_a_streamed_prediction_writes_its_files(trainer_of, data, tmp_path):
+    output = trainer_of().predict(data.features, data.examples)
+    assert isinstance(output, PredictionOutput)
+    assert output.metrics["test_total"] == 40
+    assert (tmp_path / "predict_predictions.json").is_file()
+
+
+def test_a_prediction_without_examples_returns_logits(trainer_of, data):
+    trainer = trainer_of(post_process_function=primeqa_process, compute_metrics=scores)
+    by_place, by_name = trainer.predict(data.features), trainer.predict(test_dataset=data.features)
+    for predicted in (by_place, by_name):
+        assert isinstance(predicted, PredictionOutput)
+        assert predicted.predictions[0].shape[0] == len(data.features)
+    assert trainer.compute_metrics is scores
+    np.testing.assert_array_equal(by_place.predictions[0], by_name.predictions[0])
+
+
+def test_legacy_metrics_leave_out_loss_and_speed(trainer_of):
+    recorder = EvaluationRecorder()
+    options = {"post_process_function": primeqa_process, "callbacks": [recorder]}
+    now = trainer_of(compute_metrics=scores, **options).evaluate()
+    assert {"eval_loss", "eval_runtime", "eval_f1"} <= set(now)
+    legacy = trainer_of(compute_metrics=scores, legacy_metrics=True, **options).evaluate()
+    assert legacy == {key: value for key, value in now.items() if key in legacy}
+    assert "eval_f1" in legacy
+    assert not {"eval_loss", "eval_runtime"} & set(legacy)
+    assert trainer_of(compute_metrics=None, legacy_metrics=True, **options).evaluate() == {}
+    assert recorder.metrics[-1] == {}
+
+
+def test_label_names_and_evaluation_loop_as_primeqa_uses_them(trainer_of):
+    arguments = {"label_names": ["start_positions", "end_positions"]}
+    trainer = trainer_of(arguments=arguments, compute_metrics=None)
+    assert trainer.label_names == ["start_positions", "end_positions"]
+    output = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation", prediction_loss_only=False)
+    assert len(output.predictions) == 2
+
+
+def train_and_record_shapes(trainer_of, data, head, post_process):
+    """Train a reader with a head, and return the trainer and the shapes that its post-processing gets."""
+    shapes = []
+
+    def process(examples, features, predictions):
+        shapes.append([array.shape for array in predictions])
+        return post_process(examples, features, predictions)
+
+    trainer = trainer_of(
+        made=reader(data.sets.train, head),
+        head=head,
+        arguments={"max_steps": 2},
+        post_process_function=process,
+        compute_metrics=None,
+    )
+    assert trainer.train().training_loss > 0
+    assert trainer.evaluate()["eval_loss"] > 0
+    return trainer, shapes[0]
+
+
+@pytest.mark.parametrize("head", ["extractive", "extractive_with_confidence"])
+def test_models_with_an_extractive_head_are_trained_and_evaluated(trainer_of, data, head):
+    def two_logits(examples, features, predictions):
+        return primeqa_process(examples, features, predictions[:2])
+
+    trainer, shapes = train_and_record_shapes(trainer_of, data, head, two_logits)
+    assert trainer.label_names == ["start_positions", "end_positions"]
+    rows = len(data.features)
+    assert [shape[0] for shape in shapes] == [rows] * (3 if head == "extractive" else 6)
+    assert shapes[2] == (rows, 5)
+
+
+def test_beams_reach_the_post_processing(trainer_of, data):
+    def nothing(examples, features, predictions):
+        return EvalPredictionWithProcessing({}, [], [])
+
+    _, shapes = train_and_record_shapes(trainer_of, data, "beam_search", nothing)
+    rows = len(data.features)
+    assert shapes == [(rows, 5), (rows, 5), (rows, 25), (rows, 25), (rows,)]
+
+
+def test_columns_of_the_head_are_kept(trainer_of, data):
+    trainer = trainer_of(made=reader(data.sets.train, "extractive"), head="extractive")
+    trainer._set_signature_columns_if_needed()
+    assert {"input_ids", "token_type_ids", "start_positions", "target_type"} <= set(trainer._signature_columns)
+    assert not {"offset_mapping", "kwargs", "inputs"} & set(trainer._signature_columns)
+    assert len(set(trainer._signature_columns)) == len(trainer._signature_columns)
+
+
+def test_named_data_sets_are_evaluated_one_by_one(trainer_of, data, tmp_path):
+    examples = {"first": data.examples[:8], "rest": data.examples[8:]}
+    make = featurizer(data.reader.tokenizer)
+    features = {name: make.eval_features(part, labels=True) for name, part in examples.items()}
+    trainer = trainer_of(eval_dataset=features, eval_examples=examples)
+    metrics = trainer.evaluate()
+    for name, part in examples.items():
+        assert metrics[f"eval_{name}_total"] == len(part)
+        assert metrics[f"eval_{name}_f1"] == trainer.evaluate(features[name], part)["eval_f1"]
+        written = json.loads((tmp_path / f"eval_{name}_predictions.json").read_text())
+        assert list(written) == [example["id"] for example in part]
+    with pytest.raises(InputError, match=r"data sets 'first', 'rest', and `eval_examples` is a list without"):
+        trainer.evaluate(eval_examples=data.examples)
+    with pytest.raises(InputError, match=r"`eval_examples` is a dict of 'first'; give a dict of the examples of each"):
+        trainer.evaluate(eval_examples={"first": examples["first"]})
+
+
+def test_other_data_can_have_another_prefix(trainer_of, data, tmp_path):
+    few = data.examples[:5]
+    metrics = trainer_of().evaluate(featurizer(data.reader.tokenizer).eval_features(few), few, metric_key_prefix="dev")
+    assert metrics["dev_total"] == 5
+    assert (tmp_path / "dev_predictions.json").is_file()
+
+
+def test_examples_must_belong_to_the_features(trainer_of, data):
+    trainer = trainer_of()
+    expected = trainer.evaluate()["eval_f1"]
+    backwards = data.examples[::-1]
+    assert trainer.evaluate(eval_examples=backwards)["eval_f1"] == expected
+    assert [one["id"] for one in trainer.answered.predictions] == [one["id"] for one in backwards]
+    with pytest.raises(InputError, match=r"has example_id .* which none of the 39 examples has"):
+        trainer.evaluate(eval_examples=data.examples[:-1])
+    with pytest.raises(InputError, match=r"made to train on; give features from `eval_features`"):
+        trainer.evaluate(data.train, data.sets.train)
+
+
+def test_examples_without_features_are_refused(trainer_of):
+    with pytest.raises(InputError, match="examples to answer but no features"):
+        trainer_of(eval_dataset=None).evaluate()
+
+
+def test_prediction_loss_only_needs_no_answers(trainer_of):
+    trainer = trainer_of(arguments={"prediction_loss_only": True})
+    metrics = trainer.evaluate()
+    assert "eval_loss" in metrics
+    assert "eval_f1" not in metrics
+    assert trainer.answered is None
+
+
+def test_tokenizer_is_an_older_name(trainer_of, data):
+    with pytest.warns(FutureWarning, match="`tokenizer` .*`processing_class`"):
+        trainer = trainer_of(processing_class=None, tokenizer=data.reader.tokenizer)
+    assert trainer.processing_class is data.reader.tokenizer
+
+
+def test_the_probability_of_no_answer_follows_the_null_odds(trainer_of):
+    trainer = trainer_of()
+    trainer.evaluate()
+    probabilities = np.array([record["no_answer_probability"] for record in trainer.answered.predictions])
+    odds = np.array(list(trainer.answered.answers.null_odds.values()))
+    assert ((probabilities > 0.5) == (odds > 0)).all()

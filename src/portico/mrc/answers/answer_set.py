@@ -17,7 +17,7 @@ from portico.mrc.answers.shortlist import Shortlist, SpanAnswer
 from portico.mrc.answers.span_table import is_null
 from portico.mrc.answers.span_texts import span_texts
 from portico.mrc.arrays import Int32s, Int64s
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 _TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
 

@@ -6,7 +6,7 @@ Shape suffixes: E examples, F features (windows) grouped by example, K answer ty
 import numpy as np
 
 from portico.mrc.arrays import Floats, Int64s
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 
 def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:

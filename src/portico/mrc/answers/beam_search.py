@@ -17,7 +17,7 @@ from portico.mrc.answers.probabilities import span_probabilities
 from portico.mrc.answers.questions import Questions
 from portico.mrc.answers.ranking import null_spans, rank_spans
 from portico.mrc.answers.shortlist import Shortlist
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 
 # The score of the empty text where no span is legal, and of each of its two halves.
 _EMPTY: NBestRecord = {"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0}

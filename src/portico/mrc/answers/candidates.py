@@ -50,7 +50,7 @@ class Candidates:
         feature_index_F: Which features, ``int64 [F]``.
         starts: Their best start tokens.
         ends: Their best end tokens.
-        type_logits_FK: Scores of the answer types (:class:`~portico.mrc.target_type.TargetType`), ``[F, K]``; ``K``
+        type_logits_FK: Scores of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``; ``K``
             is 0 where the model gives none.
         similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` where the model gives none.
         paired: Whether start ``i`` belongs to end ``i`` alone; otherwise every start may go with every end.

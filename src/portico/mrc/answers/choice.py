@@ -11,7 +11,7 @@ import numpy.typing as npt
 from portico.mrc.answers.span_table import RankedSpans, Spans
 from portico.mrc.answers.span_texts import LITERAL_EMPTY
 from portico.mrc.arrays import Bools, Int64s
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 
 def has_text(spans: Spans) -> Bools:
@@ -51,7 +51,7 @@ class Choice:
         null_odds_E: By how much the score of "no answer" exceeds that span's, ``float64 [E]``; where there is none,
             its own score; ``None`` if "no answer" cannot be predicted.
         threshold: "No answer" is predicted where the odds exceed it.
-        type_E: The kind of answer (:class:`~portico.mrc.target_type.TargetType`), ``int64 [E]``.
+        type_E: The kind of answer (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.
     """
 
     span_E: Int64s

@@ -10,8 +10,8 @@ from portico.mrc.answers.offset_columns import offset_column
 from portico.mrc.answers.offsets import Features, TokenOffsets, context_indices, token_offsets
 from portico.mrc.answers.questions import Questions
 from portico.mrc.arrays import Int64s
-from portico.mrc.columns import column
-from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.datasets.examples import column
+from portico.mrc.features.windows import FeatureSet
 
 
 def grouped_offsets(features: Features, questions: Questions) -> TokenOffsets:

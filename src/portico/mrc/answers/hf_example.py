@@ -12,7 +12,7 @@ from portico.mrc.answers.answer_set import Answers
 from portico.mrc.answers.beam_search import BeamPostProcessor
 from portico.mrc.answers.offsets import Features
 from portico.mrc.answers.post_processor import SpanPostProcessor
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from portico.mrc.arrays import Int32s, Int64s
-from portico.mrc.columns import arrow_column
+from portico.mrc.datasets.examples import arrow_column
 
 _OUTSIDE = (-1, -1)
 

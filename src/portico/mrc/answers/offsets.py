@@ -12,8 +12,8 @@ import numpy as np
 from portico.errors import InputError
 from portico.mrc.answers.offset_columns import offset_column
 from portico.mrc.arrays import Int32s, Int64s, Tokens
-from portico.mrc.columns import column
-from portico.mrc.features.feature_set import FeatureSet
+from portico.mrc.datasets.examples import column
+from portico.mrc.features.windows import FeatureSet
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from portico.mrc.answers.search import Search, TopTokenSearch, UnpaddedSearch
 from portico.mrc.answers.shortlist import Shortlist, first_of_each_text
 from portico.mrc.answers.span_table import RankedSpans
 from portico.mrc.answers.top_tokens import Ties
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
 """Spans between the best starts and the best ends, or the best of all spans."""

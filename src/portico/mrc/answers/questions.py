@@ -7,7 +7,7 @@ from functools import cached_property
 
 from portico.errors import InputError
 from portico.mrc.answers.passages import Passages
-from portico.mrc.columns import Examples, column
+from portico.mrc.datasets.examples import Examples, column
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from portico.errors import InputError
 from portico.mrc.arrays import Floats, Int64s
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from portico.errors import InputError
 from portico.mrc.answers.candidates import Candidates
 from portico.mrc.arrays import Floats, Int64s
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 SpanScorer: TypeAlias = Callable[[Candidates, Int64s, Floats, Floats], Floats]
 """``f(features, feature_N, start_logit_N, end_logit_N)``: the scores of spans of these rows of the features."""

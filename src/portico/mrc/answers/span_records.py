@@ -23,8 +23,8 @@ from portico.mrc.answers.scorers import ScoreDifference
 from portico.mrc.answers.search import UnpaddedSearch
 from portico.mrc.answers.span_table import RankedSpans
 from portico.mrc.arrays import Int64s
-from portico.mrc.columns import Examples
-from portico.mrc.target_type import TargetType
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.features.labels import TargetType
 
 SpanRecord: TypeAlias = dict[str, Any]
 """One possible answer, by PrimeQA's keys."""

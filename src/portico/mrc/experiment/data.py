@@ -1,15 +1,16 @@
 """Where a run's examples come from: the embedded corpus, the user's files, or the hub."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.columns import contexts_of
 from portico.mrc.corpus import generate
-from portico.mrc.readers import has_unanswerable, read_examples, read_hub
-from portico.mrc.readers.formats import format_named
-from portico.mrc.readers.sources import paths_of
+from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
+from portico.mrc.datasets.examples import contexts_of
+from portico.mrc.datasets.reader import format_named
+from portico.mrc.datasets.sources import paths_of
+from portico.mrc.features.featurizer import Featurizer
 
 DATA_KEYS = (
     "train_file",
@@ -33,7 +34,7 @@ class Examples:
     """The examples of a run.
 
     Args:
-        train: Records to train on, as :func:`~portico.mrc.readers.read_examples` makes them.
+        train: Records to train on, as :func:`~portico.mrc.datasets.read_examples` makes them.
         validation: Records to evaluate on.
     """
 
@@ -115,3 +116,58 @@ def _first(examples: list[Any], limit: int | None, name: str) -> list[Any]:
     if limit < 1:
         raise InputError(f"`data.{name}={limit}` leaves no example; use an int >= 1, or null for all.")
     return examples[:limit]
+
+
+def load_sources(data: Mapping[str, Any]) -> list[Examples]:
+    """Return the examples of each source of a run.
+
+    Args:
+        data: For one source, see :func:`load_examples`. For several, ``sources`` is a
+            list of mappings, each with the keys that differ from the rest of ``data``.
+
+    Raises:
+        InputError: If ``sources`` is not such a list, or one of them is invalid.
+    """
+    shared = {key: value for key, value in data.items() if key != "sources"}
+    sources = data.get("sources")
+    if sources is None:
+        return [load_examples(shared)]
+    if not isinstance(sources, list) or not sources or not all(isinstance(source, Mapping) for source in sources):
+        raise InputError(
+            f"`data.sources={sources}` is not a list of sources; set it to a list with the keys of `data` that "
+            "differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
+        )
+    unknown = sorted({key for source in sources for key in source} - set(shared))
+    if unknown:
+        raise InputError(
+            f"`data.sources` sets {', '.join(unknown)}, which `data` does not have; a source has: "
+            f"{', '.join(sorted(shared))}."
+        )
+    return [load_examples({**shared, **source}) for source in sources]
+
+
+def pooled(sources: Sequence[Examples]) -> Examples:
+    """Return the examples of all sources as one."""
+    return Examples(
+        train=[example for source in sources for example in source.train],
+        validation=[example for source in sources for example in source.validation],
+    )
+
+
+def feature_sets(sources: Sequence[Examples], featurizer: Featurizer, *, labels: bool) -> dict[str, Any]:
+    """Return the data arguments of a trainer: of the only source, or lists with those of each.
+
+    Args:
+        sources: Examples of each source.
+        featurizer: Makes their features.
+        labels: Whether evaluation features have labels, and so a loss.
+
+    Returns:
+        ``train_dataset``, ``eval_dataset`` and ``eval_examples``.
+    """
+    parts: dict[str, list[Any]] = {
+        "train_dataset": [featurizer.train_features(source.train) for source in sources],
+        "eval_dataset": [featurizer.eval_features(source.validation, labels=labels) for source in sources],
+        "eval_examples": [source.validation for source in sources],
+    }
+    return {name: part[0] if len(sources) == 1 else part for name, part in parts.items()}

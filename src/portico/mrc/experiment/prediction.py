@@ -14,15 +14,17 @@ from portico.mrc.answers import AnswerCalibration
 from portico.mrc.experiment.run import valid_keys as keys_of_training
 from portico.mrc.experiment.settings import check_settings
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.head_needs import head_post_processing
-from portico.mrc.models.loading import head_of
-from portico.mrc.models.pretrained import load_trained_reader
+from portico.mrc.inference import (
+    Answer,
+    AskedQuestion,
+    Inference,
+    answers_in_order,
+    check_window,
+    question_windows,
+    read_questions,
+)
+from portico.mrc.models.loading import head_of, head_post_processing, load_trained_reader
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
-from portico.mrc.reader.answer import Answer, answers_in_order
-from portico.mrc.reader.inference import Inference
-from portico.mrc.reader.question_file import AskedQuestion, read_questions
-from portico.mrc.reader.settings import check_window
-from portico.mrc.reader.windows import question_windows
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ def run_prediction(settings: RunSettings) -> dict[str, float]:
     Args:
         settings: As :func:`~portico.mrc.experiment.run.run_mrc` takes them; ``model.name_or_path`` is the reader and
             ``data.predict_file`` has the questions (see
-            :func:`~portico.mrc.reader.question_file.read_questions`). Whether "no answer" can be predicted and from
+            :func:`~portico.mrc.inference.read_questions`). Whether "no answer" can be predicted and from
             where on is what the reader's calibration says, if there is one, unless the settings say so.
 
     Returns:

@@ -8,8 +8,8 @@ from transformers import DataCollatorWithPadding
 
 from portico.errors import InputError
 from portico.mrc.features.featurizer import Featurizer
-from portico.mrc.features.subsampling import Subsampling
-from portico.mrc.models.pretrained import Reader
+from portico.mrc.features.labels import Subsampling
+from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.packing import enable_packing
 from portico.value_rules import Rule
 
@@ -39,13 +39,13 @@ PREPROCESS_RULES: Mapping[str, Rule] = {
 """What the settings of ``preprocess`` may be, by name."""
 
 
-def make_featurizer(reader: Reader, preprocess: Mapping[str, Any]) -> Featurizer:
+def make_featurizer(reader: ModelAndTokenizer, preprocess: Mapping[str, Any]) -> Featurizer:
     """Return the featurizer of a run.
 
     Args:
         reader: Model and tokenizer; a model whose head classifies the kind of answer gets that label too.
         preprocess: Options of :class:`~portico.mrc.features.featurizer.Featurizer` and of
-            :class:`~portico.mrc.features.subsampling.Subsampling`; what is missing keeps its default.
+            :class:`~portico.mrc.features.labels.Subsampling`; what is missing keeps its default.
 
     Raises:
         InputError: If an option cannot be used.
@@ -61,7 +61,7 @@ def make_featurizer(reader: Reader, preprocess: Mapping[str, Any]) -> Featurizer
     )
 
 
-def make_collator(reader: Reader, preprocess: Mapping[str, Any], *, fixed_shapes: bool = False) -> Any:
+def make_collator(reader: ModelAndTokenizer, preprocess: Mapping[str, Any], *, fixed_shapes: bool = False) -> Any:
     """Return the collator of a run: it pads each batch to its longest row, or packs several features into a row.
 
     Args:

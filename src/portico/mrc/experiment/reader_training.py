@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from portico.arguments import TrainingArguments
 from portico.configured_run import RunSettings
 from portico.errors import InputError
-from portico.mrc.multi_source.trainer import MultiSourceMRCTrainer
+from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.trainer import MRCTrainer
 
 
@@ -22,7 +22,7 @@ class ReaderTraining:
         arguments_class: Class of the training arguments.
         make_trainer: Makes the trainer of the keywords of :class:`~portico.mrc.trainer.MRCTrainer`.
         make_multi_source_trainer: Makes it of those of
-            :class:`~portico.mrc.multi_source.trainer.MultiSourceMRCTrainer`; ``None`` where that cannot run.
+            :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`; ``None`` where that cannot run.
         report_sections: Returns what the report shows beside the answers: HTML by heading.
         fixed_shapes: Whether all batches must have one shape.
     """

@@ -16,17 +16,23 @@ from portico.configured_run import (
     training_arguments,
 )
 from portico.errors import InputError
-from portico.mrc.distillation.settings import TEACHER_KEYS, teaching_parts
-from portico.mrc.experiment.data import DATA_KEYS, Examples
+from portico.mrc.collators import head_collator
+from portico.mrc.distillation import TEACHER_KEYS, teaching_parts
+from portico.mrc.experiment.data import DATA_KEYS, Examples, feature_sets, load_sources, pooled
 from portico.mrc.experiment.preprocessing import PREPROCESS_RULES, make_collator, make_featurizer
 from portico.mrc.experiment.reader_training import ReaderTraining
 from portico.mrc.experiment.reporting import report_run
 from portico.mrc.experiment.settings import check_callbacks, check_settings, check_unshaped
-from portico.mrc.head_needs import head_collator, head_post_processing
 from portico.mrc.metrics.chosen import METRIC_KEYS, chosen_metric, has_negatives
-from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of
-from portico.mrc.models.pretrained import Reader, bert_fields, load_reader, new_reader
-from portico.mrc.multi_source.data import feature_sets, load_sources, pooled
+from portico.mrc.models.loading import (
+    PLAIN_HEAD,
+    ModelAndTokenizer,
+    gives_loss_alone,
+    head_of,
+    head_post_processing,
+    load_reader,
+)
+from portico.mrc.models.small_bert import bert_fields, new_reader
 from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
 from portico.mrc.trainer import MRCTrainer
 
@@ -64,8 +70,8 @@ def run_mrc(settings: RunSettings, training: ReaderTraining | None = None) -> di
         settings: The groups. ``args`` are fields of :class:`~portico.arguments.TrainingArguments`; ``model`` has
             ``name_or_path``, or fields of ``BertConfig`` for a new small BERT, and the ``head`` on either, see
             :func:`~portico.mrc.models.loading.load_model`, and a teacher, see
-            :func:`~portico.mrc.distillation.settings.teaching_parts`; for ``data`` see
-            :func:`~portico.mrc.multi_source.data.load_sources`; for ``preprocess`` see
+            :func:`~portico.mrc.distillation.teaching_parts`; for ``data`` see
+            :func:`~portico.mrc.experiment.data.load_sources`; for ``preprocess`` see
             :func:`~portico.mrc.experiment.preprocessing.make_featurizer`, with the ``vocab_size`` of a new tokenizer;
             ``postprocess`` has fields of
             :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`; for ``metric`` see
@@ -130,7 +136,7 @@ def _used(settings: RunSettings, trainer: MRCTrainer, examples: Examples) -> dic
     }
 
 
-def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Reader:
+def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> ModelAndTokenizer:
     fields_ = {key: value for key, value in model.items() if key not in _MODEL_KEYS}
     if model.get("name_or_path") is not None:
         check_unshaped(fields_, model["name_or_path"], "small BERT")
@@ -144,7 +150,7 @@ def _reader(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: E
     )
 
 
-def _check_lengths(preprocess: Mapping[str, Any], reader: Reader) -> None:
+def _check_lengths(preprocess: Mapping[str, Any], reader: ModelAndTokenizer) -> None:
     length = preprocess["max_seq_length"]
     if length > reader.max_length:
         raise InputError(

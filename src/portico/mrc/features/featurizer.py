@@ -1,46 +1,43 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
-from dataclasses import replace
-
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
-from portico.mrc.columns import Examples, column
-from portico.mrc.features.feature_set import FeatureSet
-from portico.mrc.features.gold import Gold, gold_of_examples
-from portico.mrc.features.labelling import WindowLabels, label_windows
-from portico.mrc.features.pairs import Pairs, pairs_of
-from portico.mrc.features.question_text import cut_at_token, shortened
-from portico.mrc.features.subsampling import Subsampling, subsample_types
-from portico.mrc.features.window_cutter import WindowCutter
-from portico.mrc.features.windows import Windows, WindowSize
-
-__all__ = ["FeatureSet", "Featurizer"]
+from portico.mrc.datasets.examples import Examples, column
+from portico.mrc.features.labels import (
+    Gold,
+    Subsampling,
+    WindowLabels,
+    gold_of_example,
+    label_windows,
+    subsample_types,
+)
+from portico.mrc.features.tokenization import WindowCutter, cut_at_token, trim_questions
+from portico.mrc.features.windows import FeatureSet, Windows, WindowSize
 
 
 class Featurizer:
-    """Turns examples into the windows a question answering model reads.
+    """Turns examples into the windows that a question answering model reads.
 
-    The windows equal those of the QA example of transformers: the question whole, the context cut into windows that
-    overlap, question and context swapped for tokenizers that pad on the left. Each distinct text is tokenised once
-    where that gives the same windows, which is tried on a sample of the examples every time. A question with several
-    contexts gets windows of each.
+    The windows equal those of the QA example of transformers: the whole question, with the context cut into windows
+    that overlap; context first for tokenizers that pad on the left. A question with several contexts gets windows of
+    each.
 
     Args:
         tokenizer: A fast tokenizer.
-        max_seq_length: Longest window in tokens, question and special tokens included.
+        max_seq_length: Longest window in tokens, including question and special tokens.
         doc_stride: Tokens that two neighbouring windows of a context share.
-        max_question_length: Longer questions are cut to about this many tokens, at a token's end; ``None`` keeps them.
-        max_q_char_len: Longer questions are cut to this many characters; ``None`` keeps them.
-        max_contexts: Most contexts of a question that are read; ``None`` for all.
-        subsampling: Which windows without an answer are trained on; ``None`` for all.
-        target_types: Whether labelled rows carry ``target_type``, the
-            :class:`~portico.mrc.target_type.TargetType` of the window, for a head that classifies it.
-        pad_to_max_length: Whether every window is padded to `max_seq_length` here and not by the collator.
-        compat_label_bug: Reproduce the labels of the QA example of transformers where an answer begins in the last
-            context token of a window: its first token is then labelled as the last of the row.
+        max_question_length: Cut longer questions to about this many tokens; ``None`` keeps them.
+        max_q_char_len: Cut longer questions to this many characters; ``None`` keeps them.
+        max_contexts: How many contexts of a question to read; ``None`` for all.
+        subsampling: Which windows without an answer to train on; ``None`` for all.
+        target_types: Whether labelled rows have ``target_type``, the
+            :class:`~portico.mrc.features.labels.TargetType` of the window, for a head that classifies it.
+        pad_to_max_length: Whether to pad every window to `max_seq_length` here instead of in the collator.
+        compat_label_bug: Reproduce the labels of the QA example of transformers for an answer that starts in the last
+            context token of a window: its start is then the last token of the row.
 
     Raises:
         InputError: If the tokenizer is not a fast one, or `doc_stride` is negative or not below `max_seq_length`.
@@ -70,79 +67,69 @@ class Featurizer:
         self._compat_label_bug = compat_label_bug
 
     def train_features(self, examples: Examples) -> FeatureSet:
-        """Return the labelled windows of all examples, less those that subsampling leaves out.
+        """Return the labelled windows of all examples, without those that subsampling drops.
 
         A window that does not hold the whole first answer, and every window of an unanswerable question, is labelled
         with its CLS token.
 
         Raises:
             InputError: If there are no examples, a question leaves no room for the windows to advance, or subsampling
-                leaves nothing.
+                drops every window.
         """
-        pairs = self._pairs(examples)
-        windows = self._cutter.cut(pairs.questions, pairs.contexts)
-        gold = self._gold(windows, pairs, examples)
-        labels = self._labels(windows, pairs, gold)
+        windows, context_index_F = self._cut(examples)
+        gold = _gold(windows, examples)
+        labels = self._label(windows, gold, context_index_F)
         columns = self._columns(labels)
         if self._subsampling is not None and not self._subsampling.keeps_all:
             kept = np.flatnonzero(self._subsampling.keep(subsample_types(labels.target_type_F, gold.has_answer_E)))
             if not len(kept):
                 raise InputError(
-                    "Subsampling leaves no window to train on: none holds an answer; give questions with answers, or "
-                    "set higher probabilities of keeping windows without."
+                    "Subsampling leaves no window to train on, because none holds an answer; give questions with "
+                    "answers, or raise the probabilities of keeping windows without."
                 )
             windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
-        return FeatureSet(_of_examples(windows, pairs), token_type_ids=self._uses_token_types, labels=columns)
+        return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns)
 
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
 
         Args:
             examples: The examples.
-            labels: Label the windows as for training, so that an evaluation has a loss.
+            labels: Whether to label the windows as for training, so that an evaluation has a loss.
 
         Raises:
             InputError: As in `train_features`.
         """
-        pairs = self._pairs(examples)
-        windows = self._cutter.cut(pairs.questions, pairs.contexts)
-        columns = self._columns(self._labels(windows, pairs, self._gold(windows, pairs, examples))) if labels else None
+        windows, context_index_F = self._cut(examples)
+        columns = None
+        if labels:
+            columns = self._columns(self._label(windows, _gold(windows, examples), context_index_F))
         return FeatureSet(
-            _of_examples(windows, pairs),
-            token_type_ids=self._uses_token_types,
+            windows,
+            token_type_ids=self._has_token_types,
             labels=columns,
             example_ids=column(examples, "id"),
-            context_index=_context_index(windows, pairs),
+            context_index=context_index_F,
         )
 
     @property
-    def _uses_token_types(self) -> bool:
+    def _has_token_types(self) -> bool:
         return "token_type_ids" in self._tokenizer.model_input_names
 
-    def _pairs(self, examples: Examples) -> Pairs:
-        questions = shortened(column(examples, "question"), self._max_q_char_len)
+    def _cut(self, examples: Examples) -> tuple[Windows, Int64s | None]:
+        questions = trim_questions(column(examples, "question"), self._max_q_char_len)
         if self._max_question_length is not None and questions:
             questions = cut_at_token(questions, self._tokenizer, self._max_question_length)
-        return pairs_of(questions, column(examples, "context"), self._max_contexts)
+        return self._cutter.cut(questions, column(examples, "context"), self._max_contexts)
 
-    def _gold(self, windows: Windows, pairs: Pairs, examples: Examples) -> Gold:
-        """Return the answer to the question of each window."""
-        return gold_of_examples(examples)[pairs.example_index_C[windows.example_index_F]]
-
-    def _labels(self, windows: Windows, pairs: Pairs, gold: Gold) -> WindowLabels:
-        context_index_F = _context_index(windows, pairs)
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
 
     def _columns(self, labels: WindowLabels) -> dict[str, Int64s]:
-        positions_F2 = labels.positions_F2
-        columns = {"start_positions": positions_F2[:, 0], "end_positions": positions_F2[:, 1]}
+        columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
         return {**columns, "target_type": labels.target_type_F} if self._target_types else columns
 
 
-def _context_index(windows: Windows, pairs: Pairs) -> Int64s | None:
-    return None if pairs.context_index_C is None else pairs.context_index_C[windows.example_index_F]
-
-
-def _of_examples(windows: Windows, pairs: Pairs) -> Windows:
-    """Return the windows of pairs as windows of the examples that the pairs belong to."""
-    return replace(windows, example_index_F=pairs.example_index_C[windows.example_index_F])
+def _gold(windows: Windows, examples: Examples) -> Gold:
+    """Return the answer to the question of each window."""
+    return Gold.of(map(gold_of_example, examples))[windows.example_index_F]

@@ -1,16 +1,269 @@
-"""Where the answer lies in each window.
+"""The training labels of windows: where the answer is, of which kind it is, and which windows to train on.
 
-Shape suffixes: F features (windows), T tokens of all windows.
+Shape suffixes: E examples, F features (windows), T tokens of all windows, 2 the first and the one after the last
+character, or the first and the last token.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
+from portico.errors import InputError
 from portico.mrc.arrays import Bools, Int64s
-from portico.mrc.features.windows import Windows
+from portico.mrc.features.windows import Windows, first_marked, last_marked
+
+if TYPE_CHECKING:  # post-processing needs `TargetType`, but not transformers
+    from transformers import PreTrainedTokenizerBase
+
+_NO_SPAN = (-1, -1)
 
 
-def cls_positions(windows: Windows, tokenizer: PreTrainedTokenizerBase) -> Int64s:
+class TargetType(IntEnum):
+    """What answers the question in a window; also the classes of an answer-type classifier, in order."""
+
+    NO_ANSWER = 0
+    SPAN_ANSWER = 1
+    PASSAGE_ANSWER = 2
+    YES = 3
+    NO = 4
+
+    @classmethod
+    def from_bool_label(cls, label: str) -> "TargetType":
+        """Return the type of a yes/no annotation: ``"yes"``, ``"no"`` or ``"none"``, in any case.
+
+        Raises:
+            InputError: If it is anything else.
+        """
+        types = {"yes": cls.YES, "no": cls.NO, "none": cls.NO_ANSWER}
+        if str(label).lower() not in types:
+            raise InputError(f"The yes/no annotation {label!r} is unknown; use YES, NO or NONE.")
+        return types[str(label).lower()]
+
+
+class SubsampleType(IntEnum):
+    """The kinds of windows that are kept with different probabilities."""
+
+    POSITIVE = 0
+    NEGATIVE_HAS_ANSWER = 1
+    NEGATIVE_NO_ANSWER = 2
+
+
+class Subsampling:
+    """Keeps windows with an answer, and others with a probability.
+
+    Args:
+        when_has_answer: Probability of keeping a window without an answer to a question that has one elsewhere.
+        when_no_answer: Probability of keeping a window of a question without an answer.
+        seed: Seed of the choice; no other random state changes.
+
+    Raises:
+        InputError: If a probability is outside 0..1.
+    """
+
+    def __init__(self, when_has_answer: float, when_no_answer: float, seed: int) -> None:
+        for name, value in (("has", when_has_answer), ("no", when_no_answer)):
+            if not 0 <= value <= 1:
+                raise InputError(
+                    f"`negative_sampling_prob_when_{name}_answer={value}` is not a probability; use a number from 0 "
+                    "to 1."
+                )
+        self.probabilities = np.array([1.0, when_has_answer, when_no_answer])
+        self._seed = seed
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every window is kept."""
+        return bool((self.probabilities == 1).all())
+
+    @property
+    def keeps_positives_only(self) -> bool:
+        """Whether every window without an answer is dropped."""
+        return bool((self.probabilities[1:] == 0).all())
+
+    def keep(self, subsample_type_F: Int64s) -> Bools:
+        """Return which windows are kept, ``bool [F]``; the same ones for the same seed.
+
+        Args:
+            subsample_type_F: The `SubsampleType` of each window, ``int64 [F]``.
+        """
+        drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
+        kept_F: Bools = drawn_F < self.probabilities[subsample_type_F]
+        return kept_F
+
+
+def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
+    """Return the `SubsampleType` of each window, ``int64 [F]``.
+
+    Args:
+        target_type_F: The `TargetType` of each window, ``int64 [F]``.
+        has_answer_F: Whether its question has an answer, in this window or another, ``bool [F]``.
+    """
+    negative_F = np.where(has_answer_F, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER)
+    return np.where(target_type_F == TargetType.NO_ANSWER, negative_F, SubsampleType.POSITIVE).astype(np.int64)
+
+
+class GoldAnswer(NamedTuple):
+    """The answer of one annotator to one question.
+
+    Attributes:
+        chars: Characters of the answer in its context; -1 if there is no span.
+        passage: The passage (of several contexts: the context) that holds the answer; -1 if there is none.
+        passage_chars: Characters of that passage in a single context; -1 if there is none.
+        answer_type: The `TargetType` of an answer without a span: YES, NO or PASSAGE_ANSWER.
+    """
+
+    chars: tuple[int, int] = _NO_SPAN
+    passage: int = -1
+    passage_chars: tuple[int, int] = _NO_SPAN
+    answer_type: TargetType = TargetType.PASSAGE_ANSWER
+
+
+@dataclass(frozen=True, eq=False)
+class Gold:
+    """The answers to all questions, in columns of `GoldAnswer`: ``int64 [E, 2]`` or ``[E]``."""
+
+    chars_E2: Int64s
+    passage_E: Int64s
+    passage_chars_E2: Int64s
+    answer_type_E: Int64s
+
+    @classmethod
+    def of(cls, answers: Iterable[GoldAnswer]) -> "Gold":
+        """Return the columns of these answers."""
+        rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
+        table = np.array(rows, np.int64).reshape(-1, 6)
+        return cls(table[:, :2], table[:, 2], table[:, 3:5], table[:, 5])
+
+    @property
+    def has_answer_E(self) -> Bools:
+        """Whether the question has an answer of any kind, ``bool [E]``."""
+        return self.passage_E >= 0
+
+    def __getitem__(self, rows: Int64s) -> "Gold":
+        """Return the answers to the questions with these indices, in this order."""
+        return Gold(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
+    """Return the answer to train on: the first one of the example; see `portico.mrc.datasets.read_examples`.
+
+    Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
+    passage. Without annotators the passage of an answer is the answer itself.
+
+    Raises:
+        InputError: If the answer has no offset.
+    """
+    target = example.get("target")
+    if target is not None and len(target["start_positions"]):
+        several = not isinstance(example["context"], str)
+        passages = None if several else example.get("passage_candidates")
+        gold = gold_of_target(target, _most_informative(target), passages)
+        if several or gold.passage >= 0 or gold.chars == _NO_SPAN:
+            return gold
+    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
+    start = starts[0] if len(starts) else -1
+    if start >= 0:
+        chars = (start, start + len(texts[0]))
+        return GoldAnswer(chars, 0, chars)
+    if len(texts):
+        raise InputError(
+            f"The answer {texts[0]!r} of example {example.get('id')!r} has no known position in its context, so an "
+            "extractive model cannot be trained on it; set `answer_start` of every answer, or train a generative "
+            "model (`+experiment=mrc_fid` or `+experiment=mrc_seq2seq`)."
+        )
+    return GoldAnswer()
+
+
+def gold_of_target(
+    target: Mapping[str, Sequence[Any]], annotator: int, passages: Mapping[str, Sequence[int]] | None
+) -> GoldAnswer:
+    """Return the answer of one annotator in the base schema.
+
+    Args:
+        target: The ``target`` of the example.
+        annotator: Which annotator's answer to return.
+        passages: The ``passage_candidates`` of the example; ``None`` if it has several contexts instead.
+    """
+    if not len(target["start_positions"]):
+        return GoldAnswer()
+    chars = (target["start_positions"][annotator], target["end_positions"][annotator])
+    chars = chars if chars[0] >= 0 else _NO_SPAN
+    passage = target["passage_indices"][annotator]
+    passage_chars = chars
+    if passages is not None and passage >= 0:
+        passage_chars = (passages["start_positions"][passage], passages["end_positions"][passage])
+    answer_type = TargetType.from_bool_label(target["yes_no_answer"][annotator]) or TargetType.PASSAGE_ANSWER
+    return GoldAnswer(chars, passage, passage_chars, answer_type)
+
+
+def _most_informative(target: Mapping[str, Sequence[Any]]) -> int:
+    kinds = (
+        [start >= 0 for start in target["start_positions"]],
+        [yes_no != "NONE" for yes_no in target["yes_no_answer"]],
+        [passage >= 0 for passage in target["passage_indices"]],
+    )
+    return next((kind.index(True) for kind in kinds if True in kind), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowLabels:
+    """The labels of windows.
+
+    Attributes:
+        positions_F2: First and last token of the answer, ``int64 [F, 2]``; the CLS token twice without one.
+        target_type_F: The `TargetType` of each window, ``int64 [F]``.
+    """
+
+    positions_F2: Int64s
+    target_type_F: Int64s
+
+
+def label_windows(
+    windows: Windows,
+    gold: Gold,
+    context_index_F: Int64s | None,
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    compat_label_bug: bool = False,
+) -> WindowLabels:
+    """Label windows by PrimeQA's rules.
+
+    A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
+    if it holds all of it, otherwise yes, no or the passage.
+
+    Args:
+        windows: ``F`` windows.
+        gold: The answer to the question of each window, ``F`` rows.
+        context_index_F: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
+            question has one context, so that its passages are spans of characters.
+        tokenizer: The tokenizer that made the windows.
+        compat_label_bug: Search for the first token beyond the context too, as the QA example of transformers does: an
+            answer that starts in the last context token is then labelled as starting at the end of the row.
+    """
+    has_passage_F = _has_passage(windows, gold, context_index_F)
+    chars_F2 = np.where(has_passage_F[:, None], gold.chars_E2, -1)
+    cls_positions_F = _cls_positions(windows, tokenizer)
+    positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
+    without_span_F = np.where(gold.chars_E2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_E)
+    type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
+    return WindowLabels(positions_F2, np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64))
+
+
+def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -> Bools:
+    if context_index_F is not None:
+        return gold.has_answer_E & (context_index_F == gold.passage_E)
+    first_F, last_F = windows.context_bounds()
+    start_F = windows.char_offsets_T2[np.minimum(first_F, len(windows.char_offsets_T2) - 1), 0]
+    end_F = windows.char_offsets_T2[last_F, 1]
+    # Inclusive on both sides, as in PrimeQA: a passage that only touches the window counts.
+    touches_F = (gold.passage_chars_E2[:, 0] <= end_F) & (gold.passage_chars_E2[:, 1] >= start_F)
+    return gold.has_answer_E & touches_F & (first_F <= last_F)
+
+
+def _cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:
     """Return the position in each window that stands for "no answer", ``int64 [F]``.
 
     It is the first CLS token, in a window without one the first BOS token, otherwise 0.
@@ -24,82 +277,32 @@ def cls_positions(windows: Windows, tokenizer: PreTrainedTokenizerBase) -> Int64
     return positions_F
 
 
-def answer_positions(
-    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool = False
+def _answer_positions(
+    windows: Windows, chars_F2: Int64s, cls_positions_F: Int64s, *, compat_label_bug: bool
 ) -> tuple[Int64s, Bools]:
-    """Return first and last token of the answer in every window, ``int64 [F, 2]``, and which hold it, ``bool [F]``.
+    """Return first and last token of the answer in each window, ``int64 [F, 2]``, and which hold it, ``bool [F]``.
 
-    The first token is the last one that begins at or before the answer, the last token the first one that ends at or
+    The first token is the last one that starts at or before the answer, the last token the first one that ends at or
     after it. A window that does not hold the whole answer gets its CLS position twice.
 
     Args:
-        windows: The windows; the context's tokens are one block in each.
+        windows: The windows; the context's tokens are contiguous in each.
         chars_F2: Characters ``[start, end)`` of the answer in the context of each window, ``int64 [F, 2]``; -1 without
             one.
-        cls_positions_F: From `cls_positions`.
-        compat_label_bug: Search the first token beyond the context too, as the QA example of transformers does: an
-            answer that begins in the last context token is then labelled as beginning at the end of the row.
+        cls_positions_F: From `_cls_positions`.
+        compat_label_bug: As in :func:`label_windows`.
     """
-    first_F, last_F = context_bounds(windows)
-    begin_T, end_T = windows.char_offsets_T2.T
+    first_F, last_F = windows.context_bounds()
+    start_T, end_T = windows.char_offsets_T2.T
     inside_F = (chars_F2[:, 0] >= 0) & (first_F <= last_F)
     # A window without context has no first token to look at; any index will do, because inside_F is False there.
-    inside_F &= begin_T[np.minimum(first_F, len(begin_T) - 1)] <= chars_F2[:, 0]
+    inside_F &= start_T[np.minimum(first_F, len(start_T) - 1)] <= chars_F2[:, 0]
     inside_F &= end_T[last_F] >= chars_F2[:, 1]
-    positions_F2 = np.repeat(cls_positions_F[:, None], 2, axis=1)
-    if inside_F.any():
-        positions_F2[inside_F] = _positions_inside(
-            windows, inside_F, chars_F2, (first_F, last_F), compat_label_bug=compat_label_bug
-        )
-    return positions_F2, inside_F
-
-
-def context_bounds(windows: Windows) -> tuple[Int64s, Int64s]:
-    """Return the flat index of the first and of the last context token of every window, ``int64 [F]`` each.
-
-    Without context the last is before the first.
-    """
-    first_F = windows.first_in_row(windows.in_context_T)
-    last_F = first_F + np.add.reduceat(windows.in_context_T, windows.row_starts[:-1], dtype=np.int64) - 1
-    return first_F, last_F
-
-
-def _positions_inside(
-    windows: Windows, inside_F: Bools, chars_F2: Int64s, bounds: tuple[Int64s, Int64s], *, compat_label_bug: bool
-) -> Int64s:
-    """Return the positions in the windows marked as holding the whole answer, ``int64 [I, 2]``.
-
-    Shape suffixes: I marked windows, K tokens of all of them.
-    """
-    length_I = windows.lengths_F[inside_F]
-    row_K = np.repeat(np.arange(len(length_I)), length_I)
-    token_K = np.flatnonzero(np.repeat(inside_F, windows.lengths_F))
-    first_F, last_F = bounds
-    before_K, after_K = token_K < first_F[inside_F][row_K], token_K > last_F[inside_F][row_K]
-    begin_K, end_K = windows.char_offsets_T2[token_K].astype(np.int64).T
-    chars_I2 = chars_F2[inside_F]
-    beyond = max(end_K.max(), chars_I2.max()) + 1  # larger than any character
-    stop_K = np.where(before_K, 0, np.where(after_K & (not compat_label_bug), beyond, begin_K))
-    start_I = _first_above(stop_K, row_K, chars_I2[:, 0], beyond + 1) - 1
-    stop_K = np.where(before_K, 0, np.where(after_K, beyond, end_K))
-    end_I = _after_last_below(stop_K, row_K, chars_I2[:, 1], beyond + 1)
-    return np.stack([start_I, end_I], axis=1) - (np.cumsum(length_I) - length_I)[:, None]
-
-
-def _first_above(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
-    """Return the first flat index of each row whose value exceeds the row's bound, or the row's end.
-
-    A running maximum reaches a bound where the values first do, and it ascends, so that it can be searched; the row
-    number in front keeps the rows apart.
-    """
-    ascending_K = np.maximum.accumulate(row_K * width + value_K)
-    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="right")
-
-
-def _after_last_below(value_K: Int64s, row_K: Int64s, bound_I: Int64s, width: int) -> Int64s:
-    """Return the flat index after the last value of each row below the row's bound, or the row's start.
-
-    The mirror of `_first_above`: a running minimum from the right.
-    """
-    ascending_K = np.minimum.accumulate((row_K * width + value_K)[::-1])[::-1]
-    return np.searchsorted(ascending_K, np.arange(len(bound_I)) * width + bound_I, side="left")
+    # As in transformers' run_qa.py: forward to the first token that starts after the answer does, and back to the last
+    # one that ends before the answer does.
+    answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
+    stop_F = windows.row_starts[1:] if compat_label_bug else last_F + 1
+    after_F = first_marked(start_T > answer_T2[:, 0], first_F, stop_F)
+    before_F = last_marked(end_T < answer_T2[:, 1], first_F, last_F + 1)
+    positions_F2 = np.stack([after_F - 1, before_F + 1], axis=1) - windows.row_starts[:-1, None]
+    return np.where(inside_F[:, None], positions_F2, cls_positions_F[:, None]), inside_F

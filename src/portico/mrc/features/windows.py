@@ -1,13 +1,31 @@
-"""Tokenised windows of question and context, in columns.
+"""Tokenised windows of question and context: in columns, and as a map-style dataset.
 
 Shape suffixes: E examples, F features (windows), T tokens of all windows one after the other, 2 a pair.
 """
 
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
+
+
+@dataclass(frozen=True)
+class WindowSize:
+    """How the windows are cut.
+
+    Attributes:
+        max_seq_length: Longest window in tokens, including question and special tokens.
+        doc_stride: Tokens that two neighbouring windows of a context share.
+        pad: Whether to pad every window to ``max_seq_length``.
+    """
+
+    max_seq_length: int
+    doc_stride: int
+    pad: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,12 +34,12 @@ class Windows:
 
     Attributes:
         example_index_F: Which example each window was cut from, ``int64 [F]``, ascending.
-        row_starts: Where each row begins and the last one ends, ``int64 [F + 1]``.
+        row_starts: Where each row starts and the last one ends, ``int64 [F + 1]``.
         input_ids_T: Vocabulary ids, ``int32 [T]``.
         attention_mask_T: 0 on padding, otherwise 1, ``uint8 [T]``.
         token_type_ids_T: Segment ids, ``uint8 [T]``.
-        char_offsets_T2: First character of each token and the one after its last, in its own text (question or
-            context), ``int32 [T, 2]``; ``(0, 0)`` on special tokens and padding.
+        char_offsets_T2: Characters ``[start, end)`` of each token in its own text (question or context),
+            ``int32 [T, 2]``; ``(0, 0)`` on special tokens and padding.
         in_context_T: True on the tokens of the context, ``bool [T]``.
     """
 
@@ -35,7 +53,7 @@ class Windows:
 
     @property
     def lengths_F(self) -> Int64s:
-        """Tokens in each window, padding included, ``int64 [F]``."""
+        """Tokens in each window, including padding, ``int64 [F]``."""
         return np.diff(self.row_starts)
 
     def equals(self, other: "Windows") -> bool:
@@ -43,7 +61,7 @@ class Windows:
         return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
     def take(self, rows_F: Int64s) -> "Windows":
-        """Return these windows, in this order."""
+        """Return the windows with these indices, in this order."""
         lengths_F = self.lengths_F[rows_F]
         token_T = ranges(self.row_starts[rows_F], lengths_F)
         return Windows(
@@ -57,25 +75,17 @@ class Windows:
         )
 
     def first_in_row(self, marked_T: Bools) -> Int64s:
-        """Return the flat index of the first marked token of every row, ``int64 [F]``; the row's end where none is."""
-        marked = np.append(np.flatnonzero(marked_T), self.row_starts[-1])
-        found_F: Int64s = marked[np.searchsorted(marked, self.row_starts[:-1])]
-        return np.minimum(found_F, self.row_starts[1:])
+        """Return the flat index of the first marked token of each row, or of the row's end, ``int64 [F]``."""
+        return first_marked(marked_T, self.row_starts[:-1], self.row_starts[1:])
 
+    def context_bounds(self) -> tuple[Int64s, Int64s]:
+        """Return the flat index of the first and of the last context token of each window, ``int64 [F]`` each.
 
-@dataclass(frozen=True)
-class WindowSize:
-    """How the windows are cut.
-
-    Attributes:
-        max_seq_length: Longest window in tokens, question and special tokens included.
-        doc_stride: Tokens that two neighbouring windows of a context share.
-        pad: Whether every window is padded to ``max_seq_length``.
-    """
-
-    max_seq_length: int
-    doc_stride: int
-    pad: bool
+        In a window without context the last comes before the first.
+        """
+        first_F = self.first_in_row(self.in_context_T)
+        last_F = first_F + np.add.reduceat(self.in_context_T, self.row_starts[:-1], dtype=np.int64) - 1
+        return first_F, last_F
 
 
 def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
@@ -83,3 +93,109 @@ def ranges(starts: Int64s, lengths: Int64s) -> Int64s:
     ends = np.cumsum(lengths)
     flat: Int64s = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
     return flat
+
+
+def first_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the index of the first True in every range ``[start, stop)``, or its ``stop``."""
+    marked = np.append(np.flatnonzero(marked_T), len(marked_T))
+    first: Int64s = marked[np.searchsorted(marked, starts)]
+    return np.minimum(first, stops)
+
+
+def last_marked(marked_T: Bools, starts: Int64s, stops: Int64s) -> Int64s:
+    """Return the index of the last True in every range ``[start, stop)``, or ``start - 1``."""
+    marked = np.append(-1, np.flatnonzero(marked_T))
+    last: Int64s = marked[np.searchsorted(marked, stops) - 1]
+    return np.maximum(last, starts - 1)
+
+
+class FeatureSet:
+    """The model's inputs as a map-style dataset with one row per window.
+
+    Rows are kept as flat arrays and converted to Python lists on access. `remove_columns` returns a set for a model
+    with fewer inputs; the attributes below stay.
+
+    Args:
+        windows: The tokenised windows; their examples are those of `example_ids`.
+        token_type_ids: Whether rows have ``token_type_ids``.
+        labels: Further integer columns by name, ``int64 [F]`` each: ``start_positions``, ``end_positions`` and
+            ``target_type``.
+        example_ids: Identifier of each example, for evaluation: rows then have ``example_id`` and ``offset_mapping``
+            (``None`` outside the context), and ``context_idx`` if there is a `context_index`.
+        context_index: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
+            question has one context.
+
+    Attributes:
+        column_names: The keys of a row, in order.
+        row_starts: Where each row starts in the flat arrays, and where the last one ends, ``int64 [F + 1]``.
+        example_index: The example of each row, ``int64 [F]``.
+        context_index: As given.
+        char_offsets: Characters ``[start, end)`` of every token in its context, ``int32 [T, 2]``, -1 outside the
+            context; ``None`` for training.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        *,
+        token_type_ids: bool,
+        labels: Mapping[str, Int64s] | None = None,
+        example_ids: list[str] | None = None,
+        context_index: Int64s | None = None,
+    ) -> None:
+        self.row_starts = windows.row_starts
+        self.example_index = windows.example_index_F
+        self.context_index = context_index
+        self.char_offsets: Int32s | None = None
+        # In the order in which tokenizers return them, so that rows equal theirs.
+        self._tokens: dict[str, np.ndarray[Any, Any]] = {"input_ids": windows.input_ids_T}
+        if token_type_ids:
+            self._tokens["token_type_ids"] = windows.token_type_ids_T
+        self._tokens["attention_mask"] = windows.attention_mask_T
+        self._integers: dict[str, Int64s] = dict(labels or {})
+        self._example_ids = example_ids
+        if example_ids is not None and context_index is not None:
+            self._integers["context_idx"] = context_index
+        self.column_names = [*self._tokens, *self._integers]
+        if example_ids is not None:
+            self.column_names += ["example_id", "offset_mapping"]
+            self.char_offsets = np.where(windows.in_context_T[:, None], windows.char_offsets_T2, np.int32(-1))
+
+    @property
+    def lengths(self) -> Int64s:
+        """Tokens in each row, ``int64 [F]``."""
+        return np.diff(self.row_starts)
+
+    @property
+    def example_id(self) -> list[str]:
+        """Identifier of the example of each row; for evaluation only."""
+        assert self._example_ids is not None, "training features know their examples by index only"
+        return [self._example_ids[e] for e in self.example_index]
+
+    def remove_columns(self, column_names: Iterable[str]) -> "FeatureSet":
+        """Return a set on the same arrays whose rows lack these columns."""
+        removed = set(column_names)
+        pruned = copy(self)
+        pruned.column_names = [name for name in self.column_names if name not in removed]
+        return pruned
+
+    def __len__(self) -> int:
+        return len(self.example_index)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"feature {index} of {len(self)}")
+        row = range(len(self))[index]
+        return {name: self._value(name, row) for name in self.column_names}
+
+    def _value(self, name: str, row: int) -> Any:
+        tokens = slice(self.row_starts[row], self.row_starts[row + 1])
+        if name in self._tokens:
+            return self._tokens[name][tokens].tolist()
+        if name in self._integers:
+            return int(self._integers[name][row])
+        assert self._example_ids is not None
+        assert self.char_offsets is not None
+        if name == "example_id":
+            return self._example_ids[self.example_index[row]]
+        return [(start, end) if start >= 0 else None for start, end in self.char_offsets[tokens].tolist()]

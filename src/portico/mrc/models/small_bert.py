@@ -1,13 +1,32 @@
-"""A small BERT to start from nothing."""
+"""A small BERT that learns reading comprehension from scratch within minutes, and its tokenizer.
 
+A randomly initialised transformer spends most of a short training on discovering that a name in the question can be
+looked up in the passage, and that an answer is close to that name. Here some attention heads start with these two
+abilities; all weights remain trainable and the architecture is unchanged.
+
+The hidden units are divided: the first ones hold the position as sines and cosines, a few hold the segment, the
+others hold the word. A head that compares positions attends to the token at a fixed distance; a head that compares
+words attends to other occurrences of the same word piece, and its output says whether one of them is in the question.
+
+Source: sinusoidal positions, arXiv:1706.03762, section 3.5; equal query and key weights as initialisation,
+arXiv:2305.09828.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from transformers import BertConfig, PreTrainedTokenizerBase
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
+from transformers import BertConfig, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.errors import InputError
-from portico.mrc.models.head_roles import give_heads_roles
-from portico.mrc.models.loading import PLAIN_HEAD, new_model
+from portico.hf_compat import BertEmbeddings, BertSelfAttention
+from portico.mrc.models.loading import PLAIN_HEAD, ModelAndTokenizer, check_head, new_model
 
 SMALL_BERT = {
     "hidden_size": 128,
@@ -16,10 +35,95 @@ SMALL_BERT = {
     "intermediate_size": 256,
     "max_position_embeddings": 192,
     "initializer_range": 0.05,
-    # Every name is seen only a few times, so there is little to overfit and dropout only slows the learning down.
+    # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Wavelengths of the position units, as powers of two: from 4 to 181 tokens.
+WAVELENGTH_EXPONENTS = (2.0, 7.5)
+# Size of the segment units, in standard deviations of a word unit.
+SEGMENT_SCALE = 1.5
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A head that first attends to the token ``distance`` to the right, or to the left if negative.
+
+    Args:
+        distance: In tokens.
+        gain: How sharply it attends.
+    """
+
+    distance: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class SameWord:
+    """A head that first attends to other occurrences of the same word piece.
+
+    Args:
+        gain: How sharply it attends.
+    """
+
+    gain: float
+
+
+Role = Neighbour | SameWord | None
+
+FIRST_LAYER: tuple[Role, ...] = (Neighbour(-1, 3.0), Neighbour(1, 3.0), SameWord(1.5), SameWord(1.5))
+LATER_LAYERS: tuple[Role, ...] = (Neighbour(-4, 1.0), Neighbour(4, 1.0), None, None)
+
+
+def new_reader(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    max_length: int,
+    model: Mapping[str, Any],
+    head: str = PLAIN_HEAD,
+) -> ModelAndTokenizer:
+    """Make a small BERT with random weights and a tokenizer trained on ``texts``.
+
+    Args:
+        texts: Training texts.
+        vocab_size: Largest number of pieces of the tokenizer.
+        max_length: Longest input in tokens, unless ``model`` sets ``max_position_embeddings``.
+        model: Fields of ``BertConfig`` that differ from ``SMALL_BERT``.
+        head: See :func:`~portico.mrc.models.loading.new_model`.
+
+    Raises:
+        InputError: If the texts need more pieces, or the fields are invalid.
+    """
+    check_head(head)
+    tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"`preprocess.vocab_size={vocab_size}` is too small: special tokens and the single characters of the "
+            f"training texts alone take {len(tokenizer)} pieces; set it to more than that."
+        )
+    fields = {"max_position_embeddings": max_length, **model}
+    tokenizer.model_max_length = fields["max_position_embeddings"]
+    try:
+        return ModelAndTokenizer(build_small_bert(small_bert_config(tokenizer, **fields), head), tokenizer)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise invalid_fields_error("BERT", model, error) from error
+
+
+def invalid_fields_error(kind: str, fields: Mapping[str, Any], error: Exception) -> InputError:
+    """Return the error for a new model whose configuration fields are invalid."""
+    listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
+    return InputError(
+        f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave them "
+        f"out for the defaults of the small {kind}."
+    )
+
+
+def bert_fields() -> list[str]:
+    """Return the names of the fields of ``BertConfig``."""
+    return sorted(key for key in BertConfig().to_dict() if not key.startswith("_"))
 
 
 def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> BertConfig:
@@ -27,7 +131,7 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
 
     Args:
         tokenizer: Gives the size of the vocabulary and the padding token.
-        overrides: Fields of ``BertConfig`` to set differently.
+        **overrides: Fields of ``BertConfig`` that differ from ``SMALL_BERT``.
 
     Raises:
         InputError: If ``BertConfig`` has no such field.
@@ -42,15 +146,112 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
 
 
 def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
-    """Build an untrained reader whose attention heads start with the roles of `portico.mrc.models.head_roles`.
+    """Build an untrained question answering model whose attention heads are initialised with roles.
 
     Args:
-        config: Its shape, as from `small_bert_config`.
-        head: What stands on it, see `portico.mrc.models.loading.new_model`.
+        config: See :func:`small_bert_config`.
+        head: See :func:`~portico.mrc.models.loading.new_model`.
 
     Returns:
-        A model in training mode. Its weights come from the global random state of torch: seed it first.
+        A model in training mode. Its weights depend on torch's global random state.
     """
     model = new_model(config, head)
     give_heads_roles(model)
     return model
+
+
+@torch.no_grad()
+def give_heads_roles(model: PreTrainedModel) -> None:
+    """Initialise the attention heads of a new model as this module describes.
+
+    Args:
+        model: A BERT under any head, changed in place. Uses torch's global random state.
+    """
+    config = model.config
+    units = _Units.of(config.hidden_size, config.hidden_size // config.num_attention_heads)
+    frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, units.position // 2, base=2)
+    bert: Any = model.base_model
+    _init_embeddings(bert.embeddings, units, frequencies, config.initializer_range)
+    layers = [module for module in model.modules() if isinstance(module, BertSelfAttention)]
+    for number, layer in enumerate(layers):
+        _init_heads(layer, LATER_LAYERS if number else FIRST_LAYER, units, frequencies)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """The hidden units: first those of the position, then of the segment, then of the word."""
+
+    position: int
+    segment: int
+
+    @classmethod
+    def of(cls, hidden_size: int, head_size: int) -> "_Units":
+        # Sines and cosines come in pairs, and a head must be able to hold all of them.
+        return cls(position=min(head_size, hidden_size // 4) // 2 * 2, segment=hidden_size // 16)
+
+    @property
+    def word_slice(self) -> slice:
+        return slice(self.position + self.segment, None)
+
+
+def _init_embeddings(embeddings: BertEmbeddings, units: _Units, frequencies: Tensor, word_std: float) -> None:
+    embeddings.word_embeddings.weight[:, : units.word_slice.start] = 0
+
+    positions = embeddings.position_embeddings.weight.zero_()
+    angles = torch.arange(len(positions))[:, None] * frequencies
+    # A sine has a standard deviation of sqrt(1/2): scale it to that of a word unit.
+    positions[:, : units.position] = math.sqrt(2) * word_std * torch.cat((angles.sin(), angles.cos()), dim=1)
+
+    segments = embeddings.token_type_embeddings.weight.zero_()
+    segments[0, units.position : units.word_slice.start] = SEGMENT_SCALE * word_std
+    segments[1, units.position : units.word_slice.start] = -SEGMENT_SCALE * word_std
+
+
+def _init_heads(attention: BertSelfAttention, roles: tuple[Role, ...], units: _Units, frequencies: Tensor) -> None:
+    num_heads, head_size = attention.num_attention_heads, attention.attention_head_size
+    for head in range(num_heads):
+        rows = slice(head * head_size, (head + 1) * head_size)
+        query, key = attention.query.weight[rows], attention.key.weight[rows]
+        match roles[head * len(roles) // num_heads]:
+            case Neighbour(distance, gain):
+                # Rotating the sines of the key back by the distance makes the token there score highest.
+                cos, sin = (distance * frequencies).cos().diag(), (distance * frequencies).sin().diag()
+                rotation = torch.cat((torch.cat((cos, -sin), dim=1), torch.cat((sin, cos), dim=1)))
+                query.zero_()[: units.position, : units.position] = math.sqrt(gain) * torch.eye(units.position)
+                key.zero_()[: units.position, : units.position] = math.sqrt(gain) * rotation
+            case SameWord(gain):
+                # With one projection of the word units for query and key, equal words score highest.
+                nn.init.orthogonal_(query.zero_()[:, units.word_slice], gain=math.sqrt(gain))
+                key.copy_(query)
+
+
+def train_wordpiece_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 1600, lowercase: bool = True
+) -> BertTokenizer:
+    """Train a BERT tokenizer; the same texts give the same pieces in every process.
+
+    Every character of the texts becomes a piece, so unseen names are split into known pieces, and in the same way in
+    a question and in its passage.
+
+    Args:
+        texts: Training texts.
+        vocab_size: Largest number of pieces, with special tokens and single characters.
+        lowercase: Fold case and strip accents, as uncased BERT does.
+
+    Returns:
+        A fast tokenizer that ``AutoTokenizer`` loads after ``save_pretrained``.
+    """
+    distinct_texts = list(dict.fromkeys(texts))
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    # The trainer numbers the pieces of one inner character in the order of a hash map, and breaks ties between merges
+    # by number. As special tokens they get fixed numbers; only the vocabulary is kept, so they do not stay special.
+    characters = {character for text in distinct_texts for character in normalizer.normalize_str(text)}
+    inner_characters = [f"##{character}" for character in sorted(characters) if character.isalnum()]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, special_tokens=[*SPECIAL_TOKENS, *inner_characters], show_progress=False
+    )
+    tokenizer.train_from_iterator(distinct_texts, trainer)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lowercase)

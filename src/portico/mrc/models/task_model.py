@@ -1,52 +1,103 @@
-"""An encoder with exchangeable heads."""
+"""An encoder with exchangeable task heads."""
 
+import inspect
+from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from portico.errors import InputError, InputKeyError, InputTypeError
-from portico.mrc.models.by_config import ModelByConfig
-from portico.mrc.models.encoders import encoder_class, new_encoder
-from portico.mrc.models.heads import HEAD_CLASSES
-from portico.mrc.models.heads.task_head import TaskHead
+from portico.mrc.models.heads import HEAD_CLASSES, TaskHead
 
 TaskHeads: TypeAlias = Mapping[str, type[TaskHead]]
+
+
+class ModelByConfig(PreTrainedModel):
+    """Base of models whose class is derived from the pretrained model below them."""
+
+    # The losses are means over the batch.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        if not self.base_model_prefix:
+            raise InputTypeError(
+                f"`{type(self).__name__}` itself has no encoder; make a model with `from_config(config, path)` or "
+                "`from_pretrained(path)`, or the class for an encoder with `model_class_from_config(config)`."
+            )
+        super().__init__(config)
+
+    @classmethod
+    @abstractmethod
+    def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
+        """Return the class of models on the pretrained model of ``config``."""
+
+    @classmethod
+    def from_config(
+        cls, config: PreTrainedConfig, *args: Any, task_heads: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Return a model on the pretrained model of ``config``.
+
+        Args:
+            config: Configuration of the pretrained model.
+            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
+            task_heads: See the class; by default the heads that ``config`` names, or the only one.
+            **options: Further options of ``from_pretrained``.
+        """
+        model_class: Any = cls.model_class_from_config(config)
+        if not args:
+            return model_class(config, task_heads)
+        return model_class.from_pretrained(*args, config=config, task_heads=task_heads, **options)
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Load a model saved by this class, or a pretrained model to put under it.
+
+        Args:
+            name_or_path: Folder or name.
+            *args: See ``PreTrainedModel.from_pretrained``.
+            config: Configuration; by default the one saved with the weights.
+            **options: See there; and ``task_heads``, see :meth:`from_config`.
+        """
+        if cls.base_model_prefix:
+            return super().from_pretrained(name_or_path, *args, config=config, **options)
+        config = AutoConfig.from_pretrained(name_or_path) if config is None else config
+        return cls.from_config(config, name_or_path, *args, **options)
+
+    @classmethod
+    def _class_on(cls, pretrained: type[Any], config: PreTrainedConfig) -> type[Self]:
+        name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
+        return type(name, (cls, pretrained), {"config_class": type(config), "__module__": cls.__module__})
 
 
 class ModelForDownstreamTasks(ModelByConfig):
     """A pretrained encoder under one of several heads, which share its weights.
 
     The class of a model depends on its encoder: make models with :meth:`from_config`, or load saved ones with
-    :meth:`from_pretrained`. The names and classes of the heads are kept in the configuration.
+    :meth:`from_pretrained`. The configuration records the names and classes of the heads.
 
     Args:
         config: Configuration of the encoder.
-        task_heads: Classes of the heads by name.
+        task_heads: Head classes by name.
 
     Raises:
-        InputTypeError: If it is this class that is instantiated, and not one made for an encoder.
+        InputTypeError: If this class itself is instantiated, and not one made for an encoder.
         InputError: If there is no head.
     """
 
-    # The losses of the heads are means of their batch.
-    accepts_loss_kwargs = False
-
     def __init__(self, config: PreTrainedConfig, task_heads: TaskHeads | None = None) -> None:
-        if not self.base_model_prefix:
-            raise InputTypeError(
-                f"`{type(self).__name__}` itself has no encoder; make a model with `from_config(config, path, "
-                "task_heads=...)`, or the class for an encoder with `model_class_from_config(config)`."
-            )
-        # What is recorded below is said of this model, not of others with the same encoder.
+        # The heads recorded below belong to this model, not to others that share the configuration.
         config = deepcopy(config)
         super().__init__(config)
         task_heads = _recorded_heads(config) if task_heads is None else task_heads
         if not task_heads:
             raise InputError("The model would have no head; give `task_heads`, such as `EXTRACTIVE_HEAD`.")
-        setattr(self, self.base_model_prefix, new_encoder(config))
+        encoder_class = _encoder_class(config)
+        # No head reads the pooled first token.
+        pools = "add_pooling_layer" in inspect.signature(encoder_class.__init__).parameters
+        setattr(self, self.base_model_prefix, encoder_class(config, **({"add_pooling_layer": False} if pools else {})))
         self.task_heads = nn.ModuleDict({name: head_class(config) for name, head_class in task_heads.items()})
         config.task_heads = {name: head_class.__name__ for name, head_class in task_heads.items()}
         self._head_name: str | None = None
@@ -55,20 +106,19 @@ class ModelForDownstreamTasks(ModelByConfig):
             self.set_task_head(config.task_head)
 
     @classmethod
-    def model_class_from_config(cls, config: PreTrainedConfig) -> "type[ModelForDownstreamTasks]":
-        """Return the class of the models on the encoder of ``config``.
+    def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
+        """Return the class of models on the encoder of ``config``.
 
         Raises:
-            InputError: If transformers knows no such encoder.
+            InputError: If transformers has no such encoder.
         """
-        # The family of the encoder: how its weights are initialised, and what its part of a checkpoint is called.
+        # The base class of the encoder's family initialises weights and names the encoder's part of a checkpoint.
         family = next(
             kind
-            for kind in encoder_class(config).__mro__[1:]
+            for kind in _encoder_class(config).__mro__[1:]
             if issubclass(kind, PreTrainedModel) and kind.base_model_prefix
         )
-        name = f"{type(config).__name__.removesuffix('Config')}{cls.__name__}"
-        return type(name, (cls, family), {"config_class": type(config), "__module__": __name__})
+        return cls._class_on(family, config)
 
     @property
     def model_(self) -> Any:
@@ -77,7 +127,7 @@ class ModelForDownstreamTasks(ModelByConfig):
 
     @property
     def task_head(self) -> Any:
-        """The head in use.
+        """The active head.
 
         Raises:
             InputError: If none was chosen.
@@ -89,7 +139,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_heads[self._head_name]
 
     def set_task_head(self, task_head: str) -> None:
-        """Choose the head that the model is trained and evaluated with.
+        """Choose the head to train and evaluate with.
 
         Raises:
             InputKeyError: If the model has no such head.
@@ -112,24 +162,20 @@ class ModelForDownstreamTasks(ModelByConfig):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run the encoder, then the head in use.
+        """Run the encoder, then the active head.
 
         Args:
             input_ids: Tokens, ``int64 [B, L]``.
             attention_mask: 0 at padding, ``[B, L]``.
-            token_type_ids: Segments, where the encoder knows them, ``int64 [B, L]``.
-            position_ids: Positions, where they are not those of the row, ``int64 [B, L]``.
-            inputs_embeds: Embeddings in place of ``input_ids``, ``float [B, L, H]``.
+            token_type_ids: Segments, if the encoder has them, ``int64 [B, L]``.
+            position_ids: Positions, ``int64 [B, L]``; by default 0, 1, ...
+            inputs_embeds: Embeddings instead of ``input_ids``, ``float [B, L, H]``.
             output_attentions: Return the attentions of all layers.
             output_hidden_states: Return the hidden states of all layers.
             return_dict: Return a ``ModelOutput`` instead of a tuple.
             **kwargs: Labels and other inputs of the head.
         """
-        read_by_head = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
+        read_by_head = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         given = {
             **read_by_head,
             "position_ids": position_ids,
@@ -142,13 +188,30 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_head(outputs, **read_by_head, **kwargs)
 
 
+def _encoder_class(config: PreTrainedConfig) -> Any:
+    return pretrained_class(MODEL_MAPPING, config, "encoder", "`AutoModel` knows, such as a `RobertaConfig`")
+
+
+def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: str) -> Any:
+    """Return the class for a configuration in one of transformers' mappings.
+
+    Raises:
+        InputError: If it has none, in the words of ``kind`` and ``known``.
+    """
+    if type(config) not in mapping:
+        raise InputError(
+            f"transformers has no {kind} for a `{type(config).__name__}`; give the configuration of one that {known}."
+        )
+    return mapping[type(config)]
+
+
 def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:
     """Return the heads that a saved configuration names."""
     names: Mapping[str, str] = getattr(config, "task_heads", None) or {}
     unknown = [class_name for class_name in names.values() if class_name not in HEAD_CLASSES]
     if unknown:
         raise InputError(
-            f"The model was saved with heads of other classes than ours ({', '.join(unknown)}); give their classes "
-            "by name as `task_heads`."
+            f"The model was saved with heads of unknown classes ({', '.join(unknown)}); give their classes by name "
+            "as `task_heads`."
         )
     return {name: HEAD_CLASSES[class_name] for name, class_name in names.items()}

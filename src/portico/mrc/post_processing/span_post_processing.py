@@ -69,7 +69,7 @@ class SpanPostProcessing:
         search: ``"exhaustive"`` looks for the best of all spans; in our own mode only.
         scorer_type: What PrimeQA's mode ranks spans by.
         calibrate: Write beside the answers what turns scores into probabilities, fitted on the labelled questions;
-            :class:`~portico.mrc.reader.Reader` finds it with the model.
+            :class:`~portico.mrc.inference.Reader` finds it with the model.
         calibration: What turns scores into probabilities, in our own mode and PrimeQA's.
 
     Raises:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing
 
 logger = logging.getLogger(__name__)

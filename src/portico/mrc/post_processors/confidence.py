@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from portico.errors import InputError, MissingPackageError
 from portico.mrc.answers.span_records import SpanRecord
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 _RIGHT_FROM_F1 = 0.5
 

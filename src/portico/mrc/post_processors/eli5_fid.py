@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from portico.errors import InputError
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.post_processors.abstract import AbstractPostProcessor
 
 

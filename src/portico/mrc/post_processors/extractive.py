@@ -9,11 +9,11 @@ import numpy.typing as npt
 from portico.errors import InputError
 from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
 from portico.mrc.answers.span_records import SpanRecord, SpanRecords
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.features.labels import TargetType
 from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing
 from portico.mrc.post_processors.abstract import AbstractPostProcessor
 from portico.mrc.post_processors.confidence import ConfidenceScorer
-from portico.mrc.target_type import TargetType
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")

@@ -1,7 +1,7 @@
 """Records for the pipeline that answers boolean questions."""
 
 from portico.mrc.answers.span_records import SpanRecord
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.post_processors.extractive import ExtractivePostProcessor
 
 

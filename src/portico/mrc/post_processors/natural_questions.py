@@ -7,7 +7,7 @@ from typing import Any
 
 from portico.errors import InputError
 from portico.mrc.answers.span_records import SpanRecord
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.post_processors.extractive import ExtractivePostProcessor
 
 

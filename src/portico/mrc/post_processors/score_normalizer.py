@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from portico.mrc.answers.span_records import SpanRecord
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 
 class ScoreNormalizer:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from portico.mrc.answers.span_records import SpanRecord
-from portico.mrc.columns import Examples
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.post_processors.extractive import ExtractivePostProcessor
 
 

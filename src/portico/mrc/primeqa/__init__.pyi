@@ -1,19 +1,19 @@
 from portico.mrc.answers.scorers import SupportedSpanScorers as SupportedSpanScorers
 from portico.mrc.answers.scorers import initialize_scorer as initialize_scorer
-from portico.mrc.collators.fusion_in_decoder import FiDDataCollator as FiDDataCollator
+from portico.mrc.collators import FiDDataCollator as FiDDataCollator
+from portico.mrc.features.labels import TargetType as TargetType
 from portico.mrc.models.fusion_in_decoder import FID_HEAD as FID_HEAD
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks as FiDModelForDownstreamTasks
 from portico.mrc.models.heads import EXTRACTIVE_HEAD as EXTRACTIVE_HEAD
 from portico.mrc.models.heads import EXTRACTIVE_WITH_CONFIDENCE_HEAD as EXTRACTIVE_WITH_CONFIDENCE_HEAD
-from portico.mrc.models.heads.confidence import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
-from portico.mrc.models.heads.extractive import ExtractiveQAHead as ExtractiveQAHead
-from portico.mrc.models.heads.outputs import ExtractiveQAModelOutput as ExtractiveQAModelOutput
-from portico.mrc.models.heads.outputs import (
+from portico.mrc.models.heads import ExtractiveQAHead as ExtractiveQAHead
+from portico.mrc.models.heads import ExtractiveQAModelOutput as ExtractiveQAModelOutput
+from portico.mrc.models.heads import ExtractiveQAWithConfidenceHead as ExtractiveQAWithConfidenceHead
+from portico.mrc.models.heads import (
     ExtractiveQAWithConfidenceModelOutput as ExtractiveQAWithConfidenceModelOutput,
 )
 from portico.mrc.models.task_model import ModelForDownstreamTasks as ModelForDownstreamTasks
-from portico.mrc.multi_source.mskd_trainer import MSKD_MRCTrainer as MSKD_MRCTrainer
-from portico.mrc.multi_source.sampler import IndividualDomainBatchSampler as IndividualDomainBatchSampler
+from portico.mrc.multi_source import IndividualDomainBatchSampler as IndividualDomainBatchSampler
 from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing as EvalPredictionWithProcessing
 from portico.mrc.post_processors.abstract import AbstractPostProcessor as AbstractPostProcessor
 from portico.mrc.post_processors.confidence import ConfidenceScorer as ConfidenceScorer
@@ -27,22 +27,22 @@ from portico.mrc.post_processors.natural_questions import (
 )
 from portico.mrc.post_processors.score_normalizer import ScoreNormalizer as ScoreNormalizer
 from portico.mrc.post_processors.squad import SQUADPostProcessor as SQUADPostProcessor
-from portico.mrc.preprocessors import AbstractPreProcessor as AbstractPreProcessor
-from portico.mrc.preprocessors import BasePreProcessor as BasePreProcessor
-from portico.mrc.preprocessors import ELI5FiDPreprocessor as ELI5FiDPreprocessor
-from portico.mrc.preprocessors import MRQAPreprocessor as MRQAPreprocessor
-from portico.mrc.preprocessors import NaturalQuestionsPreProcessor as NaturalQuestionsPreProcessor
-from portico.mrc.preprocessors import SQUADPreprocessor as SQUADPreprocessor
-from portico.mrc.preprocessors import SubsampleType as SubsampleType
-from portico.mrc.preprocessors import TyDiBoolQAPreprocessor as TyDiBoolQAPreprocessor
-from portico.mrc.preprocessors import TyDiQAGooglePreprocessor as TyDiQAGooglePreprocessor
-from portico.mrc.preprocessors import TyDiQAPreprocessor as TyDiQAPreprocessor
 from portico.mrc.primeqa.metrics import MLQA as MLQA
 from portico.mrc.primeqa.metrics import NQF1 as NQF1
 from portico.mrc.primeqa.metrics import ROUGE as ROUGE
 from portico.mrc.primeqa.metrics import SQUAD as SQUAD
 from portico.mrc.primeqa.metrics import TyDiF1 as TyDiF1
-from portico.mrc.reader.extractive_reader import ExtractiveReader as ExtractiveReader
-from portico.mrc.seq2seq.trainer import MRCSeq2SeqTrainer as MRCSeq2SeqTrainer
-from portico.mrc.target_type import TargetType as TargetType
+from portico.mrc.primeqa.preprocessors import AbstractPreProcessor as AbstractPreProcessor
+from portico.mrc.primeqa.preprocessors import BasePreProcessor as BasePreProcessor
+from portico.mrc.primeqa.preprocessors import ELI5FiDPreprocessor as ELI5FiDPreprocessor
+from portico.mrc.primeqa.preprocessors import MRQAPreprocessor as MRQAPreprocessor
+from portico.mrc.primeqa.preprocessors import NaturalQuestionsPreProcessor as NaturalQuestionsPreProcessor
+from portico.mrc.primeqa.preprocessors import SQUADPreprocessor as SQUADPreprocessor
+from portico.mrc.primeqa.preprocessors import SubsampleType as SubsampleType
+from portico.mrc.primeqa.preprocessors import TyDiBoolQAPreprocessor as TyDiBoolQAPreprocessor
+from portico.mrc.primeqa.preprocessors import TyDiQAGooglePreprocessor as TyDiQAGooglePreprocessor
+from portico.mrc.primeqa.preprocessors import TyDiQAPreprocessor as TyDiQAPreprocessor
+from portico.mrc.primeqa.reader import ExtractiveReader as ExtractiveReader
+from portico.mrc.primeqa.trainers import MRCSeq2SeqTrainer as MRCSeq2SeqTrainer
+from portico.mrc.primeqa.trainers import MSKD_MRCTrainer as MSKD_MRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

@@ -14,15 +14,20 @@ from portico.configured_run import (
     train_and_evaluate,
     training_arguments,
 )
-from portico.mrc.collators.fusion_in_decoder import FiDDataCollator
+from portico.mrc.collators import FiDDataCollator
 from portico.mrc.experiment.data import DATA_KEYS, Examples, load_examples
 from portico.mrc.experiment.settings import check_callbacks, check_unshaped
 from portico.mrc.experiment.summary import print_summary
+from portico.mrc.generative import (
+    GeneratedAnswerProcessing,
+    GenerativeFeaturizer,
+    Seq2SeqMRCTrainer,
+    load_generator,
+    new_generator,
+    t5_fields,
+)
 from portico.mrc.metrics.chosen import METRIC_KEYS, METRIC_RULES, chosen_metric, has_negatives
-from portico.mrc.seq2seq.features import GenerativeFeaturizer
-from portico.mrc.seq2seq.generator import Generator, load_generator, new_generator, t5_fields
-from portico.mrc.seq2seq.post_processing import GeneratedAnswerProcessing
-from portico.mrc.seq2seq.trainer import Seq2SeqMRCTrainer
+from portico.mrc.models.loading import ModelAndTokenizer
 from portico.seq2seq.trainer import Seq2SeqTrainingArguments
 from portico.value_rules import Rule, check_values
 
@@ -106,7 +111,7 @@ def run_mrc_seq2seq(settings: RunSettings) -> dict[str, float]:
     return metrics
 
 
-def _generator(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> Generator:
+def _generator(model: Mapping[str, Any], preprocess: Mapping[str, Any], examples: Examples) -> ModelAndTokenizer:
     fusion = preprocess.get("num_passages") is not None
     fields = {key: value for key, value in model.items() if key != "name_or_path"}
     path = model.get("name_or_path")

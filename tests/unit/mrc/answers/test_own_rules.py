@@ -8,7 +8,7 @@ from portico.errors import InputError
 from portico.mrc.answers import SpanPostProcessor
 from portico.mrc.answers.offset_columns import offset_column
 from portico.mrc.answers.scorers import initialize_scorer
-from portico.mrc.target_type import TargetType
+from portico.mrc.features.labels import TargetType
 
 CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
 WORDS = [(3 * w, 3 * w + 2) for w in range(8)]

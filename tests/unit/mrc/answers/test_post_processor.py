@@ -9,8 +9,7 @@ import portico.mrc.answers.nbest_lists
 import portico.mrc.answers.ranking
 from portico.errors import InputError
 from portico.mrc.answers import SpanPostProcessor, postprocess_qa_predictions
-from portico.mrc.features.feature_set import FeatureSet
-from portico.mrc.features.windows import Windows
+from portico.mrc.features.windows import FeatureSet, Windows
 
 LENGTH = 40
 

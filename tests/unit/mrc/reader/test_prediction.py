@@ -9,7 +9,7 @@ from portico.errors import InputError
 from portico.mrc import AnswerCalibration
 from portico.mrc.corpus import to_squad
 from portico.mrc.experiment.prediction import run_prediction, valid_keys
-from portico.mrc.reader.question_file import AskedQuestion, read_questions
+from portico.mrc.inference import AskedQuestion, read_questions
 
 GROUPS = {
     "args": {"report_to": "none", "disable_tqdm": True, "eval_strategy": "steps", "load_best_model_at_end": True},

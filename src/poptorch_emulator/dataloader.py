@@ -1,0 +1,354 @@
+"""``DataLoader``: combined batches, as large as a call of a program takes, which may be loaded ahead of the calls."""
+
+import logging
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, Sampler, Subset
+
+from poptorch_emulator.batches import BatchLayout
+from poptorch_emulator.containers import leaves_of, map_structure
+from poptorch_emulator.enums import DataLoaderMode
+from poptorch_emulator.errors import Error
+from poptorch_emulator.options import Options
+
+logger = logging.getLogger(__name__)
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Loads combined batches: micro-batch x device iterations x input groups x gradient accumulation.
+
+    Args:
+        options: Options of the program; frozen here.
+        dataset: Map-style or iterable data.
+        batch_size: Rows of a micro-batch; ``None`` if the data is already batched.
+        shuffle: Draw rows in random order.
+        num_workers: Worker processes.
+        drop_last: Leave out a last batch that is not full.
+        persistent_workers: Keep the processes between epochs; the default if there are any.
+        auto_distributed_partitioning: Give each of several processes a part of the data.
+        mode: Load in the caller's time, ahead of it, or ahead of it in smaller batches.
+        async_options: Arguments of :class:`AsynchronousDataAccessor`.
+        rebatched_worker_size: Rows that a worker loads at once, for ``AsyncRebatched``.
+        batch_sampler: Batches of indices, each of ``batch_size`` rows, which are combined here.
+        **kwargs: Arguments of ``torch.utils.data.DataLoader``.
+
+    Raises:
+        Error: If arguments exclude each other.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        num_workers: int = 0,
+        drop_last: bool = True,
+        persistent_workers: bool | None = None,
+        auto_distributed_partitioning: bool = True,
+        mode: DataLoaderMode = DataLoaderMode.Sync,
+        async_options: Mapping[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
+        batch_sampler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        options.freeze()
+        self._options = options
+        factor = BatchLayout.of(options).num_parts
+        self._combined_batch_size = None if batch_size is None else batch_size * factor
+        self._drops_rest = drop_last
+        self._accessor: AsynchronousDataAccessor | None = None
+        # Rows that a worker loads at once, where they are not a combined batch.
+        self._worker_size: int | None = None
+        if async_options and "rebatched_size" in async_options:
+            raise AssertionError(
+                "rebatched_size in async_options is decided by the loader; choose the mode AsyncRebatched and "
+                "rebatched_worker_size instead"
+            )
+        if batch_size is None and mode is DataLoaderMode.AsyncRebatched:
+            raise AssertionError("AsyncRebatched needs a batch_size to rebatch to; None was given")
+        if auto_distributed_partitioning and options.Distributed.numProcesses > 1:
+            dataset = _process_part(dataset, options, shuffle=bool(shuffle))
+        _warn_of_repetition(dataset, num_workers, kwargs)
+        sampling: dict[str, Any] = {"batch_size": None, "shuffle": shuffle}
+        if batch_sampler is not None:
+            if batch_size not in (1, None) or shuffle:
+                raise Error(
+                    "batch_sampler is mutually exclusive with batch_size and shuffle, because it decides both; leave "
+                    "them out."
+                )
+            sampling = {"batch_sampler": _CombinedBatchSampler(batch_sampler, factor, drop_last=drop_last)}
+            size = getattr(batch_sampler, "batch_size", None)
+            self._combined_batch_size = None if size is None else size * factor
+        elif self._combined_batch_size is not None:
+            if not drop_last:
+                _warn_of_rest(dataset, self._combined_batch_size)
+            self._worker_size = self._choose_worker_size(mode, rebatched_worker_size)
+            sampling["batch_size"] = self._worker_size or self._combined_batch_size
+            sampling["drop_last"] = drop_last and self._worker_size is None
+        super().__init__(
+            dataset,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0 if persistent_workers is None else persistent_workers,
+            **sampling,
+            **kwargs,
+        )
+        if mode is not DataLoaderMode.Sync:
+            self._accessor = AsynchronousDataAccessor(self, **dict(async_options or {}))
+
+    def _choose_worker_size(self, mode: DataLoaderMode, rebatched_worker_size: int | None) -> int | None:
+        combined = self._combined_batch_size
+        assert combined is not None
+        if mode is not DataLoaderMode.AsyncRebatched and (mode is DataLoaderMode.Sync or self._drops_rest):
+            return None
+        if rebatched_worker_size is None:
+            return combined
+        if not 0 < rebatched_worker_size <= combined:
+            raise AssertionError(
+                f"rebatched_worker_size must be at most the combined batch size {combined} and at least 1; "
+                f"{rebatched_worker_size} was given"
+            )
+        return rebatched_worker_size
+
+    @property
+    def combinedBatchSize(self) -> int | None:
+        """Rows that a call of the program takes; ``None`` if the data is already batched."""
+        return self._combined_batch_size
+
+    @property
+    def options(self) -> Options:
+        """Options of the program."""
+        return self._options
+
+    def __len__(self) -> int:
+        if self._worker_size is None or self._combined_batch_size is None:
+            return super().__len__()
+        num_rows = len(self.dataset)  # type: ignore[arg-type]
+        full, rest = divmod(num_rows, self._combined_batch_size)
+        return full + bool(rest and not self._drops_rest)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return self.load() if self._accessor is None else iter(self._accessor)
+
+    def load(self) -> Iterator[Any]:
+        """Yield combined batches without loading ahead."""
+        batches = super().__iter__()
+        if self._worker_size is None or self._combined_batch_size is None:
+            return batches
+        return rebatched(batches, self._combined_batch_size, drop_last=self._drops_rest)
+
+    def terminate(self) -> None:
+        """Stop the processes that load."""
+        if self._accessor is not None:
+            self._accessor.terminate()
+        workers = getattr(self, "_iterator", None)
+        if workers is not None and hasattr(workers, "_shutdown_workers"):
+            workers._shutdown_workers()
+            self._iterator = None
+
+
+def _warn_of_rest(dataset: Any, combined_batch_size: int) -> None:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        return
+    rest = len(dataset) % combined_batch_size
+    if rest:
+        logger.warning(
+            "The data has %d rows, which is not a multiple of the combined batch size %d: the last batch has %d, and "
+            "a program that was compiled for full batches refuses it. Pad it, or set drop_last=True.",
+            len(dataset),
+            combined_batch_size,
+            rest,
+        )
+
+
+def _warn_of_repetition(dataset: Any, num_workers: int, loader_options: Mapping[str, Any]) -> None:
+    if not isinstance(dataset, IterableDataset) or isinstance(dataset, _EveryNth):
+        return
+    if num_workers > 1 and loader_options.get("worker_init_fn") is None:
+        logger.warning(
+            "The data set is iterable and has no worker_init_fn, so the %d workers return each element %d times; "
+            "let worker_init_fn give each worker its part.",
+            num_workers,
+            num_workers,
+        )
+
+
+# Parts and combinations of the data
+
+
+class _EveryNth(IterableDataset[Any]):
+    def __init__(self, dataset: Any, first: int, step: int) -> None:
+        self._dataset = dataset
+        self._first = first
+        self._step = step
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self._dataset), self._first, None, self._step)
+
+
+def _process_part(dataset: Any, options: Options, *, shuffle: bool) -> Any:
+    """Return the part of ``dataset`` that this process reads; all parts have the same size.
+
+    Args:
+        dataset: Map-style or iterable data.
+        options: Hold the number of this process.
+        shuffle: Whether rows are drawn in random order; parts are then drawn from one order of all rows.
+
+    Raises:
+        AssertionError: If a random order has no seed, without which processes would read the same rows.
+    """
+    index, count = options.Distributed.processId, options.Distributed.numProcesses
+    if isinstance(dataset, IterableDataset):
+        return _EveryNth(dataset, index, count)
+    size = len(dataset) // count
+    if not shuffle:
+        return Subset(dataset, range(index * size, (index + 1) * size))
+    if options.random_seed is None:
+        raise AssertionError(
+            "Shuffled data of several processes need poptorch.Options.randomSeed, so that all of them draw the same "
+            "order"
+        )
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(options.random_seed)).tolist()
+    return Subset(dataset, order[index * size : (index + 1) * size])
+
+
+class _CombinedBatchSampler(Sampler[list[int]]):
+    def __init__(self, batch_sampler: Any, num_batches: int, *, drop_last: bool) -> None:
+        self.batch_sampler = batch_sampler
+        self._num_batches = num_batches
+        self._drop_last = drop_last
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.batch_sampler), self._num_batches)
+        return full + bool(rest and not self._drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = iter(self.batch_sampler)
+        while window := list(islice(batches, self._num_batches)):
+            if len(window) == self._num_batches or not self._drop_last:
+                yield list(chain.from_iterable(window))
+
+
+def rebatched(batches: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[Any]:
+    """Yield batches of ``size`` rows from batches of any size.
+
+    Args:
+        batches: Nested tensors, with rows along dimension 0.
+        size: Rows of a batch.
+        drop_last: Leave out a last batch with fewer rows.
+    """
+    rest: Any = None
+    for batch in batches:
+        rest = batch if rest is None else _joined(rest, batch)
+        while _num_rows(rest) >= size:
+            yield _rows(rest, 0, size)
+            rest = _rows(rest, size, _num_rows(rest))
+    if rest is not None and _num_rows(rest) and not drop_last:
+        yield rest
+
+
+def _rows(batch: Any, start: int, end: int) -> Any:
+    return map_structure(lambda leaf: leaf[start:end], batch)
+
+
+def _num_rows(batch: Any) -> int:
+    return len(leaves_of(batch)[0])
+
+
+def _joined(first: Any, second: Any) -> Any:
+    leaves = iter(leaves_of(second))
+    return map_structure(lambda leaf: torch.cat([leaf, next(leaves)]), first)
+
+
+# Loading ahead
+
+_END = object()
+
+
+class AsynchronousDataAccessor:
+    """Loads batches ahead in a thread, where `poptorch` uses a process and shared memory.
+
+    Batches may be tensors, lists or tuples of them, or flat dicts of them.
+
+    Args:
+        dataset: Sized iterable of batches.
+        buffer_size: Largest number of batches that are ready.
+        miss_sleep_time_in_ms: Ignored, because waiting for a thread costs nothing.
+        load_indefinitely: Ignored: each epoch begins when it is iterated over.
+        early_preload: Ignored, likewise.
+        **options: Ignored.
+
+    Raises:
+        Error: While iterating, for a batch of another kind.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        buffer_size: int = 3,
+        miss_sleep_time_in_ms: float = 0.1,
+        load_indefinitely: bool = True,
+        early_preload: bool = False,
+        **options: Any,
+    ) -> None:
+        self._dataset = dataset
+        self._buffer_size = buffer_size
+        self._stopped = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def terminate(self) -> None:
+        """Stop loading."""
+        self._stopped.set()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._stopped = stopped = threading.Event()
+        ready: queue.Queue[Any] = queue.Queue(self._buffer_size)
+        # The `__iter__` of an asynchronous loader leads back here.
+        batches = self._dataset.load() if isinstance(self._dataset, DataLoader) else self._dataset
+        loader = threading.Thread(target=_load, args=(batches, ready, stopped), daemon=True)
+        loader.start()
+        try:
+            while (batch := ready.get()) is not _END:
+                if isinstance(batch, BaseException):
+                    raise batch
+                yield batch
+        finally:
+            stopped.set()
+            # Makes room for a loader that waits to put a batch; it stops after that one.
+            while not ready.empty():
+                ready.get_nowait()
+            loader.join()
+
+
+def _load(batches: Iterable[Any], ready: "queue.Queue[Any]", stopped: threading.Event) -> None:
+    try:
+        for batch in batches:
+            _check_batch(batch)
+            ready.put(batch)
+            if stopped.is_set():
+                return
+        ready.put(_END)
+    except BaseException as error:
+        # Raised in the thread that iterates.
+        ready.put(error)
+
+
+def _check_batch(batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        leaves = list(batch.values()) if type(batch) is dict else [batch]
+    else:
+        leaves = list(batch) if isinstance(batch, list | tuple) else [batch]
+    wrong = next((leaf for leaf in leaves if not isinstance(leaf, Tensor | list | tuple)), None)
+    if wrong is not None:
+        raise Error(
+            f"A batch holds a {type(wrong).__name__}, which an asynchronous loader cannot hand over; let `collate_fn` "
+            "return tensors, lists of tensors, or a plain dict of tensors."
+        )

@@ -1,0 +1,103 @@
+"""Fault injection: failures on purpose, to test that a run notices or survives them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from poptorch_emulator.errors import Error
+
+_HOST_ACCESS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+
+
+@dataclass
+class Faults:
+    """What is checked, and what fails, while programs run.
+
+    Args:
+        forbids_host_access: Fail when a model reads the values of tensors (``item()``, a branch on data), which the
+            host cannot see while a device runs.
+        requires_set_optimizer: Fail when the user's optimizer was changed without ``setOptimizer``.
+        fails_on_call: Calls, counted from 1, that raise ``error`` before computing anything.
+        error: The exception they raise.
+        input_check: Gets the arguments of each call by name, and raises if they are wrong, such as padded wrongly.
+    """
+
+    forbids_host_access: bool = False
+    requires_set_optimizer: bool = False
+    fails_on_call: tuple[int, ...] = ()
+    error: Exception = field(default_factory=lambda: Error("A failure was injected into this call."))
+    input_check: Callable[[dict[str, Any]], None] | None = None
+    num_calls: int = 0
+
+    def before_call(self, arguments: dict[str, Any], *, optimizer_is_current: bool) -> None:
+        """Fail or check at the start of a call, whose arguments come by name."""
+        self.num_calls += 1
+        if self.num_calls in self.fails_on_call:
+            raise self.error
+        if self.requires_set_optimizer and not optimizer_is_current:
+            raise Error(
+                "The optimizer was changed without `setOptimizer`, so the device still uses the old hyperparameters; "
+                "call `setOptimizer(optimizer)` after each change."
+            )
+        if self.input_check is not None:
+            self.input_check(arguments)
+
+
+class _NoHostAccess(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if not _is_on_host and name in _HOST_ACCESS and args and isinstance(args[0], Tensor):
+            raise Error(
+                f"The model calls `{name}` on a tensor, but the host cannot see values while a program runs on the "
+                "device; compute with tensors, for example with `torch.where`."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+_current: Faults | None = None
+_is_on_host = False
+
+
+@contextmanager
+def host_access() -> Iterator[None]:
+    """Mark the ``with`` block as a part of a program that runs on the host, and may read values."""
+    global _is_on_host
+    enclosing, _is_on_host = _is_on_host, True
+    try:
+        yield
+    finally:
+        _is_on_host = enclosing
+
+
+def current_faults() -> Faults | None:
+    """Return the injected faults, if there are any."""
+    return _current
+
+
+@contextmanager
+def injected(**options: Any) -> Iterator[Faults]:
+    """Inject faults inside a ``with`` block.
+
+    Args:
+        **options: Fields of :class:`Faults`.
+    """
+    global _current
+    enclosing, _current = _current, Faults(**options)
+    try:
+        yield _current
+    finally:
+        _current = enclosing
+
+
+@contextmanager
+def active_faults() -> Iterator[None]:
+    """Apply the injected faults that concern the inside of a running program."""
+    if _current is None or not _current.forbids_host_access:
+        yield
+        return
+    with _NoHostAccess():
+        yield

@@ -1,0 +1,76 @@
+"""Half precision as on a device: sums in single precision, and overflow to the largest number instead of infinity."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+LARGEST = torch.finfo(torch.float16).max
+_ATEN = torch.ops.aten
+# Operations that sum, forward and backward. Torch computes all others in single precision and rounds once.
+_SUMS = frozenset(
+    {
+        _ATEN.mm.default,
+        _ATEN.mv.default,
+        _ATEN.dot.default,
+        _ATEN.bmm.default,
+        _ATEN.addmm.default,
+        _ATEN.addmv.default,
+        _ATEN.baddbmm.default,
+        _ATEN.convolution.default,
+        _ATEN.convolution_backward.default,
+        _ATEN.embedding_dense_backward.default,
+        _ATEN.native_layer_norm_backward.default,
+        _ATEN.sum.default,
+        _ATEN.sum.dim_IntList,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    }
+)
+
+
+class HalfArithmetic(TorchDispatchMode):
+    """Computes sums over half-precision tensors in single precision, and rounds each result once.
+
+    An IPU does so with its default partials type, single precision. Torch's own half-precision products on the CPU are
+    several times slower, and on some processors they round partial sums too.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, on wider tensors if it sums over half-precision ones."""
+        if func not in _SUMS or not any(_is_half(argument) for argument in args):
+            return func(*args, **(kwargs or {}))
+        named = {name: _widened(value) for name, value in (kwargs or {}).items()}
+        results = func(*map(_widened, args), **named)
+        if isinstance(results, Tensor):
+            return to_half(results)
+        # Attention also returns logarithms, which are in single precision even for half-precision inputs.
+        if func is _ATEN._scaled_dot_product_flash_attention_for_cpu.default:
+            return to_half(results[0]), results[1]
+        return tuple(None if result is None else to_half(result) for result in results)
+
+
+@contextmanager
+def half_arithmetic(parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Compute with :class:`HalfArithmetic`, if any weight of a program is in half precision."""
+    if not any(_is_half(parameter) for parameter in parameters.values()):
+        yield
+        return
+    with HalfArithmetic():
+        yield
+
+
+def to_half(tensor: Tensor) -> Tensor:
+    """Round to half precision; what is too large becomes the largest number."""
+    return tensor.clamp(-LARGEST, LARGEST).half()
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype is torch.float16
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if _is_half(value) else value

@@ -1,0 +1,514 @@
+"""``Options``: how a model is compiled and run.
+
+Most options are a row of a table, a :class:`Setting`: the name of the setter, the option it stores, the check of its
+value and the default. Comments say what the emulator does with it; PopTorch's user guide says what those do on
+hardware that are only stored here.
+"""
+
+import copy
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any, Self, TypeVar, overload
+
+import torch
+
+from poptorch_emulator.enums import (
+    ConnectionType,
+    HalfFloatCastingBehavior,
+    MeanReductionStrategy,
+    OutputMode,
+    ReductionType,
+    SyncPattern,
+)
+from poptorch_emulator.errors import ConfigFileError, require_count, require_type
+from poptorch_emulator.execution import ExecutionStrategy, PipelinedExecution
+
+Group = TypeVar("Group", bound="OptionsGroup")
+Check = type | tuple[type, ...] | Callable[[Any, str], None]
+
+_LEFT_OUT: Any = Parameter.empty
+_FROZEN = "Can't modify frozen Options"
+
+
+class Setting:
+    """An option of a group and its setter, which checks a value, stores it, and returns the group.
+
+    Args:
+        option: Name under which the value is stored and read.
+        check: Type or types of the value, or a function that gets the value and the name of the setter and raises.
+        default: Value before the setter is called; left out, the option does not exist before.
+        parameter: Name of the setter's parameter; the option by default.
+        omitted: Value that a call without an argument stores; left out, the argument is required.
+        takes_each: Whether the setter takes one value or an iterable of values, and stores a list.
+        convert: Makes the stored value from the given one.
+    """
+
+    def __init__(
+        self,
+        option: str,
+        check: Check,
+        default: Any = _LEFT_OUT,
+        *,
+        parameter: str = "",
+        omitted: Any = _LEFT_OUT,
+        takes_each: bool = False,
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.option = option
+        self.default = default
+        self._check = check
+        self._signature = Signature([Parameter(parameter or option, Parameter.POSITIONAL_OR_KEYWORD, default=omitted)])
+        self._takes_each = takes_each
+        self._convert = convert
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._setter = name
+
+    @overload
+    def __get__(self, group: None, owner: type) -> "Setting": ...
+
+    @overload
+    def __get__(self, group: Group, owner: type) -> Callable[..., Group]: ...
+
+    def __get__(self, group: Group | None, owner: type) -> "Setting | Callable[..., Group]":
+        if group is None:
+            return self
+
+        def set_option(*args: Any, **kwargs: Any) -> Group:
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            (value,) = bound.arguments.values()
+            group.set(**{self.option: self._checked(value)})
+            return group
+
+        set_option.__name__ = self._setter
+        set_option.__signature__ = self._signature  # type: ignore[attr-defined]
+        return set_option
+
+    def _checked(self, value: Any) -> Any:
+        if self._takes_each:
+            value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        for one in value if self._takes_each else [value]:
+            if isinstance(self._check, type | tuple):
+                require_type(one, self._check, self._setter)
+            else:
+                self._check(one, self._setter)
+        return value if self._convert is None else self._convert(value)
+
+
+class OptionsGroup:
+    """Named values that setters change until a loader or an executor freezes them.
+
+    Values are read as attributes. Changing one after freezing raises ``AttributeError``.
+
+    Args:
+        **defaults: Options and defaults that no :class:`Setting` of the class declares.
+    """
+
+    _values: dict[str, Any]
+    _is_frozen: bool
+
+    def __init__(self, **defaults: Any) -> None:
+        entries = [entry for kind in type(self).__mro__ for entry in vars(kind).values()]
+        declared = [entry for entry in entries if isinstance(entry, Setting)]
+        values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _LEFT_OUT}
+        object.__setattr__(self, "_values", values | defaults)
+        object.__setattr__(self, "_is_frozen", False)
+
+    def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` look names up before the values exist.
+        values = self.__dict__.get("_values", {})
+        if name in values:
+            return values[name]
+        raise AttributeError(f"{type(self).__name__} has no option {name!r}; it has {', '.join(sorted(values))}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_frozen:
+            raise AttributeError(_FROZEN)
+        if name in self._values:
+            self._values[name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    def set(self, **values: Any) -> None:
+        """Change options by name.
+
+        Raises:
+            AttributeError: If the options are frozen.
+        """
+        if self._is_frozen:
+            raise AttributeError(_FROZEN)
+        self._values.update(values)
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an option ``name``."""
+        return name in self._values
+
+    def toDict(self) -> dict[str, Any]:
+        """Return the options by name."""
+        return dict(self._values)
+
+    def freeze(self) -> None:
+        """Refuse every later change."""
+        object.__setattr__(self, "_is_frozen", True)
+        for group in self._subgroups():
+            group.freeze()
+
+    def _subgroups(self) -> list["OptionsGroup"]:
+        return [value for value in self.__dict__.values() if isinstance(value, OptionsGroup)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        clone = object.__new__(type(self))
+        memo[id(self)] = clone
+        for name, value in self.__dict__.items():
+            object.__setattr__(clone, name, copy.deepcopy(value, memo))
+        object.__setattr__(clone, "_is_frozen", False)
+        return clone
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OptionsGroup) or type(self) is not type(other):
+            return NotImplemented
+        return self._values == other._values and self._subgroups() == other._subgroups()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values.items())})"
+
+
+# Checks
+
+
+def _require_reduction(value: Any, name: str) -> None:
+    require_type(value, ReductionType, name)
+    if value is ReductionType.NoReduction:
+        raise ValueError(
+            f"{name} cannot be ReductionType.NoReduction, because the gradients of several micro-batches have to be "
+            "combined; use ReductionType.Mean or ReductionType.Sum."
+        )
+
+
+def _require_downcast(value: Any, name: str) -> None:
+    require_type(value, HalfFloatCastingBehavior, name)
+    if value is not HalfFloatCastingBehavior.FloatDowncastToHalf:
+        raise ValueError(
+            f"{name} does not support {value.name}; convert tensors with `.float()` where half and single precision "
+            "meet."
+        )
+
+
+def _require_partials_type(value: Any, name: str) -> None:
+    require_type(value, torch.dtype, name)
+    if value not in (torch.float32, torch.float16):
+        raise ValueError(f"{name} takes torch.float32 or torch.float16; {value} was given.")
+
+
+def _require_count_or_none(value: Any, name: str) -> None:
+    if value is not None:
+        require_count(value, name)
+
+
+# Groups
+
+
+class TrainingOptions(OptionsGroup):
+    """Accumulation, reduction and loss scaling; reached as ``options.Training``."""
+
+    # Micro-batches of a replica for one weight update.
+    gradientAccumulation = Setting("gradient_accumulation", require_count, 1)
+    # How the gradients of micro-batches and replicas are combined.
+    accumulationAndReplicationReductionType = Setting(
+        "accumulation_and_replication_reduction_type",
+        _require_reduction,
+        ReductionType.Mean,
+        parameter="reduction_type",
+    )
+    # Whether a mean gradient is updated while accumulating, or divided at the end.
+    setMeanAccumulationAndReplicationReductionStrategy = Setting(
+        "meanAccumulationAndReplicationReductionStrategy",
+        MeanReductionStrategy,
+        MeanReductionStrategy.Post,
+        parameter="mean_reduction_strategy",
+    )
+    # Adapt the loss scaling to the size of the gradients after every update.
+    setAutomaticLossScaling = Setting("auto_loss_scaling", bool, False, parameter="enabled")
+    # Only stored.
+    setConvolutionDithering = Setting("convolution_dithering", bool, False, parameter="enabled")
+
+
+class PrecisionOptions(OptionsGroup):
+    """Number formats, which are only stored; reached as ``options.Precision``."""
+
+    runningStatisticsAlwaysFloat = Setting("running_statistics_always_float", bool, True, parameter="value")
+    halfFloatCasting = Setting("half_float_casting", _require_downcast, HalfFloatCastingBehavior.FloatDowncastToHalf)
+    setPartialsType = Setting("partials_type", _require_partials_type, torch.float32, parameter="dtype")
+    enableStochasticRounding = Setting("stochastic_rounding", bool, None, parameter="enabled")
+    enableFloatingPointExceptions = Setting("floating_point_exceptions", bool, False, parameter="exceptions")
+
+
+class TensorLocationSettings(OptionsGroup):
+    """Where the tensors of one kind lie; numbers and flags are stored as ints, as ``poptorch`` does."""
+
+    minElementsForOffChip = Setting("minElementsForOffChip", int, parameter="min_elements", convert=int)
+    minElementsForReplicatedTensorSharding = Setting(
+        "minElementsForReplicatedTensorSharding", int, parameter="min_elements", convert=int
+    )
+    useOnChipStorage = Setting("onChip", bool, parameter="use", convert=int)
+    useReplicatedTensorSharding = Setting("useReplicatedTensorSharding", bool, parameter="use", convert=int)
+    useIOTilesToLoad = Setting("useIOTilesToLoad", bool, parameter="use", convert=int)
+    useIOTilesToStore = Setting("useIOTilesToStore", bool, parameter="use", convert=int)
+
+
+def _location(option: str) -> Setting:
+    return Setting(
+        option, TensorLocationSettings, {}, parameter="location", convert=lambda location: location.toDict()
+    )
+
+
+class TensorLocationOptions(OptionsGroup):
+    """Where tensors lie, on the chip or off it, which is only stored; reached as ``options.TensorLocations``."""
+
+    setActivationLocation = _location("location_activation")
+    setWeightLocation = _location("location_weight")
+    setOptimizerLocation = _location("location_optimizer")
+    setAccumulatorLocation = _location("location_accumulator")
+    numIOTiles = Setting("num_io_tiles", require_count, 0, parameter="num_tiles")
+
+
+class DistributedOptions(OptionsGroup):
+    """Which part of the data this process reads; reached as ``options.Distributed``."""
+
+    def __init__(self) -> None:
+        super().__init__(num_distributed_processes=1, distributed_process_id=0)
+        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+    def disable(self) -> Self:
+        """Read all of the data."""
+        return self.configureProcessId(0, 1)
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+        """Read the part of process ``process_id`` out of ``num_processes``."""
+        require_type(process_id, int, "process_id")
+        require_count(num_processes, "num_processes")
+        if not 0 <= process_id < num_processes:
+            raise AssertionError(f"process_id must be from 0 to {num_processes - 1}; {process_id} was given")
+        self.set(num_distributed_processes=num_processes, distributed_process_id=process_id)
+        return self
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> Self:
+        """Read both numbers from environment variables, where they are set."""
+        if var_num_processes in os.environ and var_process_id in os.environ:
+            self.configureProcessId(int(os.environ[var_process_id]), int(os.environ[var_num_processes]))
+        return self
+
+    @property
+    def processId(self) -> int:
+        """Number of this process."""
+        return int(self.distributed_process_id)
+
+    @property
+    def numProcesses(self) -> int:
+        """Number of processes."""
+        return int(self.num_distributed_processes)
+
+
+class JitOptions(OptionsGroup):
+    """Choice of a tracer in older scripts, which is only stored; reached as ``options.Jit``."""
+
+    traceModel = Setting("trace_model", bool)
+
+
+class PopartOptions(OptionsGroup):
+    """Options that go to the compiler unchanged, which are only stored; reached as ``options._Popart``."""
+
+    setEngineOptions = Setting("engineOptions", object, parameter="engine_options", convert=dict)
+
+    def __init__(self) -> None:
+        super().__init__(patterns={}, patterns_level=2)
+
+    def set(self, key: str | None = None, value: Any = None, **values: Any) -> Self:  # type: ignore[override]
+        """Set a compiler option by its name, or several."""
+        super().set(**({key: value} if key is not None else values))
+        return self
+
+    def setPatterns(self, patterns: dict[str, bool], level: int = 2) -> Self:
+        """Turn compiler patterns on and off."""
+        return self.set(patterns=dict(patterns), patterns_level=level)
+
+
+class Options(OptionsGroup):
+    """How a model is compiled and run; setters return the options, so that they can be chained.
+
+    Attributes:
+        Training: Accumulation, reduction, loss scaling.
+        Precision: Number formats.
+        TensorLocations: Memory on the chip or off it.
+        Distributed: Several processes.
+        Jit: Tracing.
+        _Popart: Options that go to the compiler unchanged.
+    """
+
+    # Weight updates, or inference batches, of one call.
+    deviceIterations = Setting("device_iterations", require_count, 1)
+    # Copies of the model that work on different data.
+    replicationFactor = Setting("replication_factor", require_count, 1)
+    # Require buffers to be equal on all replicas; otherwise each replica changes its own.
+    broadcastBuffers = Setting("broadcast_buffers", bool, True, omitted=True)
+    # Buffers that `PoplarExecutor.copyNamedBuffersToDevice` uploads.
+    updatableNamedBuffers = Setting("updatable_named_buffers", list, [], parameter="buffers", convert=list)
+    # Round the number of IPUs up to a power of two.
+    autoRoundNumIPUs = Setting("auto_round_num_ipus", bool, False, omitted=True)
+    # When IPUs are taken.
+    connectionType = Setting("connection_type", ConnectionType, ConnectionType.Always)
+    setExecutionStrategy = Setting("execution_strategy", ExecutionStrategy, parameter="strategy")
+    logCycleCount = Setting("log_cycle_count", bool, False)
+    # Only stored.
+    useIpuModel = Setting("use_model", bool)
+    useIpuId = Setting("ipu_id", int, None)
+    syncPattern = Setting("sync_pattern", SyncPattern, SyncPattern.Full)
+    enableSyntheticData = Setting("synthetic_data", bool, False, parameter="enabled")
+    enableStableNorm = Setting("stable_norm", bool, False, parameter="enabled")
+    enableProfiling = Setting("profile_dir", object, omitted=None, convert=lambda folder: folder or ".")
+    logDir = Setting("log_dir", str, ".")
+    modelName = Setting("model_name", str, None, parameter="name")
+    maxRepeatLogs = Setting("max_repeat_logs", _require_count_or_none, parameter="max_lines")
+    relaxOptimizerAttributesChecks = Setting("relax_optimizer_checks", bool, False, parameter="relax", omitted=True)
+    sourceLocationExcludes = Setting("source_location_excludes", list, [], parameter="excludes", convert=list)
+    showCompilationProgressBar = Setting("show_compilation_progress_bar", object, parameter="show", omitted=True)
+
+    def __init__(self) -> None:
+        super().__init__(
+            input_group_size=1,
+            output_mode=OutputMode.Default,
+            output_return_period=1,
+            execution_strategy=PipelinedExecution(),
+            available_memory_proportion={},
+            anchored_tensors={},
+            random_seed=None,
+            use_model=bool(int(os.environ.get("POPTORCH_IPU_MODEL", "0"))),
+        )
+        self.Training = TrainingOptions()
+        self.Precision = PrecisionOptions()
+        self.TensorLocations = TensorLocationOptions()
+        self.Distributed = DistributedOptions()
+        self.Jit = JitOptions()
+        self._Popart = PopartOptions()
+        if "POPTORCH_CACHE_DIR" in os.environ:
+            self.enableExecutableCaching(os.environ["POPTORCH_CACHE_DIR"])
+        for path, value in json.loads(os.environ.get("POPTORCH_DEFAULT_OPTIONS", "{}")).items():
+            group: Any = self
+            *names, setter = path.split(".")
+            for name in names:
+                group = getattr(group, name)
+            getattr(group, setter)(value)
+
+    @property
+    def _popart(self) -> PopartOptions:
+        return self._Popart
+
+    def inputReplicaGrouping(self, input_group_size: int, *group_type: Any) -> Self:
+        """Give the same inputs to groups of replicas."""
+        require_count(input_group_size, "inputReplicaGrouping")
+        self.set(input_group_size=input_group_size)
+        return self
+
+    def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
+        """Choose which micro-batch results a call returns.
+
+        Args:
+            output_mode: The choice.
+            output_return_period: For ``EveryN``, the number of device iterations from one result to the next.
+        """
+        require_type(output_mode, OutputMode, "outputMode")
+        if output_mode is OutputMode.EveryN:
+            require_count(output_return_period, "EveryN output_return_period")
+        elif output_return_period not in (None, 1):
+            raise AssertionError("output_return_period belongs to OutputMode.EveryN only")
+        self.set(output_mode=output_mode, output_return_period=output_return_period or 1)
+        return self
+
+    def randomSeed(self, random_seed: int) -> Self:
+        """Seed the devices and torch's generator on the host, as ``poptorch`` does."""
+        require_type(random_seed, int, "randomSeed")
+        torch.manual_seed(random_seed)
+        self.set(random_seed=random_seed)
+        return self
+
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Compile without IPUs; the program cannot be run."""
+        require_type(ipu_version, int, "useOfflineIpuTarget")
+        self.set(connection_type=ConnectionType.Never, ipu_version=ipu_version)
+        return self
+
+    def setAvailableMemoryProportion(self, available_memory_proportion: dict[str, float]) -> Self:
+        """Store the share of memory for matrix products on each IPU, by ``"IPU0"``, ``"IPU1"``, ..."""
+        require_type(available_memory_proportion, dict, "setAvailableMemoryProportion")
+        shares = {}
+        for name, share in available_memory_proportion.items():
+            number = re.fullmatch(r"IPU(\d+)", name)
+            if number is None:
+                raise AssertionError(f"setAvailableMemoryProportion takes names like 'IPU0'; {name!r} was given")
+            shares[int(number[1])] = share
+        self.set(available_memory_proportion=shares)
+        return self
+
+    def enableExecutableCaching(self, path: str | None) -> Self:
+        """Store the folder of compiled programs; the emulator writes none."""
+        self._Popart.set(enableEngineCaching=path is not None, cachePath=path)
+        return self
+
+    def anchorTensor(
+        self, short_name: str, long_name: str, output_mode: Any = None, output_return_period: int = 1
+    ) -> Self:
+        """Store the name of a tensor to return; the emulator names no tensors, and returns none."""
+        self.anchored_tensors[short_name] = [long_name, output_mode, output_return_period]
+        return self
+
+    def disableModuleNamescope(self) -> Self:
+        """Store that operations are not named after modules."""
+        self.set(disable_module_namescope=True)
+        return self
+
+    def appendToLocationExcludes(self, *excludes: str) -> Self:
+        """Store more files to leave out of source locations."""
+        return self.sourceLocationExcludes([*self.source_location_excludes, *excludes])
+
+    def clone(self) -> Self:
+        """Return a copy that is not frozen."""
+        return copy.deepcopy(self)
+
+    def toDict(self) -> dict[str, Any]:
+        """Return the options of all groups by name.
+
+        Raises:
+            AssertionError: If no output mode was chosen.
+        """
+        if self.output_mode is OutputMode.Default:
+            raise AssertionError("An output mode must be picked before the options are used")
+        merged = super().toDict()
+        for group in self._subgroups():
+            merged.update(group.toDict())
+        return merged
+
+    def loadFromFile(self, filepath: str) -> Self:
+        """Call the setters listed in a file, one per line, such as ``Training.gradientAccumulation(8)``.
+
+        Raises:
+            ConfigFileError: If a line cannot be executed.
+        """
+        # The package imports this module, which therefore cannot import it.
+        names = {"options": self, "poptorch": sys.modules[__package__], "torch": torch}
+        for number, line in enumerate(Path(filepath).read_text(encoding="utf-8").splitlines(), 1):
+            call = line.split("#")[0].strip()
+            if not call:
+                continue
+            try:
+                exec(f"options.{call}", names)
+            except Exception as error:
+                raise ConfigFileError(f"{filepath}, line {number}: `{call}` cannot be used: {error}") from error
+        return self

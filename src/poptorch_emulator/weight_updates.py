@@ -1,0 +1,301 @@
+"""From the gradients of micro-batches to one update of the device's weights."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poptorch_emulator import optim
+from poptorch_emulator.enums import MeanReductionStrategy, ReductionType
+from poptorch_emulator.errors import Error
+from poptorch_emulator.half import to_half
+from poptorch_emulator.memory import DeviceMemory
+from poptorch_emulator.options import TrainingOptions
+from poptorch_emulator.update_rules import AdamRule, LambRule, RmspropRule, SgdRule, TensorflowRmspropRule, UpdateRule
+
+Gradients = dict[str, list[Tensor]]
+
+
+class GradientAccumulator:
+    """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas.
+
+    Args:
+        memory: The device's parameters.
+        options: Choose accumulation and reduction.
+        accum_type: Format of the accumulators; that of each weight if ``None``.
+    """
+
+    def __init__(self, memory: DeviceMemory, options: TrainingOptions, accum_type: torch.dtype | None) -> None:
+        self._parameters = memory.parameters
+        self._groups = memory.groups
+        self._num_accumulated = options.gradient_accumulation
+        self._takes_mean = options.accumulation_and_replication_reduction_type is ReductionType.Mean
+        strategy = options.meanAccumulationAndReplicationReductionStrategy
+        # Accumulators in half precision always keep a running mean.
+        is_running = strategy is MeanReductionStrategy.Running or accum_type is torch.float16
+        self._running = self._takes_mean and is_running
+        self._accum_type = accum_type
+        self._sums: dict[str, list[Tensor | None]] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def take(self, replica: int) -> list[Tensor]:
+        """Add the gradients that a backward pass left in the parameters, and return them."""
+        taken = []
+        for name, parameter in self._parameters.items():
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is not None:
+                self._add(name, self._groups[name].group_of[replica], gradient)
+                taken.append(gradient)
+        return taken
+
+    def _add(self, name: str, group: int, gradient: Tensor) -> None:
+        kept_in = self._accum_type or gradient.dtype
+        gradient = _rounded(gradient, kept_in)
+        sums = self._sums.setdefault(name, [None] * self._groups[name].num_groups)
+        count = self._counts[name, group] = self._counts.get((name, group), 0) + 1
+        total = sums[group]
+        if total is None:
+            sums[group] = gradient
+            return
+        wide, taken = _widened(total), _widened(gradient)
+        sums[group] = _rounded(wide + (taken - wide) / count if self._running else wide + taken, kept_in)
+
+    def reduced(self, loss_scaling: float) -> Gradients:
+        """Return the gradients of one update, in single precision or better, divided by the loss scaling."""
+        return {
+            name: [self._unscaled(name, total, loss_scaling) for total in sums if total is not None]
+            for name, sums in self._sums.items()
+        }
+
+    def _unscaled(self, name: str, total: Tensor, loss_scaling: float) -> Tensor:
+        divisor = loss_scaling
+        if self._takes_mean and not self._running:
+            divisor *= self._num_accumulated * self._groups[name].num_members
+        total = _widened(total)
+        return total if divisor == 1 else total / divisor
+
+
+class AutomaticLossScaling:
+    """Doubles the loss scaling after every update, or halves it when gradients come close to overflow."""
+
+    # A gradient value above this share of the largest number of its format is about to overflow.
+    _EDGE = 0.125
+    # A larger share of such values means that the scaling is too large.
+    _TOLERATED_SHARE = 1e-7
+
+    def __init__(self, initial: float) -> None:
+        self.scaling = initial
+        self._num_values = 0
+        self._num_large = 0
+        self._limit = float("inf")
+
+    def observe(self, loss: Tensor, gradients: Iterable[Tensor]) -> None:
+        """Take note of the unscaled loss and the scaled gradients of a micro-batch."""
+        # The backward pass starts from the scaling in the format of the loss, which can hold powers of two up to this.
+        self._limit = 2.0 ** (math.frexp(torch.finfo(loss.dtype).max)[1] - 1)
+        for gradient in gradients:
+            edge = self._EDGE * torch.finfo(gradient.dtype).max
+            # Counts NaN as large.
+            self._num_large += gradient.numel() - int((gradient.abs() <= edge).sum())
+            self._num_values += gradient.numel()
+
+    def update(self) -> None:
+        """Choose the scaling of the next update from the gradients observed since the last."""
+        too_large = self._num_large > self._TOLERATED_SHARE * self._num_values
+        self.scaling = min(self.scaling * (0.5 if too_large else 2.0), self._limit)
+        self._num_values = self._num_large = 0
+
+
+class DeviceOptimizer:
+    """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last.
+
+    Args:
+        optimizer: The user's, of ``poptorch.optim`` or of torch.
+        named_parameters: The model's parameters.
+        scales_automatically: Whether loss scaling is automatic.
+
+    Attributes:
+        scaling: Automatic loss scaling, if it is on.
+        state: State of each weight by name.
+        num_updates: Updates so far.
+        accum_type: Format of gradient accumulators.
+
+    Raises:
+        Error: If devices do not support the optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        *,
+        scales_automatically: bool,
+    ) -> None:
+        self._users = optimizer
+        self._rule = _rule_of(optimizer)
+        names = {id(parameter): name for name, parameter in named_parameters}
+        self._members = [
+            [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
+            for group in optimizer.param_groups
+        ]
+        self.state: dict[str, dict[str, Any]] = {}
+        self.num_updates = 0
+        self._read(optimizer)
+        self._constants = set[str]()
+        if isinstance(optimizer, optim.Optimizer):
+            attributes = optimizer.variable_attrs
+            self._constants = {name for name in self._groups[0] if name in attributes and attributes.isConstant(name)}
+        self.scaling = AutomaticLossScaling(self._scalars["loss_scaling"]) if scales_automatically else None
+
+    def _read(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = self._hyperparameters(optimizer)
+        self._scalars = _scalars(optimizer)
+        self.accum_type: torch.dtype | None = getattr(optimizer, "accum_type", None)
+        if isinstance(optimizer, optim.Optimizer):
+            optimizer.connect(self._export)
+
+    def _hyperparameters(self, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+        names = self._rule.hyperparameters
+        return [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
+
+    # Hyperparameters
+
+    @property
+    def loss_scaling(self) -> float:
+        """Factor of the loss in the next update."""
+        return self._scalars["loss_scaling"] if self.scaling is None else self.scaling.scaling
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the user's optimizer still has the hyperparameters of the program."""
+        return self._hyperparameters(self._users) == self._groups and _scalars(self._users) == self._scalars
+
+    def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the present hyperparameters of ``optimizer``, which becomes the user's.
+
+        Raises:
+            Error: If it has another class or other groups, or changes a constant of the program.
+        """
+        if type(optimizer) is not type(self._users):
+            raise Error(
+                f"The program was compiled with {type(self._users).__name__} and cannot take a "
+                f"{type(optimizer).__name__}; make a new training model for another optimizer."
+            )
+        groups = self._hyperparameters(optimizer)
+        if len(groups) != len(self._groups):
+            raise Error(
+                f"The program was compiled with {len(self._groups)} parameter groups and cannot take {len(groups)}."
+            )
+        for number, (old, new) in enumerate(zip(self._groups, groups, strict=True)):
+            for name in self._constants & old.keys():
+                if old[name] != new.get(name):
+                    raise Error(
+                        f"`{name}` of parameter group {number} was compiled as the constant {old[name]} and cannot "
+                        f"become {new.get(name)}; pass `{name}` to the optimizer's constructor, or mark it with "
+                        "`variable_attrs.markAsVariable` before the first call."
+                    )
+        if optimizer is not self._users:
+            self.disconnect()
+        self._users = optimizer
+        self._read(optimizer)
+
+    # Updates
+
+    def update(self, weights: Mapping[str, list[Tensor]], gradients: Gradients) -> None:
+        """Update the weights once.
+
+        Args:
+            weights: Values of each weight by name, one for each of its replica groups.
+            gradients: Unscaled gradients, likewise; weights without one stay unchanged.
+        """
+        self.num_updates += 1
+        clipping = _clip_factor(gradients, self._scalars["max_grad_norm"])
+        for members, group in zip(self._members, self._groups, strict=True):
+            for name in members:
+                for number, gradient in enumerate(gradients.get(name, ())):
+                    if clipping is not None:
+                        gradient = gradient * clipping
+                    state = self.state.setdefault(f"{name}[{number}]" if number else name, {})
+                    self._rule.update(weights[name][number], gradient, state, group, self.num_updates)
+        if self.scaling is not None:
+            self.scaling.update()
+
+    # State
+
+    def load_pending_state(self) -> None:
+        """Load the state that the user has loaded into the optimizer since the last call."""
+        pending = self._users.take_pending_state() if isinstance(self._users, optim.Optimizer) else None
+        if pending is None or pending[0] is None:
+            return
+        state, whole = pending
+        self.state = _copied(state)
+        self.num_updates = int(whole["num_updates"])
+        if self.scaling is not None:
+            self.scaling.scaling = float(whole["loss_scaling"])
+
+    def disconnect(self) -> None:
+        """Leave the state with the user's optimizer."""
+        if isinstance(self._users, optim.Optimizer):
+            self._users.connect(None)
+
+    def _export(self) -> optim.DeviceState:
+        self.load_pending_state()
+        return _copied(self.state), {"num_updates": self.num_updates, "loss_scaling": self.loss_scaling}
+
+
+def _rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule:
+    # By class: a `step` that a subclass overrides does not run on a device.
+    first = _half_type(optimizer, "first_order_momentum_accum_type")
+    second = _half_type(optimizer, "second_order_momentum_accum_type")
+    if any(group.get("maximize") or group.get("amsgrad") for group in optimizer.param_groups):
+        raise Error("`maximize=True` and `amsgrad=True` are not supported on IPUs; leave them out.")
+    if isinstance(optimizer, optim.LAMB):
+        return LambRule({"exp_avg": first, "exp_avg_sq": second})
+    # In torch, AdamW is a subclass of Adam.
+    if isinstance(optimizer, torch.optim.Adam):
+        decoupled = isinstance(optimizer, torch.optim.AdamW)
+        return AdamRule({"exp_avg": first, "exp_avg_sq": second}, decoupled=decoupled)
+    if isinstance(optimizer, torch.optim.RMSprop):
+        rule = TensorflowRmspropRule if getattr(optimizer, "use_tf_variant", False) else RmspropRule
+        return rule({"momentum_buffer": first, "grad_avg": first, "square_avg": second})
+    if isinstance(optimizer, torch.optim.SGD):
+        return SgdRule({"momentum_buffer": _half_type(optimizer, "velocity_accum_type")})
+    raise Error(
+        f"{type(optimizer).__name__} is not supported on IPUs; use SGD, Adam, AdamW, RMSprop or LAMB of "
+        "`poptorch.optim`, or the first four of `torch.optim`."
+    )
+
+
+def _half_type(optimizer: torch.optim.Optimizer, name: str) -> torch.dtype | None:
+    # Rules compute in single precision or better, so only half precision differs.
+    return torch.float16 if getattr(optimizer, name, None) is torch.float16 else None
+
+
+def _scalars(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    return {
+        "loss_scaling": float(getattr(optimizer, "loss_scaling", 1.0)),
+        "max_grad_norm": float(getattr(optimizer, "max_grad_norm", float("inf"))),
+    }
+
+
+def _clip_factor(gradients: Gradients, max_norm: float) -> Tensor | None:
+    """Return the factor that reduces the norm over all weights to ``max_norm``; ``None`` without a limit."""
+    if max_norm == float("inf") or not gradients:
+        return None
+    norms = torch.stack([gradient.norm() for values in gradients.values() for gradient in values])
+    # As `torch.nn.utils.clip_grad_norm_` does.
+    return (max_norm / (norms.norm() + 1e-6)).clamp(max=1.0)
+
+
+def _copied(state: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    return {name: {key: value.clone() for key, value in held.items()} for name, held in state.items()}
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return to_half(tensor) if dtype is torch.float16 else tensor.to(dtype)

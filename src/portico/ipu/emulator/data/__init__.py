@@ -1,1 +1,0 @@
-"""Loaders of combined batches."""

@@ -1,1 +1,0 @@
-"""The emulated devices: their memory, random streams, weight updates, and how many there are."""

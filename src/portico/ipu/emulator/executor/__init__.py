@@ -1,1 +1,0 @@
-"""A compiled program: what a call takes, runs and returns."""

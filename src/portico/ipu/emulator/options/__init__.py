@@ -1,1 +1,0 @@
-"""How a model is compiled and run: ``poptorch.Options`` and its groups."""

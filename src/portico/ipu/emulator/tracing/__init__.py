@@ -1,1 +1,0 @@
-"""What the emulator learns about a model by running it once at compilation."""

@@ -1,0 +1,178 @@
+"""Data collators that add the inputs of a head, and the one of fusion-in-decoder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from portico.mrc.features.labels import TargetType
+
+Collator: TypeAlias = Callable[..., Any]
+
+
+def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
+    """Return the collator for features with span labels that a head needs.
+
+    Args:
+        head: A key of :data:`~portico.mrc.models.loading.HEADS`, or ``"span"``.
+        tokenizer: Tokenizer of the features.
+        collator: Makes the batches; by default it pads them.
+    """
+    collator = DataCollatorWithPadding(tokenizer) if collator is None else collator
+    if head in ("extractive", "extractive_with_confidence"):
+        return TargetTypeCollator(tokenizer, collator)
+    return BeamSearchCollator(tokenizer, collator) if head == "beam_search" else collator
+
+
+@dataclass
+class TargetTypeCollator:
+    """Adds ``target_type``, ``int64 [B]``, to features that only have positions: no answer, or a span.
+
+    Args:
+        tokenizer: "No answer" is labelled at its classification token.
+        collator: Makes the batch.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    collator: Collator
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
+        """Return a batch with answer types."""
+        batch = self.collator(features)
+        if "start_positions" in batch and "target_type" not in batch:
+            batch["target_type"] = torch.where(
+                _lacks_answer(batch, self.tokenizer), int(TargetType.NO_ANSWER), int(TargetType.SPAN_ANSWER)
+            )
+        return batch
+
+
+@dataclass
+class BeamSearchCollator:
+    """Adds the inputs of a beam search head to features that lack them.
+
+    These are ``cls_index``, ``int64 [B]``, the index of the classification token; ``p_mask``, ``float [B, L]``, 1
+    where no answer can be; and with positions ``is_impossible``, ``float [B]``, 1 if there is no answer.
+
+    Args:
+        tokenizer: Tokenizer of the features; the context comes second if it pads on the right, else first.
+        collator: Makes the batch.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    collator: Collator
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
+        """Return a batch with the inputs of the head."""
+        batch = self.collator([{key: row[key] for key in row if key != "p_mask"} for row in features])
+        tokens_BL = batch["input_ids"]
+        is_class_BL = tokens_BL == self.tokenizer.cls_token_id
+        cls_index_B = is_class_BL.int().argmax(dim=1)
+        batch.setdefault("cls_index", cls_index_B)
+        batch["p_mask"] = 1.0 - self._can_answer(tokens_BL, cls_index_B).float()
+        if "start_positions" in batch:
+            batch.setdefault("is_impossible", _lacks_answer(batch, self.tokenizer))
+            batch["is_impossible"] = batch["is_impossible"].float()
+        return batch
+
+    def _can_answer(self, tokens_BL: Tensor, cls_index_B: Tensor) -> Tensor:
+        """Return a mask of the context and of the classification token, which means "no answer"."""
+        # As in transformers' `run_qa_beam_search.py`, but from the tokens: features do not keep their sequence ids.
+        names = ("cls_token_id", "sep_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
+        marks = {mark for mark in (getattr(self.tokenizer, name) for name in names) if mark is not None}
+        is_text_BL = ~torch.isin(tokens_BL, torch.tensor(sorted(marks), device=tokens_BL.device))
+        begins_BL = is_text_BL.clone()
+        begins_BL[:, 1:] &= ~is_text_BL[:, :-1]
+        number_BL = begins_BL.cumsum(dim=1)
+        # If the question is empty, the context is the only sequence.
+        context_B1 = number_BL[:, -1:].clamp(max=2 if self.tokenizer.padding_side == "right" else 1)
+        can_answer = is_text_BL & (number_BL == context_B1)
+        return can_answer.scatter(1, cls_index_B[:, None], True)
+
+
+def _lacks_answer(batch: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    starts = batch["start_positions"].reshape(-1, 1)
+    tokens: Tensor = batch["input_ids"].gather(1, starts).squeeze(1)
+    return tokens == tokenizer.cls_token_id
+
+
+@dataclass
+class FiDDataCollator:
+    """Stacks the passages of each question and pads the answers, for fusion-in-decoder.
+
+    Args:
+        tokenizer: Gives the padding token of passages and the padding side of labels.
+        model: Makes ``decoder_input_ids`` from the labels, if it can.
+        padding: Ignored: the passages of a feature have one length already, and features with fewer or shorter
+            passages are always padded to the largest of the batch.
+        max_length: Length of the labels, ``None`` for the longest of the batch.
+        pad_to_multiple_of: Pad the labels to a multiple of this length.
+        label_pad_token_id: Padding of the labels; the loss ignores -100.
+        return_tensors: ``"pt"``.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    model: Any = None
+    padding: bool | str = True
+    max_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    label_pad_token_id: int = -100
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
+        """Return a batch.
+
+        Args:
+            features: ``input_ids`` and ``attention_mask``, ``[N, L]``, ``labels``, ``[T]``, and other columns.
+            return_tensors: ``"pt"``.
+
+        Returns:
+            Tensors ``int64 [B, N, L]``; ``labels`` and, if the model makes them, ``decoder_input_ids``,
+            ``int64 [B, T]``; columns that are not numbers as lists.
+        """
+        paddings = {"input_ids": int(self.tokenizer.pad_token_id or 0), "attention_mask": 0}
+        batch: dict[str, Any] = {}
+        for name in features[0]:
+            values = [feature[name] for feature in features]
+            if name in paddings:
+                batch[name] = _stacked(values, paddings[name])
+            elif name != "labels":
+                batch[name] = _tensor_or_list(values)
+        if features[0].get("labels") is not None:
+            batch["labels"] = self._padded_labels([list(feature["labels"]) for feature in features])
+            make_inputs = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+            if make_inputs is not None:
+                batch["decoder_input_ids"] = make_inputs(labels=batch["labels"])
+        return batch
+
+    def _padded_labels(self, labels: list[list[int]]) -> Tensor:
+        length = max(len(label) for label in labels) if self.max_length is None else self.max_length
+        if self.pad_to_multiple_of is not None:
+            length = -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
+        rows = [label[:length] for label in labels]
+        paddings = [[self.label_pad_token_id] * (length - len(row)) for row in rows]
+        on_the_right = self.tokenizer.padding_side == "right"
+        return torch.tensor(
+            [row + padding if on_the_right else padding + row for row, padding in zip(rows, paddings, strict=True)]
+        )
+
+
+def _stacked(values: Sequence[Any], padding: int) -> Tensor:
+    tensors = [torch.as_tensor(np.asarray(value), dtype=torch.int64) for value in values]
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    stacked = torch.full((len(tensors), *shape), padding, dtype=torch.int64)
+    for row, tensor in zip(stacked, tensors, strict=True):
+        row[tuple(slice(size) for size in tensor.shape)] = tensor
+    return stacked
+
+
+def _tensor_or_list(values: list[Any]) -> Any:
+    """Return numbers of one shape as a tensor, and anything else unchanged."""
+    if all(isinstance(value, Tensor) for value in values) and len({value.shape for value in values}) == 1:
+        return torch.stack(values)
+    if all(isinstance(value, int | float | bool | np.number) for value in values):
+        return torch.tensor(values)
+    return values

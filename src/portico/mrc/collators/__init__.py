@@ -1,1 +1,0 @@
-"""Batches of features, with what a head reads beside them."""

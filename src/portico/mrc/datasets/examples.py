@@ -1,0 +1,73 @@
+"""Examples: questions with their contexts and answers, as a list of mappings or as a ``datasets.Dataset``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from pyarrow import Array
+
+Example: TypeAlias = dict[str, Any]
+"""One question: ``id``, ``title``, ``context`` (a string or a list of strings), ``question``, ``answers``; for some
+formats ``language``, ``target`` and ``passage_candidates``. Other keys belong to the format."""
+
+Examples: TypeAlias = Sequence[Mapping[str, Any]]
+"""A list of examples, or a ``datasets.Dataset`` of them."""
+
+_SEPARATOR = "\n\n"
+
+
+def arrow_column(dataset: "Dataset", name: str) -> "Array":
+    """Return one column of a ``datasets.Dataset`` as an Arrow array, one entry per row."""
+    view = copy(dataset)  # `with_format` deep-copies the description of the data set, which costs more than a column
+    view.set_format("arrow", columns=[name])
+    return view[:][name].combine_chunks()
+
+
+def column(examples: Examples, name: str) -> list[Any]:
+    """Return one field of every example, which must be present in all of them."""
+    if hasattr(examples, "with_format"):
+        # Reading the column from Arrow is many times faster than building rows.
+        values: list[Any] = arrow_column(examples, name).to_pylist()
+        return values
+    if hasattr(examples, "column_names"):
+        # Iterating over the column would decode it row by row; a slice decodes it at once.
+        return list(cast(Mapping[str, Any], examples)[name][:])
+    return [example[name] for example in examples]
+
+
+def contexts_of(example: Mapping[str, Any]) -> Sequence[str]:
+    """Return the contexts of an example as a sequence, even if there is only one."""
+    context = example["context"]
+    return [context] if isinstance(context, str) else context
+
+
+def has_unanswerable(examples: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether any question has no answer, so that SQuAD v2.0 scoring applies."""
+    return any(not example["answers"]["text"] for example in examples)
+
+
+def with_one_context(example: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the example with its contexts joined into one string and its answer offsets shifted accordingly."""
+    if isinstance(example["context"], str):
+        return example
+    contexts = contexts_of(example)
+    starts, answers = context_starts(contexts), example["answers"]
+    if "target" in example:
+        target = example["target"]
+        # `answers` lists the spans of `target` in order, without the annotators who marked none.
+        shifts = [
+            starts[max(passage, 0)]
+            for start, passage in zip(target["start_positions"], target["passage_indices"], strict=True)
+            if start >= 0
+        ]
+        shifted = [shift + start for shift, start in zip(shifts, answers["answer_start"], strict=True)]
+        answers = {"text": answers["text"], "answer_start": shifted}
+    return {**example, "context": _SEPARATOR.join(contexts), "answers": answers}
+
+
+def context_starts(contexts: Sequence[str]) -> list[int]:
+    """Return the character at which each context starts in the string that `with_one_context` makes of them."""
+    return list(accumulate((len(context) + len(_SEPARATOR) for context in contexts[:-1]), initial=0))

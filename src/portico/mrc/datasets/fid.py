@@ -1,0 +1,38 @@
+"""ELI5 for fusion-in-decoder: a question, retrieved passages, and answers that are not spans of them."""
+
+from typing import Any
+
+from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.records import Format, InvalidRecord, checked_id, checked_text, describe, required
+
+_KIND = "a record for fusion-in-decoder has id, input, output, passages"
+
+
+def example(raw: Any) -> Example:
+    """Parse a record; ``answer_start`` is -1, because the answers are not spans."""
+    identifier, question, passages = (required(raw, key, _KIND) for key in ("id", "input", "passages"))
+    if not isinstance(passages, list) or not passages:
+        raise InvalidRecord(f"`passages` must be a list of one or more passages; got {describe(passages)}.")
+    texts = [answer["answer"] for answer in raw.get("output") or [] if answer.get("answer")]
+    return {
+        "id": checked_id("id", identifier),
+        "title": "",
+        "context": [passage_text(passage) for passage in passages],
+        "question": checked_text("input", question),
+        "answers": {"text": texts, "answer_start": [-1] * len(texts)},
+        "input": question,
+        "output": raw.get("output") or [],
+        "passages": passages,
+    }
+
+
+def passage_text(passage: Any) -> str:
+    """Return the text of a passage, a string or an object, after its title if it has one."""
+    if isinstance(passage, str):
+        return checked_text("passages", passage)
+    text = checked_text("passages", required(passage, "text", "a passage has text and optionally title"))
+    title = passage.get("title")
+    return f"{title} {text}" if title else text
+
+
+FORMAT = Format("id, input, output, passages", lambda entry: {"input", "passages"} <= set(entry), example)

@@ -1,0 +1,127 @@
+"""Natural Questions, as records of the hub, as the original JSON lines and as the simplified ones.
+
+The context is the document's tokens, HTML tags included, joined by single spaces.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.records import (
+    NO_SPAN,
+    Annotation,
+    Format,
+    InvalidRecord,
+    Span,
+    as_answers,
+    as_candidates,
+    as_objects,
+    as_target,
+    checked_id,
+    checked_passage,
+    checked_text,
+    checked_yes_no,
+    required,
+)
+
+_KIND = (
+    "a Natural Questions record has annotations, long_answer_candidates and either document and question (hub) or "
+    "question_text and document_text or document_tokens (JSON lines)"
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as one string and as tokens.
+
+    Attributes:
+        context: The tokens, joined by single spaces.
+        token_spans: Characters ``[start, end)`` of each token in the context.
+    """
+
+    context: str
+    token_spans: Sequence[Span]
+
+    def chars(self, start_token: int, end_token: int) -> Span:
+        """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; -1 means no span."""
+        if start_token == -1 or end_token == -1:
+            return NO_SPAN
+        if not 0 <= start_token < end_token <= len(self.token_spans):
+            raise InvalidRecord(
+                f"an answer or candidate is tokens {start_token} to {end_token}, but the document has "
+                f"{len(self.token_spans)} tokens."
+            )
+        return self.token_spans[start_token][0], self.token_spans[end_token - 1][1]
+
+
+def example(raw: Any) -> Example:
+    """Parse a record, converting token positions to characters of the context."""
+    document = read_document(raw)
+    passages = passage_spans(raw, document)
+    annotations = read_annotations(raw, document, len(passages))
+    page = raw.get("document")
+    title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
+    identifier = raw["example_id"] if "example_id" in raw else required(raw, "id", _KIND)
+    return {
+        "id": checked_id("id", identifier),
+        "title": str(title or ""),
+        "context": checked_text("document", document.context),
+        "question": checked_text("question", question_text(raw)),
+        "answers": as_answers(document.context, annotations),
+        "language": "english",
+        "target": as_target(annotations),
+        "passage_candidates": as_candidates(passages),
+    }
+
+
+def question_text(raw: Mapping[str, Any]) -> Any:
+    """Return the question, in any form of the data."""
+    return raw["question_text"] if "question_text" in raw else required(raw.get("question"), "text", _KIND)
+
+
+def read_document(raw: Any) -> Document:
+    """Return the document of a record, in any form of the data."""
+    if isinstance(raw, Mapping) and "document_text" in raw:
+        tokens = checked_text("document_text", raw["document_text"]).split(" ")
+    else:
+        if isinstance(raw, Mapping) and "document_tokens" in raw:
+            rows = as_objects(raw["document_tokens"], "document_tokens")
+        else:
+            rows = as_objects(required(required(raw, "document", _KIND), "tokens", _KIND), "document.tokens")
+        tokens = [row["token"] for row in rows]
+    starts = accumulate((len(token) + 1 for token in tokens), initial=0)
+    spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
+    return Document(" ".join(tokens), spans)
+
+
+def passage_spans(raw: Any, document: Document) -> list[Span]:
+    """Return the characters of every long answer candidate."""
+    rows = as_objects(required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
+    return [document.chars(row["start_token"], row["end_token"]) for row in rows]
+
+
+def read_annotations(raw: Any, document: Document, num_passages: int) -> list[Annotation]:
+    """Return the annotation of every annotator, with the first of several short answers."""
+    return [
+        Annotation(
+            _first_short_answer(one, document),
+            checked_passage(one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index"),
+            checked_yes_no(one["yes_no_answer"]),
+        )
+        for one in as_objects(required(raw, "annotations", _KIND), "annotations")
+    ]
+
+
+def _first_short_answer(annotation: Mapping[str, Any], document: Document) -> Span:
+    # PrimeQA's base schema has one span per annotator.
+    short = as_objects(annotation["short_answers"], "short_answers")
+    return document.chars(short[0]["start_token"], short[0]["end_token"]) if short else NO_SPAN
+
+
+FORMAT = Format(
+    "annotations, long_answer_candidates, a document in tokens",
+    lambda entry: {"annotations", "long_answer_candidates"} <= set(entry),
+    example,
+)

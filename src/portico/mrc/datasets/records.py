@@ -1,0 +1,214 @@
+"""What the parsers of all formats share: checks of a record, annotations, and the report of invalid records.
+
+The functions `required`, `as_objects` and `checked_...` raise `InvalidRecord` if the value is not what they return.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from portico.errors import InputError
+from portico.mrc.datasets.examples import Example
+
+logger = logging.getLogger(__name__)
+
+Placed: TypeAlias = tuple[str, Any]
+"""A JSON value and where it stands in its source ("line 3"), for error messages."""
+
+Span: TypeAlias = tuple[int, int]
+NO_SPAN: Span = (-1, -1)
+
+_MAX_SHOWN_CHARACTERS = 60
+_MAX_SHOWN_KEYS = 8
+_MAX_SHOWN_RECORDS = 3
+
+
+class InvalidRecord(ValueError):
+    """A record cannot be used; the message gives the reason without the place."""
+
+
+class Defects:
+    """The invalid records of one source: raised at once, or collected for a single warning.
+
+    Args:
+        source: The file or data set, for messages.
+        skip_invalid: Whether to collect invalid records instead of raising.
+    """
+
+    def __init__(self, source: object, *, skip_invalid: bool) -> None:
+        self.source = source
+        self.messages: list[str] = []
+        self._skip_invalid = skip_invalid
+
+    def add(self, place: str, problem: str) -> None:
+        """Record an invalid record.
+
+        Raises:
+            InputError: Unless invalid records are skipped.
+        """
+        message = f"{place}: {problem}"
+        if not self._skip_invalid:
+            raise InputError(
+                f"{self.source}, {message} Correct the file, or skip invalid records with `skip_invalid=True` "
+                "(`data.skip_invalid=true` on the command line)."
+            )
+        self.messages.append(message)
+
+    def warn(self) -> None:
+        """Warn of the number of skipped records and show the first few; level DEBUG lists all of them."""
+        if not self.messages:
+            return
+        shown = " | ".join(self.messages[:_MAX_SHOWN_RECORDS])
+        logger.warning("%s: left out %d unusable record(s); first: %s", self.source, len(self.messages), shown)
+        for message in self.messages:
+            logger.debug("%s: left out %s", self.source, message)
+
+
+def _one_question(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
+    yield place, entry
+
+
+@dataclass(frozen=True)
+class Format:
+    """How to parse the entries of one format.
+
+    Attributes:
+        description: The fields of an entry, for messages.
+        is_like: Returns whether an entry looks like this format.
+        example: Parses one question; raises `InvalidRecord`.
+        questions: Yields the questions of an entry, not yet validated; raises `InputError` for an invalid entry
+            unless the `Defects` skip it. By default every entry is one question.
+    """
+
+    description: str
+    is_like: Callable[[Mapping[str, Any]], bool]
+    example: Callable[[Any], Example]
+    questions: Callable[[str, Any, Defects], Iterator[Placed]] = _one_question
+
+
+def shorten(value: Any) -> str:
+    """Return the `repr` of a value, cut to about 60 characters."""
+    text = value if isinstance(value, str) else repr(value)
+    cut = text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."
+    return repr(cut) if isinstance(value, str) else cut
+
+
+def describe(value: Any) -> str:
+    """Return a short description of a JSON value, on one line."""
+    if isinstance(value, Mapping):
+        keys = ", ".join(f"`{key}`" for key in list(value)[:_MAX_SHOWN_KEYS])
+        return f"an object with the keys {keys}" if keys else "an empty object"
+    if isinstance(value, list):
+        return f"a list of length {len(value)}"
+    return "null" if value is None else shorten(value)
+
+
+def required(raw: Any, key: str, kind: str) -> Any:
+    """Return a field of an object.
+
+    Args:
+        raw: Expected to be an object with this field.
+        key: Name of the field.
+        kind: What `raw` should be, for the message: ``"a SQuAD question has id, context, question, answers"``.
+    """
+    if not isinstance(raw, Mapping):
+        raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")
+    if key not in raw:
+        raise InvalidRecord(f"`{key}` is missing: {kind}; got {describe(raw)}.")
+    return raw[key]
+
+
+def as_objects(value: Any, key: str) -> list[Mapping[str, Any]]:
+    """Return a list of objects, also from an object of lists, which is how ``datasets`` stores it."""
+    if isinstance(value, Mapping) and all(isinstance(column, list) for column in value.values()):
+        if len({len(column) for column in value.values()}) > 1:
+            raise InvalidRecord(f"the lists in `{key}` must have the same length; got {describe(value)}.")
+        return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
+    if isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):
+        return value
+    raise InvalidRecord(f"`{key}` must be a list of objects; got {describe(value)}.")
+
+
+def checked_text(key: str, value: Any) -> str:
+    """Return `value`, a string of valid Unicode that is not blank."""
+    if not isinstance(value, str):
+        raise InvalidRecord(f"`{key}` must be a string; got {describe(value)}.")
+    if not value.strip():
+        raise InvalidRecord(f"`{key}` is empty.")
+    try:
+        value.encode()  # JSON can express half a surrogate pair, which tokenizers and output files reject
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(
+            f"`{key}` is not valid Unicode: half of a surrogate pair at character {error.start}."
+        ) from error
+    return value
+
+
+def checked_id(key: str, value: Any) -> str:
+    """Return an identifier, a string or an integer, as a string."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidRecord(f"`{key}` must be a string or an integer; got {describe(value)}.")
+    return str(value)
+
+
+def checked_span(span: Span, length: int, key: str) -> Span:
+    """Return a span, not empty, of a string of `length` characters, or (-1, -1) if either end is -1."""
+    if -1 in span:
+        return NO_SPAN
+    if not 0 <= span[0] < span[1] <= length:
+        raise InvalidRecord(f"`{key}` is {span[0]} to {span[1]}, but the context has {length} characters.")
+    return span
+
+
+def checked_passage(index: Any, num_passages: int, key: str) -> int:
+    """Return the index of a passage, -1 for none."""
+    if isinstance(index, bool) or not isinstance(index, int) or not -1 <= index < num_passages:
+        raise InvalidRecord(f"`{key}` must be an int from -1 to {num_passages - 1}; got {describe(index)}.")
+    return index
+
+
+def checked_yes_no(value: Any, key: str = "yes_no_answer") -> str:
+    """Return ``"YES"``, ``"NO"`` or ``"NONE"``, also from Natural Questions' 1 (yes), 0 (no) and -1 (none)."""
+    words: Mapping[Any, str] = {-1: "NONE", 0: "NO", 1: "YES"}  # the ClassLabel of the hub's Natural Questions
+    word = words.get(value, value) if not isinstance(value, bool) else value
+    if isinstance(word, str) and word.upper() in words.values():
+        return word.upper()
+    raise InvalidRecord(f"`{key}` must be YES, NO or NONE; got {describe(value)}.")
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """The answer of one annotator, in the terms of PrimeQA's base schema.
+
+    Attributes:
+        span: Characters ``[start, end)`` of the answer in its context, (-1, -1) if there is none.
+        passage: Index of the passage candidate (or, of several contexts, the context) with the answer, -1 if none.
+        yes_no: ``"YES"``, ``"NO"`` or ``"NONE"``.
+    """
+
+    span: Span = NO_SPAN
+    passage: int = -1
+    yes_no: str = "NONE"
+
+
+def as_target(annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
+    """Return ``target`` of the base schema: a list per field, with one entry per annotator."""
+    return {
+        "start_positions": [annotation.span[0] for annotation in annotations],
+        "end_positions": [annotation.span[1] for annotation in annotations],
+        "passage_indices": [annotation.passage for annotation in annotations],
+        "yes_no_answer": [annotation.yes_no for annotation in annotations],
+    }
+
+
+def as_candidates(spans: Sequence[Span]) -> dict[str, list[int]]:
+    """Return ``passage_candidates`` of the base schema: where each passage starts and ends."""
+    return {"start_positions": [start for start, _ in spans], "end_positions": [end for _, end in spans]}
+
+
+def as_answers(context: str, annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
+    """Return ``answers`` of SQuAD: the distinct spans, in the order of the annotators."""
+    # Annotators often agree; SQuAD's metrics take the maximum over answers, so duplicates add nothing.
+    spans = dict.fromkeys(annotation.span for annotation in annotations if annotation.span[0] >= 0)
+    return {"text": [context[start:end] for start, end in spans], "answer_start": [start for start, _ in spans]}

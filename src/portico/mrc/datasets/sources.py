@@ -1,0 +1,198 @@
+"""Where entries come from: the files that paths, globs and folders name, and the JSON in them.
+
+A JSON file is a document, which is an array of entries or an object with such an array as ``data``, or has one entry
+per line.
+"""
+
+import difflib
+import glob
+import gzip
+import io
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+
+from portico.errors import InputError, MissingPackageError
+from portico.mrc.datasets.records import Defects, Placed, describe, shorten
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_STORED_DATASET = "dataset_info.json"  # written by `Dataset.save_to_disk`
+# xquad.es.json; dev-context-es-question-de.json, where the context, and so the answer, is Spanish.
+_LANGUAGE_IN_NAME = re.compile(r"^(?:xquad\.|(?:dev|test)-context-)([a-z]{2})(?:\.|-question-)")
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def import_datasets(why: str) -> ModuleType:
+    """Return the package ``datasets``.
+
+    Args:
+        why: What needs it, for the message.
+
+    Raises:
+        MissingPackageError: If it is not installed.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{why}, but the package datasets is not installed; install it with `pip install datasets`, or use JSON "
+            "files."
+        ) from error
+    return datasets
+
+
+def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Return the files and stored data sets that a source names, in order and without duplicates.
+
+    Args:
+        source: Paths, globs and folders; of a folder all JSON and JSON lines files, by name.
+
+    Raises:
+        InputError: If a glob or a folder matches no file. A missing file is only reported when it is opened.
+    """
+    names = [source] if isinstance(source, str | Path) else source
+    return list(dict.fromkeys(path for name in names for path in _paths(str(name))))
+
+
+def _paths(name: str) -> list[Path]:
+    path = Path(name)
+    if (path / _STORED_DATASET).is_file():
+        return [path]
+    if path.is_dir():
+        matches = [entry for entry in sorted(path.iterdir()) if entry.name.endswith(_SUFFIXES)]
+        if not matches:
+            raise InputError(f"{path}: the folder has no file ending in {', '.join(_SUFFIXES)}; name the file.")
+        return matches
+    if path.is_file() or not glob.has_magic(name):
+        return [path]
+    matches = [Path(match) for match in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207 - absolute globs too
+    if not matches:
+        raise InputError(f"{name}: no file matches; relative paths start at {Path.cwd()}.")
+    return matches
+
+
+def language_of_name(name: str) -> str | None:
+    """Return the language of the contexts if the file name is one of XQuAD or MLQA."""
+    match = _LANGUAGE_IN_NAME.match(name)
+    return match and match[1]
+
+
+def stored_dataset(path: Path) -> "Dataset | None":
+    """Return the ``datasets.Dataset`` saved in a folder, ``None`` if `path` is not such a folder."""
+    if not (path / _STORED_DATASET).is_file():
+        return None
+    dataset: Dataset = import_datasets(f"{path} was saved with `datasets`").load_from_disk(str(path))
+    return dataset
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file with or without byte order mark, plain or gzip-compressed (recognised by its first bytes).
+
+    Raises:
+        InputError: If the file does not exist or cannot be read, decompressed or decoded; also while the caller
+            reads and parses it.
+    """
+    if not path.is_file():
+        raise InputError(_why_no_file(path))
+    try:
+        with path.open("rb") as raw:
+            is_gzip = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            raw.seek(0)
+            binary = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+            with io.TextIOWrapper(binary, encoding="utf-8-sig") as text:
+                yield text
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError(f"{path}: not UTF-8 (byte 0x{byte:02x}: {error.reason}); save it as UTF-8.") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply; use a JSON document or JSON lines.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({error}); check that it is complete and readable.") from error
+
+
+def _why_no_file(path: Path) -> str:
+    if path.is_dir():
+        return f"{path}: a folder, not a file; name one file, for instance {path / 'train.json'}."
+    if not path.parent.is_dir():
+        return f"{path}: no such file, and no folder {path.parent}; relative paths start at {Path.cwd()}."
+    names = sorted(entry.name for entry in path.parent.iterdir() if entry.is_file())
+    similar = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "no file has a similar name."
+    return f"{path}: no such file; in {path.parent.resolve()}, {hint}"
+
+
+def numbered(records: Iterable[Any]) -> Iterator[Placed]:
+    """Yield records with their number as their place."""
+    return ((f"record {number}", record) for number, record in enumerate(records, start=1))
+
+
+def entries(stream: TextIO, defects: Defects) -> Iterator[Placed]:
+    """Yield every entry of a file with its place, not yet validated.
+
+    Raises:
+        InputError: If the file is not JSON or holds no entries; for a single invalid line only if `defects` does not
+            skip it.
+    """
+    # The first line decides: a JSON value that is not the whole document means JSON lines.
+    head = ""
+    for line in stream:
+        head += line
+        if line.strip():
+            break
+    try:
+        value = json.loads(head) if head.strip() else None
+    except json.JSONDecodeError:
+        value = None  # a document over several lines
+    if isinstance(value, Mapping) and "data" not in value:
+        return _lines(head, stream, defects)
+    tail = stream.read()
+    if value is None or tail.strip():
+        value = _parse_document(head + tail, defects)
+    return _entries_of_document(value, defects)
+
+
+def _lines(head: str, stream: TextIO, defects: Defects) -> Iterator[Placed]:
+    # `str.splitlines` would also split at separators such as U+2028, which JSON strings may hold.
+    lines = itertools.chain(head.rstrip("\n").split("\n"), stream)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield f"line {number}", json.loads(line.rstrip("\n"))
+        except json.JSONDecodeError as error:
+            defects.add(f"line {number}, column {error.colno}", f"not JSON ({error.msg}).")
+
+
+def _parse_document(text: str, defects: Defects) -> Any:
+    if not text.strip():
+        raise InputError(f"{defects.source}: the file is empty; give questions as JSON or JSON lines.")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        there = shorten(text[error.pos :].partition("\n")[0]) if error.pos < len(text) else "the end of the file"
+        raise InputError(
+            f"{defects.source}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}, at {there}). "
+            "Use a JSON document, or JSON lines with one complete record per line."
+        ) from error
+
+
+def _entries_of_document(document: Any, defects: Defects) -> Iterator[Placed]:
+    listed = document.get("data", [document]) if isinstance(document, Mapping) else document
+    if not isinstance(listed, list):
+        raise InputError(
+            f"{defects.source}: `data`, or the top level, must be a list; got {describe(listed)}. Use "
+            '{"data": [...]} as SQuAD does, a JSON array of flat records, or JSON lines.'
+        )
+    for number, entry in enumerate(listed, start=1):
+        is_article = isinstance(entry, Mapping) and "paragraphs" in entry
+        yield f"{'article' if is_article else 'record'} {number}", entry

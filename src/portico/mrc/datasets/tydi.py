@@ -1,0 +1,111 @@
+"""TyDi QA's primary task, as Google distributes it (lists of objects) and as the hub does (objects of lists).
+
+Its offsets count UTF-8 bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from portico.mrc.datasets.examples import Example
+from portico.mrc.datasets.records import (
+    Annotation,
+    Format,
+    Span,
+    as_answers,
+    as_candidates,
+    as_objects,
+    as_target,
+    checked_id,
+    checked_passage,
+    checked_span,
+    checked_text,
+    checked_yes_no,
+    required,
+)
+
+_FIELDS = ("question_text", "document_plaintext", "annotations", "passage_answer_candidates")
+_KIND = f"a TyDi QA record has {', '.join(_FIELDS)}, and optionally example_id, language"
+
+
+class ByteOffsets:
+    """Converts UTF-8 byte offsets of a string to character offsets.
+
+    Args:
+        text: The string.
+    """
+
+    def __init__(self, text: str) -> None:
+        encoded = np.frombuffer(text.encode(), np.uint8)
+        # Every byte except a continuation byte, 0b10xxxxxx, starts a character.
+        self._num_started = np.concatenate(([0], np.cumsum((encoded & 0xC0) != 0x80)))
+
+    def char(self, byte: int) -> int:
+        """Return the number of characters that start before a byte.
+
+        A byte beyond the end counts as the end; -1 stays -1.
+        """
+        return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
+
+    def span(self, start_byte: int, end_byte: int) -> Span:
+        """Return the characters ``[start, end)`` of a span of bytes."""
+        return self.char(start_byte), self.char(end_byte)
+
+
+def example(raw: Any) -> Example:
+    """Parse a record, converting bytes to characters."""
+    question, document, annotations, passages = (required(raw, key, _KIND) for key in _FIELDS)
+    document = checked_text("document_plaintext", document)
+    offsets = ByteOffsets(document)
+    spans = passage_spans(passages, offsets)
+    checked = [
+        Annotation(
+            checked_span(one.span, len(document), "minimal_answer"),
+            checked_passage(one.passage, len(spans), "candidate_index"),
+            checked_yes_no(one.yes_no),
+        )
+        for one in read_annotations(annotations, offsets)
+    ]
+    identifier = {"id": checked_id("example_id", raw["example_id"])} if "example_id" in raw else {}
+    return {
+        **identifier,
+        "title": str(raw.get("document_title") or ""),
+        "context": document,
+        "question": checked_text("question_text", question),
+        "answers": as_answers(document, checked),
+        "language": str(raw.get("language") or "UNKNOWN"),
+        "target": as_target(checked),
+        "passage_candidates": as_candidates(spans),
+    }
+
+
+def passage_spans(passages: Any, offsets: ByteOffsets) -> list[Span]:
+    """Return the characters of every passage candidate."""
+    return [
+        offsets.span(passage["plaintext_start_byte"], passage["plaintext_end_byte"])
+        for passage in as_objects(passages, "passage_answer_candidates")
+    ]
+
+
+def read_annotations(annotations: Any, offsets: ByteOffsets) -> list[Annotation]:
+    """Return the annotation of every annotator, not yet validated."""
+    return [_annotation(one, offsets) for one in as_objects(annotations, "annotations")]
+
+
+def _annotation(one: Mapping[str, Any], offsets: ByteOffsets) -> Annotation:
+    if "minimal_answers_start_byte" in one:  # the hub's form
+        start, end = one["minimal_answers_start_byte"], one["minimal_answers_end_byte"]
+        passage = one["passage_answer_candidate_index"]
+    else:
+        answer = required(one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer")
+        start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]
+        passage = one["passage_answer"]["candidate_index"]
+    return Annotation(offsets.span(start, end), passage, one["yes_no_answer"])
+
+
+FORMAT = Format(
+    "question_text, document_plaintext, annotations",
+    lambda entry: {"question_text", "document_plaintext"} <= set(entry),
+    example,
+)

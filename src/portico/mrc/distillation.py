@@ -1,0 +1,192 @@
+"""Distillation: a model learns from the start and end logits of a teacher."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForQuestionAnswering
+
+from portico.errors import InputError
+from portico.mrc.models.task_model import ModelForDownstreamTasks
+from portico.trainer import Trainer
+
+DistillationLoss = Literal["mse", "kl"]
+TEACHER_KEYS = ("teacher", "distillation_loss", "distillation_temperature", "distillation_weight")
+_POSITION_LOGITS = ("start_logits", "end_logits")
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """Loss of a student against its teacher.
+
+    Args:
+        loss: ``"mse"``: the mean squared difference from the teacher's logits divided by the temperature, as in
+            PrimeQA. ``"kl"``: the divergence of the two distributions, both at the temperature, times its square (the
+            usual loss, arXiv:1503.02531).
+        temperature: Above 1 it reduces the differences between the teacher's scores.
+        weight: Share of this loss, between 0 and 1; the loss of the labels has the rest. With 1, as in PrimeQA, the
+            labels are ignored.
+
+    Raises:
+        InputError: If one of them is out of range.
+    """
+
+    loss: DistillationLoss = "mse"
+    temperature: float = 1.0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.loss not in get_args(DistillationLoss):
+            raise InputError(f"The distillation loss {self.loss!r} is unknown; set it to 'mse' or 'kl'.")
+        if not self.temperature > 0:
+            raise InputError(f"The distillation temperature {self.temperature} is not positive; set it above 0.")
+        if not 0 <= self.weight <= 1:
+            raise InputError(f"The distillation weight {self.weight} is out of range; set it between 0 and 1.")
+
+    def __call__(self, label_loss: Tensor, student: Mapping[str, Any], teacher: Mapping[str, Any]) -> Tensor:
+        """Return the training loss, a scalar.
+
+        Args:
+            label_loss: Loss of the labels, a scalar.
+            student: Outputs with start and end logits, ``float [B, L]`` each.
+            teacher: Likewise.
+        """
+        losses = [self._position_loss(student[name], teacher[name]) for name in _POSITION_LOGITS]
+        loss = sum(losses[1:], losses[0]) / len(losses)
+        return loss if self.weight == 1 else self.weight * loss + (1 - self.weight) * label_loss
+
+    def _position_loss(self, student_BL: Tensor, teacher_BL: Tensor) -> Tensor:
+        targets_BL = teacher_BL / self.temperature
+        if self.loss == "mse":
+            return nn.functional.mse_loss(student_BL, targets_BL)
+        divergence = nn.functional.kl_div(
+            (student_BL / self.temperature).log_softmax(dim=-1),
+            targets_BL.log_softmax(dim=-1),
+            reduction="batchmean",
+            log_target=True,
+        )
+        # The square keeps the scale of the gradients independent of the temperature.
+        return divergence * self.temperature**2
+
+
+class DistillationMixin(Trainer):
+    """Adds a teacher to a trainer of extractive models; put it before the trainer.
+
+    Args:
+        *args: See the trainer.
+        teacher: A model with the same tokens as the student; without one the loss is the usual one.
+        distillation: Loss against the teacher; by default that of PrimeQA.
+        **kwargs: See the trainer.
+    """
+
+    def __init__(
+        self, *args: Any, teacher: nn.Module | None = None, distillation: Distillation | None = None, **kwargs: Any
+    ) -> None:
+        self.teacher = teacher
+        self.distillation = distillation or Distillation()
+        super().__init__(*args, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss of a batch; in training, against the teacher.
+
+        Args:
+            model: The model.
+            inputs: Model inputs of the batch.
+            return_outputs: Return ``(loss, outputs)``.
+            num_items_in_batch: See :meth:`portico.Trainer.compute_loss`.
+
+        Raises:
+            InputError: If model or teacher do not return start and end logits.
+        """
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        # Evaluation reports the loss of the labels, so that runs with and without a teacher can be compared.
+        if self.teacher is not None and model.training:
+            targets = self._teacher_outputs(self.teacher, inputs)
+            for name, scores in (("model", outputs), ("teacher", targets)):
+                if not isinstance(scores, Mapping) or any(key not in scores for key in _POSITION_LOGITS):
+                    raise InputError(
+                        f"Distillation compares start and end logits, which the {name} does not return in training; "
+                        "use an extractive model (without beam search) that returns a `ModelOutput`."
+                    )
+            loss = self.distillation(loss, outputs, targets)
+        return (loss, outputs) if return_outputs else loss
+
+    def _teacher_outputs(self, teacher: nn.Module, inputs: Mapping[str, Any]) -> Any:
+        # Moved on first use: the strategy only places the modules of the student.
+        teacher.to(self.args.device).eval()
+        accepted = inspect.signature(teacher.forward).parameters
+        unlabelled = {
+            name: value for name, value in inputs.items() if name in accepted and name not in self.label_names
+        }
+        with torch.no_grad(), self.accelerator.autocast():
+            return teacher(**unlabelled)
+
+
+def load_teacher(model_path: str, config_path: str | None = None, *, student: Any) -> nn.Module:
+    """Load a teacher, under heads of the student's classes if the student has exchangeable heads.
+
+    Args:
+        model_path: Folder or name of its weights.
+        config_path: Folder or name of its configuration; by default that of its weights.
+        student: The model that learns from it.
+
+    Raises:
+        InputError: If there is no such model, or it has another vocabulary than the student.
+    """
+    try:
+        config = AutoConfig.from_pretrained(config_path or model_path)
+        teacher = _pretrained_teacher(model_path, config, student)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"The teacher `{model_path}` cannot be loaded ({' '.join(str(error).split())[:300]}); give a folder "
+            "written by `save_pretrained`, or a name on the hub."
+        ) from error
+    if config.vocab_size != student.config.vocab_size:
+        raise InputError(
+            f"The teacher `{model_path}` has {config.vocab_size} tokens and the student "
+            f"{student.config.vocab_size}; give a teacher with the tokenizer of the student."
+        )
+    return teacher.eval().requires_grad_(False)
+
+
+def _pretrained_teacher(model_path: str, config: Any, student: Any) -> Any:
+    heads = getattr(student, "task_heads", None)
+    if heads is None and not getattr(config, "task_heads", None):
+        return AutoModelForQuestionAnswering.from_pretrained(model_path, config=config)
+    # The student's head classes also load a teacher whose configuration records no heads, as PrimeQA's do not.
+    classes = None if heads is None else {name: type(head) for name, head in heads.items()}
+    teacher = ModelForDownstreamTasks.from_config(config, model_path, task_heads=classes)
+    teacher.set_task_head(teacher.config.task_head if heads is None else student.config.task_head)
+    return teacher
+
+
+def teaching_parts(model: Mapping[str, Any], student: Any) -> dict[str, Any]:
+    """Return the arguments of :class:`DistillationMixin` for a configured run; none without a teacher.
+
+    Args:
+        model: The settings of the model: ``teacher``, a folder or a name, and options of :class:`Distillation` as
+            ``distillation_loss`` and so on.
+        student: The model that learns.
+
+    Raises:
+        InputError: If the teacher or an option is invalid.
+    """
+    given = [key for key in TEACHER_KEYS[1:] if model.get(key) is not None]
+    if model.get("teacher") is None:
+        if given:
+            raise InputError(
+                f"`model.{given[0]}={model[given[0]]}` needs a teacher; set `model.teacher` to the folder of a run or "
+                "a name on the hub, or leave this out."
+            )
+        return {}
+    options = {key.removeprefix("distillation_"): model[key] for key in given}
+    return {"teacher": load_teacher(model["teacher"], student=student), "distillation": Distillation(**options)}

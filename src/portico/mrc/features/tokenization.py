@@ -1,0 +1,293 @@
+"""Questions and contexts to tokenised windows.
+
+Shape suffixes: E pairs of a question and a context (where each example has one: examples), F features (windows),
+P tokens of the pool that windows are assembled from, T tokens of all windows, 6 the parts of the pool.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from portico.errors import InputError
+from portico.mrc.arrays import Bools, Int32s, Int64s
+from portico.mrc.features.windows import Windows, WindowSize, ranges
+
+_SAMPLE_SIZE = 4  # pairs of each kind on which both ways to encode are compared
+_PAIRS_PER_CALL = 1000  # bounds the memory of the tokenizer's Python lists
+
+# The parts of the pool, and the order in which a window holds a piece of each.
+_BEFORE, _BETWEEN, _AFTER, _PAD, _QUESTION, _CONTEXT = range(6)
+_QUESTION_FIRST = [_BEFORE, _QUESTION, _BETWEEN, _CONTEXT, _AFTER, _PAD]
+_CONTEXT_FIRST = [_PAD, _BEFORE, _CONTEXT, _BETWEEN, _QUESTION, _AFTER]
+
+
+def trim_questions(questions: Sequence[str], max_characters: int | None) -> list[str]:
+    """Return the questions without leading whitespace, cut to their first characters."""
+    return [question.lstrip()[:max_characters] for question in questions]
+
+
+def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[str]:
+    """Return the questions cut to about ``longest`` tokens, at the end of a token."""
+    encoded = EncodedTexts(tokenizer, questions)
+    too_long_E = encoded.lengths_E > longest
+    if not too_long_E.any():
+        return list(questions)
+    cut_at_E = encoded.offsets_P2[encoded.starts_E + np.minimum(longest, encoded.lengths_E) - 1, 1]
+    return [
+        question[:cut_at] if too_long else question
+        for question, cut_at, too_long in zip(questions, cut_at_E, too_long_E, strict=True)
+    ]
+
+
+class WindowCutter:
+    """Cuts contexts into windows that hold the whole question and a part of the context each.
+
+    The windows equal those of the tokenizer's pair encoding: question first, or context first if the tokenizer pads
+    on the left.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        size: Window length and overlap.
+
+    Raises:
+        InputError: If the tokenizer is not a fast one, or the overlap is negative or not below the length.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, size: WindowSize) -> None:
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{type(tokenizer).__name__} is not a fast tokenizer, which is needed to map tokens to characters; "
+                "load it with AutoTokenizer.from_pretrained(..., use_fast=True)."
+            )
+        if not 0 <= size.doc_stride < size.max_seq_length:
+            raise InputError(
+                f"doc_stride={size.doc_stride} must be at least 0 and below max_seq_length={size.max_seq_length}: it "
+                f"is the number of tokens that two neighbouring windows share; set a smaller doc_stride."
+            )
+        self._tokenizer = tokenizer
+        self._size = size
+        self._question_first = tokenizer.padding_side == "right"
+
+    def cut(
+        self, questions: Sequence[str], contexts: Sequence[str | Sequence[str]], max_contexts: int | None = None
+    ) -> tuple[Windows, Int64s | None]:
+        """Return the windows of every question with its contexts, one question after the other.
+
+        Args:
+            questions: One per example; never cut.
+            contexts: A string or a list of strings per example.
+            max_contexts: How many contexts of a question to read; ``None`` for all.
+
+        Returns:
+            The windows, and which of its question's contexts each was cut from, ``int64 [F]``, or ``None`` if every
+            context is a string.
+
+        Raises:
+            InputError: If there are no examples, or a question leaves no room for the windows to advance.
+        """
+        if all(isinstance(context, str) for context in contexts):
+            return self._cut_pairs(questions, [str(context) for context in contexts]), None
+        listed = [[context] if isinstance(context, str) else list(context)[:max_contexts] for context in contexts]
+        windows = self._cut_pairs(
+            [question for question, one in zip(questions, listed, strict=True) for _ in one],
+            [context for one in listed for context in one],
+        )
+        example_index = np.repeat(np.arange(len(listed)), [len(one) for one in listed])
+        context_index = np.concatenate([np.arange(len(one)) for one in listed])
+        pair_F = windows.example_index_F
+        return replace(windows, example_index_F=example_index[pair_F]), context_index[pair_F]
+
+    def _cut_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
+        if not len(questions):
+            raise InputError("There are no examples to make features of; give at least one question with its context.")
+        encoded_questions = EncodedTexts(self._tokenizer, questions)
+        self._check_room(questions, encoded_questions.lengths_E)
+        windows = self._assemble_windows(questions, encoded_questions, contexts)
+        return self._encode_pairs(questions, contexts) if windows is None else windows
+
+    def _check_room(self, questions: Sequence[str], lengths_E: Int64s) -> None:
+        longest = int(lengths_E.argmax())
+        room = self._size.max_seq_length - self._tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
+        if self._size.doc_stride >= room:
+            raise InputError(
+                f"doc_stride={self._size.doc_stride} does not fit: with max_seq_length={self._size.max_seq_length} "
+                f"the longest question ({lengths_E[longest]} tokens: {questions[longest][:80]!r}) leaves "
+                f"{max(room, 0)} tokens for the context, and doc_stride must be smaller than that; set a smaller "
+                f"doc_stride, a larger max_seq_length, or max_question_length."
+            )
+
+    def _assemble_windows(
+        self, questions: Sequence[str], encoded_questions: "EncodedTexts", contexts: Sequence[str]
+    ) -> Windows | None:
+        """Return the windows by encoding each text once, or ``None`` if this tokenizer encodes pairs differently."""
+        encoded_contexts = EncodedTexts(self._tokenizer, contexts)
+        sample = _sample(encoded_questions.lengths_E, encoded_contexts.lengths_E)
+        pair = questions[sample[0]], contexts[sample[0]]
+        encoded_pair = self._tokenizer(
+            *(pair if self._question_first else pair[::-1]), return_token_type_ids=True, verbose=False
+        )
+        if not {0, 1} <= set(encoded_pair.sequence_ids()):
+            return None  # a text without tokens
+        pool = _TokenPool(self._tokenizer, encoded_pair, encoded_questions, encoded_contexts, self._size)
+        expected = self._encode_pairs([questions[e] for e in sample], [contexts[e] for e in sample])
+        if not pool.assemble(sample).equals(expected):
+            return None
+        return pool.assemble(np.arange(len(questions)))
+
+    def _encode_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
+        """Return the windows by the tokenizer's own pair encoding, which defines what they are."""
+        parts = []
+        for first in range(0, len(questions), _PAIRS_PER_CALL):
+            called = slice(first, first + _PAIRS_PER_CALL)
+            pair = (list(questions[called]), list(contexts[called]))
+            encoding = self._tokenizer(
+                *(pair if self._question_first else pair[::-1]),
+                truncation="only_second" if self._question_first else "only_first",
+                max_length=self._size.max_seq_length,
+                stride=self._size.doc_stride,
+                padding="max_length" if self._size.pad else False,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+                return_attention_mask=True,
+                return_token_type_ids=True,
+            )
+            parts.append(_columns(encoding, first, context=int(self._question_first)))
+        example_index_F, lengths_F, *tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Windows(example_index_F, np.concatenate(([0], np.cumsum(lengths_F))), *tokens)
+
+
+def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tuple[np.ndarray[Any, Any], ...]:
+    """Return example indices and row lengths, then the columns of `Windows`; `context` is its sequence number."""
+    rows = encoding["input_ids"]
+    in_context = (sequence == context for f in range(len(rows)) for sequence in encoding.sequence_ids(f))
+    return (
+        np.asarray(encoding["overflow_to_sample_mapping"], np.int64) + first_example,
+        np.array([len(row) for row in rows], np.int64),
+        np.fromiter(chain.from_iterable(rows), np.int32),
+        np.fromiter(chain.from_iterable(encoding["attention_mask"]), np.uint8),
+        np.fromiter(chain.from_iterable(encoding["token_type_ids"]), np.uint8),
+        np.array(list(chain.from_iterable(encoding["offset_mapping"])), np.int32).reshape(-1, 2),
+        np.fromiter(in_context, np.bool_),
+    )
+
+
+def _sample(question_lengths_E: Int64s, context_lengths_E: Int64s) -> Int64s:
+    """Return the indices of a few pairs: the longest contexts, the longest questions, and some evenly spread."""
+    spread = np.linspace(0, len(context_lengths_E) - 1, _SAMPLE_SIZE, dtype=np.int64)
+    longest = [np.argsort(-lengths_E)[:_SAMPLE_SIZE] for lengths_E in (context_lengths_E, question_lengths_E)]
+    return np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
+
+
+class EncodedTexts:
+    """Distinct texts without special tokens, one after the other, each tokenised once.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        texts: The text of each pair.
+
+    Attributes:
+        starts_E: First token of the text of each pair, ``int64 [E]``.
+        lengths_E: Tokens in the text of each pair, ``int64 [E]``.
+        ids_P: Vocabulary ids, ``int32 [P]``.
+        offsets_P2: Characters ``[start, end)`` of each token, ``int32 [P, 2]``.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:
+        index = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        text_index_E = np.fromiter((index[text] for text in texts), np.int64, len(texts))
+        # Calling the tokenizer itself would spend as long again on lists of all this. It resets truncation every time.
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        encodings = backend.encode_batch(list(index), add_special_tokens=False)
+        rows = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+        self.starts_E: Int64s = (np.cumsum(lengths) - lengths)[text_index_E]
+        self.lengths_E: Int64s = lengths[text_index_E]
+        self.ids_P: Int32s = np.fromiter(chain.from_iterable(rows), np.int32, lengths.sum())
+        self.offsets_P2: Int32s = np.fromiter(offsets, np.int32, 2 * lengths.sum()).reshape(-1, 2)
+
+
+class _TokenPool:
+    """Every token that a window can hold, once: special tokens, padding, all questions, all contexts.
+
+    Args:
+        tokenizer: Encoded the texts.
+        pair: A pair of the texts as it encodes them, from which the special tokens are read.
+        questions: The encoded questions.
+        contexts: The encoded contexts.
+        size: Window length and overlap; the overlap is smaller than the room next to every question.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        pair: BatchEncoding,
+        questions: EncodedTexts,
+        contexts: EncodedTexts,
+        size: WindowSize,
+    ) -> None:
+        self._questions, self._contexts, self._size = questions, contexts, size
+        sequences = pair.sequence_ids()
+        first, second = sequences.index(0), sequences.index(1)
+        gaps = slice(first), slice(first + sequences.count(0), second), slice(second + sequences.count(1), None)
+        special_ids, special_types = ([pair[key][gap] for gap in gaps] for key in ("input_ids", "token_type_ids"))
+        self._part_order, text_types = _QUESTION_FIRST, [pair["token_type_ids"][t] for t in (first, second)]
+        if tokenizer.padding_side != "right":
+            self._part_order, text_types = _CONTEXT_FIRST, text_types[::-1]
+        textless_ids = [*special_ids, [tokenizer.pad_token_id] * (size.max_seq_length if size.pad else 0)]
+        ids = [*(np.array(part, np.int32) for part in textless_ids), questions.ids_P, contexts.ids_P]
+        self._part_sizes_6 = np.array([len(part) for part in ids])
+        other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])
+        num_textless = self._part_sizes_6[:_QUESTION].sum()
+        part_P = np.repeat(np.arange(6), self._part_sizes_6)
+        self._ids_P = np.concatenate(ids)
+        self._types_P = np.concatenate([*special_types, other_types]).astype(np.uint8)
+        self._offsets_P2 = np.concatenate(
+            [np.zeros((num_textless, 2), np.int32), questions.offsets_P2, contexts.offsets_P2]
+        )
+        self._attention_P = (part_P != _PAD).astype(np.uint8)
+        self._in_context_P: Bools = part_P == _CONTEXT
+
+    def assemble(self, pairs_E: Int64s) -> Windows:
+        """Return the windows of these pairs, ``int64 [E]``, which are numbered from 0 in the result."""
+        question_length_E = self._questions.lengths_E[pairs_E]
+        room_E = self._size.max_seq_length - self._part_sizes_6[:_PAD].sum() - question_length_E
+        pair_F, cut_F, length_F = _cut(self._contexts.lengths_E[pairs_E], room_E, self._size.doc_stride)
+
+        starts_F6 = np.tile(np.cumsum(self._part_sizes_6) - self._part_sizes_6, (len(pair_F), 1))
+        starts_F6[:, _QUESTION] += self._questions.starts_E[pairs_E][pair_F]
+        starts_F6[:, _CONTEXT] += self._contexts.starts_E[pairs_E][pair_F] + cut_F
+        lengths_F6 = np.tile(self._part_sizes_6, (len(pair_F), 1))
+        lengths_F6[:, _QUESTION] = question_length_E[pair_F]
+        lengths_F6[:, _CONTEXT] = length_F
+        lengths_F6[:, _PAD] = 0  # the other parts first: the rest of the window is padding
+        if self._size.pad:
+            lengths_F6[:, _PAD] = self._size.max_seq_length - lengths_F6.sum(axis=1)
+
+        pool_T = ranges(starts_F6[:, self._part_order].ravel(), lengths_F6[:, self._part_order].ravel())
+        return Windows(
+            pair_F,
+            np.concatenate(([0], np.cumsum(lengths_F6.sum(axis=1)))),
+            self._ids_P[pool_T],
+            self._attention_P[pool_T],
+            self._types_P[pool_T],
+            self._offsets_P2[pool_T],
+            self._in_context_P[pool_T],
+        )
+
+
+def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int64s, Int64s]:
+    """Return pair, first context token and number of context tokens of every window, ``int64 [F]`` each."""
+    # Each window after the first advances by `step`; the last one is the first to reach the end of the context.
+    step_E = room_E - doc_stride
+    num_windows_E = 1 + np.maximum(0, -(-(length_E - room_E) // step_E))
+    pair_F = np.repeat(np.arange(len(length_E)), num_windows_E)
+    first_F = np.repeat(np.cumsum(num_windows_E) - num_windows_E, num_windows_E)
+    cut_F = (np.arange(len(pair_F)) - first_F) * step_E[pair_F]
+    return pair_F, cut_F, np.minimum(room_E[pair_F], length_E[pair_F] - cut_F)

@@ -1,0 +1,296 @@
+"""Generated answers: features, models, post-processing and trainer."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from huggingface_hub.errors import StrictDataclassError
+from tokenizers import decoders, processors
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
+
+from portico.errors import InputError
+from portico.loop.evaluation import EvaluationSession
+from portico.mrc.arrays import Int64s
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.evaluation import GeneratedAnswerSession
+from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
+from portico.mrc.models.loading import ModelAndTokenizer
+from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
+from portico.mrc.trainer import AnswerEvaluationMixin
+from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+SMALL_T5 = {
+    "d_model": 128,
+    "d_kv": 32,
+    "d_ff": 256,
+    "num_layers": 3,
+    "num_heads": 4,
+    # Every name occurs only a few times, so there is little to overfit and dropout only slows learning down.
+    "dropout_rate": 0.0,
+}
+_PROMPT_WORDS = "question: context: passage:"
+
+
+@dataclass(frozen=True)
+class GenerativeFeaturizer:
+    """Tokenises questions with their contexts, and answers.
+
+    The input is ``question: ... context: ...``, cut at ``max_source_length`` tokens, as in transformers' example.
+    With ``num_passages`` there is one such input for each passage, padded to one length.
+
+    Args:
+        tokenizer: Tokenizer of the model.
+        max_source_length: Longest input, in tokens.
+        max_target_length: Longest answer, in tokens.
+        num_passages: Passages of a question that fusion-in-decoder reads; ``None`` to read one string. Further
+            passages are left out, and a context of one string is cut into as many pieces of similar length.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_source_length: int
+    max_target_length: int
+    num_passages: int | None = None
+
+    def train_features(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return training features; the target is the first answer, or an empty string."""
+        targets = [example["answers"]["text"][0] if example["answers"]["text"] else "" for example in examples]
+        labels = self.tokenizer(text_target=targets, max_length=self.max_target_length, truncation=True)["input_ids"]
+        inputs = (self._inputs(example) for example in examples)
+        return [{**tokens, "labels": label} for tokens, label in zip(inputs, labels, strict=True)]
+
+    def eval_features(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return evaluation features, which also have the id of their example (``example_id``)."""
+        features = self.train_features(examples)
+        return [{**row, "example_id": example["id"]} for row, example in zip(features, examples, strict=True)]
+
+    def _inputs(self, example: Mapping[str, Any]) -> dict[str, Any]:
+        question, context = example["question"], example["context"]
+        if self.num_passages is None:
+            text = context if isinstance(context, str) else " ".join(context)
+            tokens = self._tokens([f"question: {question.lstrip()} context: {text.lstrip()}"], padding=False)
+            return {name: rows[0] for name, rows in tokens.items()}
+        passages = _pieces(context, self.num_passages) if isinstance(context, str) else context[: self.num_passages]
+        texts = [f"question: {question.strip()} passage: {passage.strip()}" for passage in passages]
+        return self._tokens(texts, padding="max_length")
+
+    def _tokens(self, texts: Sequence[str], *, padding: bool | str) -> dict[str, Any]:
+        tokens = self.tokenizer(list(texts), max_length=self.max_source_length, truncation=True, padding=padding)
+        return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+
+
+def _pieces(text: str, count: int) -> list[str]:
+    """Cut a string between words, into pieces of about the same number of words."""
+    words = text.split()
+    bounds = [len(words) * number // count for number in range(count + 1)]
+    return [" ".join(words[start:end]) for start, end in pairwise(bounds)]
+
+
+def t5_fields() -> list[str]:
+    """Return the names of the fields of ``T5Config``."""
+    return sorted(key for key in T5Config().to_dict() if not key.startswith("_"))
+
+
+def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
+    """Load a pretrained encoder-decoder.
+
+    Args:
+        name_or_path: Folder or name on the hub.
+        fusion_in_decoder: Load it as a model that reads several passages.
+
+    Raises:
+        InputError: If there is no encoder-decoder with its tokenizer.
+    """
+    try:
+        model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
+        return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"`model.name_or_path={name_or_path}` cannot be loaded as an encoder-decoder with its tokenizer "
+            f"({' '.join(str(error).split())[:300]}); set it to a folder written by `save_pretrained`, to a hub name "
+            "such as google-t5/t5-small, or to null for a small T5 trained from scratch."
+        ) from error
+
+
+def new_generator(
+    texts: Iterable[str], *, vocab_size: int, model: Mapping[str, Any], fusion_in_decoder: bool
+) -> ModelAndTokenizer:
+    """Make a small T5 with random weights and a tokenizer trained on ``texts``.
+
+    Args:
+        texts: Training texts.
+        vocab_size: Largest number of pieces of the tokenizer.
+        model: Fields of ``T5Config`` that differ from ``SMALL_T5``.
+        fusion_in_decoder: Make a model that reads several passages.
+
+    Raises:
+        InputError: If the fields are invalid.
+    """
+    # Unlike BERT's, this tokenizer keeps case, ends a sequence with a separator as T5 expects, and joins pieces again.
+    trained = train_wordpiece_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size, lowercase=False)
+    backend = trained.backend_tokenizer
+    end = ("[SEP]", backend.token_to_id("[SEP]"))
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])
+    backend.decoder = decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", eos_token="[SEP]"
+    )
+    special = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.pad_token_id,
+    }
+    try:
+        config = T5Config(**{**special, **SMALL_T5, **model})
+        return ModelAndTokenizer(_seq2seq_class(fusion_in_decoder).from_config(config), tokenizer)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise invalid_fields_error("T5", model, error) from error
+
+
+def _seq2seq_class(fusion_in_decoder: bool) -> Any:
+    return FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
+
+
+class GeneratedAnswerProcessing:
+    """A ``post_process_function`` for generated answers, streamed or called on whole arrays.
+
+    If a long passage has several features, the last one answers the question, as in transformers' example.
+
+    Args:
+        tokenizer: Decodes tokens, without special tokens.
+        version_2_with_negative: Whether predictions have a probability of "no answer", which the metric of SQuAD 2.0
+            requires; it is 0, because generation gives none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, version_2_with_negative: bool = False) -> None:
+        self.tokenizer = tokenizer
+        self.version_2_with_negative = version_2_with_negative
+
+    def begin(self, examples: Examples, features: Any) -> "GeneratedAnswerStream":
+        """Start an evaluation of the ``features`` of ``examples``."""
+        return GeneratedAnswerStream(self, examples, features)
+
+    def __call__(self, examples: Examples, features: Any, output: Any, stage: str = "eval") -> EvalPrediction:
+        """Post-process the tokens of a whole evaluation, as transformers' example calls it."""
+        stream = self.begin(examples, features)
+        stream.update([output.predictions[: len(features)]], np.arange(len(features)))
+        return stream.compute()
+
+    def texts(self, tokens: Int64s) -> list[str]:
+        """Return the texts of generated tokens, ``int64 [B, T]``; negative tokens are padding between batches."""
+        # Trainers pad generated batches of different length with -100, which no tokenizer decodes.
+        filled = np.where(tokens < 0, self.tokenizer.pad_token_id, tokens)
+        texts: list[str] = self.tokenizer.batch_decode(filled, skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+
+class GeneratedAnswerStream:
+    """The post-processing of one evaluation.
+
+    Args:
+        processing: Decodes the tokens.
+        examples: SQuAD records, or others with ``id`` and ``answers``.
+        features: Features with ``example_id``.
+    """
+
+    def __init__(self, processing: GeneratedAnswerProcessing, examples: Examples, features: Any) -> None:
+        self._processing = processing
+        self._examples = examples
+        self._features = features
+        self._texts: dict[str, str] = {}
+
+    def update(self, rows: Sequence[Int64s], feature_indices: Int64s) -> None:
+        """Add the tokens of a batch, ``int64 [B, T]``, of the features at ``feature_indices``."""
+        for index, text in zip(feature_indices, self._processing.texts(rows[0]), strict=True):
+            self._texts[self._features[int(index)]["example_id"]] = text
+
+    def compute(self) -> EvalPrediction:
+        """Return the answers to all questions, and their references."""
+        more = {"no_answer_probability": 0.0} if self._processing.version_2_with_negative else {}
+        predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self._texts.items()]
+        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self._examples]
+        return EvalPrediction(predictions=predictions, label_ids=references)
+
+
+class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
+    """Trains encoder-decoders to answer and evaluates the answers they generate.
+
+    With ``args.predict_with_generate`` an evaluation generates from features, turns the tokens into answers with
+    ``post_process_function``, writes them into ``args.output_dir`` (``eval_predictions.json`` and
+    ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
+
+    Args:
+        *args: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+        eval_examples: The examples of ``eval_dataset``.
+        eval_dataset: Features to evaluate on.
+        post_process_function: ``f(examples, features, output)`` or, for predictions, ``f(examples, features, output,
+            "predict")``, with the generated tokens in ``output.predictions``; or an object with ``begin(examples,
+            features)``, such as :class:`GeneratedAnswerProcessing`.
+        **kwargs: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+
+    Attributes:
+        answered: Result of the last post-processing.
+    """
+
+    args: Seq2SeqTrainingArguments
+    _session_class = GeneratedAnswerSession
+
+    def evaluate(  # type: ignore[override]
+        self,
+        eval_dataset: Any = None,
+        eval_examples: Examples | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Evaluate like :meth:`portico.mrc.trainer.MRCTrainer.evaluate`.
+
+        ``gen_kwargs`` are keywords of ``generate`` for this evaluation, which override the training arguments.
+        """
+        return self._evaluated(eval_dataset, eval_examples, ignore_keys, metric_key_prefix, **gen_kwargs)
+
+    def predict(  # type: ignore[override]
+        self,
+        predict_dataset: Any = None,
+        predict_examples: Examples | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        *,
+        test_dataset: Any = None,
+        **gen_kwargs: Any,
+    ) -> Any:
+        """Answer the questions of a data set.
+
+        Args:
+            predict_dataset: Features; by default the trainer's own, with its examples.
+            predict_examples: Their examples; without them the tokens are returned.
+            ignore_keys: Model outputs to leave out.
+            metric_key_prefix: Prefix of metric names.
+            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Seq2SeqTrainer.predict` calls it.
+            **gen_kwargs: Keywords of ``generate`` for this prediction; they override the training arguments.
+
+        Returns:
+            A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, its result.
+        """
+        features = test_dataset if predict_dataset is None else predict_dataset
+        examples = predict_examples
+        if features is None:
+            features, examples = self.eval_dataset, self.eval_examples
+        with self._predicting(examples, features):
+            output = super().predict(features, ignore_keys, metric_key_prefix, **gen_kwargs)
+        return self._answered_prediction(output, plain=examples is not None and self._has_primeqa_post_processing())
+
+    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+        if self._answering_options is None or self.args.predict_with_generate:
+            return super()._evaluation_session(dataloader, **options)
+        # Logits of an encoder-decoder are not answers: without generation there is only a loss.
+        return EvaluationSession(self, dataloader, **{**options, "prediction_loss_only": True})

@@ -1,0 +1,599 @@
+"""``Reader``: a trained model that answers questions.
+
+Shape suffixes: F features (windows), P pairs of a question and a context.
+"""
+
+import gzip
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from portico.arguments import TrainingArguments
+from portico.errors import InputError
+from portico.mrc.answers import AnswerCalibration, Answers
+from portico.mrc.answers.offsets import TokenOffsets
+from portico.mrc.answers.post_processor import SpanSearch
+from portico.mrc.answers.shortlist import SpanAnswer
+from portico.mrc.arrays import Int64s
+from portico.mrc.collators import head_collator
+from portico.mrc.datasets.reader import FORMATS
+from portico.mrc.datasets.records import InvalidRecord
+from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.labels import TargetType
+from portico.mrc.features.windows import FeatureSet
+from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
+from portico.mrc.post_processing.answer_tuning import calibration_of, with_best_null_threshold
+from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.trainer import MRCTrainer
+from portico.value_rules import Rule, check_values
+
+Contexts: TypeAlias = str | Sequence[str]
+"""One context, or several that are searched together."""
+
+# Defaults of transformers' former pipeline: windows of 384 tokens that share 128, a third.
+_LONGEST_WINDOW = 384
+_PIPELINE_NAMES = {
+    "max_answer_len": "max_answer_length",
+    "max_seq_len": "max_seq_length",
+    "max_question_len": "max_question_length",
+}
+_LABELLED_KEYS = ("question", "context", "id", "answers")
+_QUESTION_FORMS = (
+    "SQuAD JSON, or JSON lines or an array of records with question and context, or of TyDi QA, Natural Questions or "
+    "ELI5 with passages"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question.
+
+    Attributes:
+        text: The answer, ``""`` for none.
+        start: Its first character in its context; ``None`` if it is not a span.
+        end: The character after its last; ``None`` if it is not a span.
+        context_index: Index of its context among those of the question; ``None`` if it is not a span.
+        score: The score it was ranked by.
+        probability: Probability that it is correct.
+        answer_type: The type of the answer.
+        null_odds: Score of "no answer" minus that of the best span; ``None`` if "no answer" is not allowed.
+        candidates: The best answers, best first, including "no answer" if it is allowed.
+    """
+
+    text: str
+    start: int | None
+    end: int | None
+    context_index: int | None
+    score: float
+    probability: float
+    answer_type: TargetType
+    null_odds: float | None
+    candidates: tuple[SpanAnswer, ...]
+
+
+def answers_in_order(answers: Answers) -> Iterator[Answer]:
+    """Yield the answer to every question, in the order of the examples."""
+    ranks = (answers.rows_E - answers.shortlist.ranked.row_starts[:-1]).tolist()
+    for rank, (example_id, candidates) in zip(ranks, answers.candidates.items(), strict=True):
+        span = answers.spans[example_id]
+        chosen = candidates[rank] if rank >= 0 else None
+        yield Answer(
+            text=answers.predictions[example_id],
+            start=span[0] if span else None,
+            end=span[1] if span else None,
+            context_index=chosen.context_index if chosen and span else None,
+            score=chosen.score if chosen else 0.0,
+            probability=chosen.probability if chosen else 0.0,
+            answer_type=answers.answer_types[example_id],
+            null_odds=None if answers.null_odds is None else answers.null_odds[example_id],
+            candidates=tuple(candidates),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """Settings of a reader and of its calls.
+
+    Args:
+        longest: Longest input of the model, in tokens; cannot be set by users.
+        max_seq_length: Tokens of a window, including question and special tokens.
+        doc_stride: Tokens that two neighbouring windows share.
+        max_question_length: Longer questions are cut to about this many tokens; ``None`` keeps them.
+        max_answer_length: Longest answer, in tokens.
+        n_best_size: Number of starts, ends and answers considered.
+        handle_impossible_answer: Whether "no answer" is allowed.
+        null_score_diff_threshold: "No answer" wins if its score exceeds the best span's by more than this.
+        search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
+    """
+
+    longest: int
+    max_seq_length: int
+    doc_stride: int
+    max_question_length: int | None = None
+    max_answer_length: int = 30
+    n_best_size: int = 20
+    handle_impossible_answer: bool = False
+    null_score_diff_threshold: float = 0.0
+    search: SpanSearch = "top"
+
+    @classmethod
+    def of(cls, longest: int, calibration: AnswerCalibration | None, settings: Mapping[str, Any]) -> "ReaderSettings":
+        """Return the user's settings, with defaults from the model and its calibration.
+
+        Raises:
+            InputError: If a setting is unknown or invalid.
+        """
+        window = min(settings.get("max_seq_length", _LONGEST_WINDOW), longest)
+        threshold = None if calibration is None else calibration.null_score_diff_threshold
+        defaults = cls(
+            longest=longest,
+            max_seq_length=window,
+            doc_stride=window // 3,
+            handle_impossible_answer=threshold is not None,
+            null_score_diff_threshold=threshold or 0.0,
+        )
+        return defaults.changed(settings)
+
+    def changed(self, settings: Mapping[str, Any]) -> "ReaderSettings":
+        """Return the settings with some of them changed.
+
+        Raises:
+            InputError: If a setting is unknown or invalid.
+        """
+        names = [field.name for field in fields(self) if field.name != "longest"]
+        for name in settings:
+            if name not in names:
+                nearest = ", ".join(get_close_matches(name, names) or names)
+                raise InputError(f"`{name}` is not a setting of a reader; the nearest are {nearest}.")
+        check_values("reader", settings, _SETTING_RULES)
+        chosen = replace(self, **settings)
+        check_window(chosen.max_seq_length, self.longest)
+        return chosen
+
+
+_SETTING_RULES = {
+    "max_seq_length": Rule((int,), least=1),
+    "doc_stride": Rule((int,), least=0),
+    "max_question_length": Rule((int, type(None)), least=1),
+    "max_answer_length": Rule((int,), least=1),
+    "n_best_size": Rule((int,), least=1),
+    "handle_impossible_answer": Rule((bool,)),
+    "null_score_diff_threshold": Rule((float,)),
+}
+
+
+def check_window(max_seq_length: int, longest: int) -> None:
+    """Raise an ``InputError`` if windows are longer than the longest input of a model."""
+    if max_seq_length > longest:
+        raise InputError(
+            f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
+            "or less."
+        )
+
+
+class Reader:
+    """Answers questions by spans of their contexts.
+
+    Contexts of any length are read in overlapping windows, many questions in batches. A calibration in the model's
+    folder (see :meth:`calibrate`) sets the probabilities and the threshold of "no answer".
+
+    Args:
+        model: A folder or a hub name, or a model with a question answering head.
+        tokenizer: The tokenizer, if the model is an object.
+        device: ``"auto"`` (the GPU if there is one), ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"ort"`` (ONNX Runtime),
+            or a number as in Hugging Face's pipelines (-1 for the CPU).
+        batch_size: Windows in a batch.
+        **settings: See :class:`~portico.mrc.inference.ReaderSettings`; each call can override them.
+
+    Raises:
+        InputError: If the model cannot be loaded, or a setting or the device is unknown or invalid.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        device: str | int = "auto",
+        batch_size: int = 32,
+        **settings: Any,
+    ) -> None:
+        is_name = isinstance(model, str | Path)
+        self._loaded = load_trained_reader(str(model)) if is_name else ModelAndTokenizer(model, tokenizer)
+        if self._loaded.tokenizer is None:
+            raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
+        self.calibration = AnswerCalibration.load(model) if is_name else None
+        self._settings = ReaderSettings.of(self._loaded.max_length, self.calibration, settings)
+        model, tokenizer = self._loaded.model, self._loaded.tokenizer
+        self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
+
+    def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
+        """Answer one question, from one context or from several that are searched together; see :meth:`answers`."""
+        return self.answer_many([question], [context], **settings)[0]
+
+    def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
+        """Answer many questions, each from its own context or contexts; see :meth:`answers`."""
+        return list(answers_in_order(self.answers(questions, contexts, **settings)))
+
+    def answers(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[Contexts],
+        ids: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> Answers:
+        """Answer many questions and return everything that is known of the answers, by identifier.
+
+        Args:
+            questions: The questions.
+            contexts: One context, or several that are searched together, for each question.
+            ids: Identifiers; by default ``"0"``, ``"1"``, ...
+            **settings: See the constructor; for this call.
+
+        Raises:
+            InputError: If there are not as many contexts as questions, a string is empty, or a setting is unknown or
+                invalid.
+        """
+        questions, contexts = _as_list("questions", questions), _as_list("contexts", contexts)
+        ids = [str(n) for n in range(len(questions))] if ids is None else ids
+        chosen = self._settings.changed(settings)
+        featurizer = Featurizer(
+            self._loaded.tokenizer,
+            max_seq_length=chosen.max_seq_length,
+            doc_stride=chosen.doc_stride,
+            max_question_length=chosen.max_question_length,
+        )
+        windows = question_windows(featurizer, questions, contexts, ids)
+        names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
+        options = {name: getattr(chosen, name) for name in names}
+        post_processing = SpanPostProcessing(
+            version_2_with_negative=chosen.handle_impossible_answer,
+            calibration=self.calibration,
+            **head_post_processing(head_of(self._loaded.model), options),
+        )
+        streamed = post_processing.begin(windows.examples, windows.offsets)
+        answers: Answers = self._inference.run(windows.features, streamed).answers
+        return answers
+
+    def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
+        """Fit probabilities, and the threshold of "no answer" if that is allowed, to labelled questions.
+
+        The result is used from now on; its ``save(folder)`` stores it with the model.
+
+        Args:
+            examples: SQuAD records.
+
+        Raises:
+            InputError: If they are not labelled, or the reader finds none of their answers.
+        """
+        missing = [name for example in examples for name in _LABELLED_KEYS if name not in example]
+        if missing:
+            raise InputError(
+                f"An example to calibrate with has no `{missing[0]}`; give SQuAD records, each with "
+                f"{', '.join(_LABELLED_KEYS)}."
+            )
+        self.calibration = None
+        answers = self.answers(*([example[name] for example in examples] for name in _LABELLED_KEYS[:3]))
+        if answers.null_odds is not None:
+            answers = with_best_null_threshold(examples, answers)
+        self.calibration = calibration_of(examples, answers)
+        if answers.null_odds is not None:
+            self._settings = replace(self._settings, null_score_diff_threshold=answers.null_threshold)
+        return self.calibration
+
+    def __call__(self, *args: Any, top_k: int = 1, **inputs_and_settings: Any) -> Any:
+        """Answer with the arguments and results of transformers' former question-answering pipeline.
+
+        Args:
+            *args: Mappings with ``question`` and ``context``, or lists of them.
+            top_k: Number of answers to each question; with more than one, each gives a list.
+            **inputs_and_settings: ``question`` and ``context``, a string or a list each, and
+                ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``,
+                ``max_question_len``.
+
+        Returns:
+            ``{"score", "start", "end", "answer"}`` with the probability as score; a list of them for several
+            questions or answers.
+
+        Raises:
+            InputError: If a question or a setting is invalid.
+        """
+        questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
+        outputs = [_pipeline_output(answer, top_k) for answer in self.answer_many(questions, contexts, **settings)]
+        # One mapping or one string as the question gives one output, and any list a list.
+        is_one = (
+            isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
+        )
+        return outputs[0] if is_one else outputs
+
+
+def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
+    # A single string is refused: its characters would be taken for questions.
+    if isinstance(strings, str | Mapping) or not isinstance(strings, Iterable):
+        raise InputError(f"`{name}` is {strings!r}, but must be a list, with one entry for each question.")
+    return list(strings)
+
+
+def _pipeline_inputs(
+    args: Sequence[Any], inputs_and_settings: Mapping[str, Any]
+) -> tuple[list[str], list[Contexts], dict[str, Any]]:
+    """Return questions, contexts and settings of a pipeline call."""
+    settings = dict(inputs_and_settings)
+    question, context = settings.pop("question", None), settings.pop("context", None)
+    settings = {_PIPELINE_NAMES.get(name, name): value for name, value in settings.items()}
+    if (question is None) != (context is None) or bool(args) == (question is not None):
+        raise InputError(
+            "A call takes either `question` and `context`, a string or a list each, or mappings that hold both; give "
+            "one of the two."
+        )
+    if not args:
+        many = not isinstance(question, str)
+        questions = list(question) if many else [question]
+        # One context serves all questions.
+        contexts = [context] * len(questions) if isinstance(context, str) or not many else list(context)
+        return questions, contexts, settings
+    records: list[Any] = [record for arg in args for record in ([arg] if isinstance(arg, Mapping | str) else arg)]
+    for record in records:
+        if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
+            raise InputError(f"{record!r} is not a question; it must be a mapping with `question` and `context`.")
+    return [record["question"] for record in records], [record["context"] for record in records], settings
+
+
+def _pipeline_output(answer: Answer, top_k: int) -> Any:
+    """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
+    if not isinstance(top_k, int) or top_k < 1:
+        raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+    # The pipeline's "no answer" is the empty string from 0 to 0.
+    best = [
+        {"score": answer.probability, "start": answer.start or 0, "end": answer.end or 0, "answer": answer.text},
+        *(
+            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
+            for one in answer.candidates
+            if one.text != answer.text
+        ),
+    ]
+    return best[0] if top_k == 1 else best[:top_k]
+
+
+@dataclass(frozen=True)
+class QuestionWindows:
+    """The tokenised windows of questions.
+
+    Attributes:
+        examples: ``id`` and ``context``, a list of strings, of every question.
+        features: The windows of all contexts.
+        offsets: Question, context and character offsets of each window.
+    """
+
+    examples: list[dict[str, Any]]
+    features: FeatureSet
+    offsets: TokenOffsets
+
+
+def question_windows(
+    featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
+) -> QuestionWindows:
+    """Cut every context of every question into windows.
+
+    Raises:
+        InputError: If there are no questions, not as many contexts, or one is not a string or is empty.
+    """
+    if not len(questions) or not len(questions) == len(contexts) == len(ids):
+        raise InputError(
+            f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
+            "questions, and for each of them a context (or a list of contexts) and, if any, an id."
+        )
+    listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
+    for n, (question, own) in enumerate(zip(questions, listed, strict=True)):
+        _check_question(n, question, own)
+    pairs = [(n, c) for n, own in enumerate(listed) for c in range(len(own))]
+    features = featurizer.eval_features(
+        [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
+    )
+    assert features.char_offsets is not None
+    question_P, context_P = np.array(pairs, np.int64).T
+    offsets = TokenOffsets(
+        question_P[features.example_index],
+        features.row_starts,
+        features.char_offsets,
+        context_P[features.example_index],
+    )
+    examples = [{"id": example_id, "context": own} for example_id, own in zip(ids, listed, strict=True)]
+    return QuestionWindows(examples, features, offsets)
+
+
+def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None:
+    if not contexts:
+        raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
+    for name, text in (("question", question), *(("context", context) for context in contexts)):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"The {name} of question {number} is {text!r}, but must be a string that is not empty.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"The {name} of question {number} contains a lone surrogate, half of a character, which no tokenizer "
+                'reads; decode the text with errors="replace".'
+            ) from error
+
+
+class PostProcessor(Protocol):
+    """Takes the outputs of batches and computes a result from all of them."""
+
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None:
+        """Take the outputs of a batch."""
+
+    def compute(self) -> Any:
+        """Return the result."""
+
+
+class Inference:
+    """Runs a model over features, always with the same trainer.
+
+    Args:
+        model: The model.
+        tokenizer: Pads the batches.
+        args: Device and batch size.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> None:
+        collator = head_collator(head_of(model), tokenizer)
+        self._trainer = MRCTrainer(model, args, processing_class=tokenizer, data_collator=collator)
+
+    @classmethod
+    def on_device(
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
+    ) -> "Inference":
+        """Return an inference on a device, which is named as in :class:`Reader`.
+
+        Raises:
+            InputError: If there is no such device.
+        """
+        # A trainer makes its output folder at once; inference writes nothing into it.
+        with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
+            args = TrainingArguments(
+                folder,
+                per_device_eval_batch_size=batch_size,
+                disable_tqdm=True,
+                report_to=["none"],
+                **_device_arguments(device),
+            )
+            return cls(model, tokenizer, args)
+
+    def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
+        """Return the result of the post-processor for the model's outputs."""
+        self._trainer.post_process_function = _Streamed(post_processor)
+        self._trainer.predict(features, [])
+        (result,) = self._trainer.answered
+        return result
+
+
+@dataclass(frozen=True)
+class _Streamed:
+    """A ``post_process_function`` for one run."""
+
+    post_processor: PostProcessor
+
+    def begin(self, examples: Any, features: Any) -> "_Streamed":
+        return self
+
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s) -> None:
+        self.post_processor.update(outputs, feature_indices)
+
+    def compute(self) -> tuple[Any]:
+        # A trainer writes the files of results that it knows, but not of a tuple.
+        return (self.post_processor.compute(),)
+
+
+def _device_arguments(device: str | int) -> dict[str, Any]:
+    """Return the training arguments that choose a device."""
+    allowed = "use auto, cpu, cuda, cuda:<number> or ort"
+    if not isinstance(device, str | int):
+        raise InputError(f"`device={device}` is unknown; {allowed}.")
+    name = ("cpu" if device < 0 else f"cuda:{device}") if isinstance(device, int) else device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return {"accelerator": "cpu", "devices": 1}
+    if name == "ort":
+        return {"accelerator": "ort", "strategy": "ort", "devices": 1}
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise InputError(f"`device={device}` is unknown; {allowed}.")
+    index, count = int(number or 0), torch.cuda.device_count()
+    if index >= count:
+        raise InputError(f"`device={device}` selects GPU {index}, but there are {count}; use cpu, or auto.")
+    return {"accelerator": "gpu", "devices": [index]}
+
+
+@dataclass(frozen=True)
+class AskedQuestion:
+    """A question of a file.
+
+    Attributes:
+        id: Its identifier; by default its number in the file, from 0.
+        question: The question.
+        context: One context, or several that are searched together.
+    """
+
+    id: str
+    question: str
+    context: Contexts
+
+
+def read_questions(path: str | Path) -> list[AskedQuestion]:
+    """Read the questions of a file; answers are ignored.
+
+    Args:
+        path: SQuAD JSON, or JSON lines or an array of records with ``question``, ``context`` (a string or a list of
+            strings) and perhaps ``id``, or of TyDi QA, Natural Questions or ELI5 with passages; UTF-8, plain or
+            gzip-compressed.
+
+    Raises:
+        InputError: If the file cannot be read, or a record has no question or no context; names file and record.
+    """
+    path = Path(path)
+    questions = [_question(path, number, record) for number, record in enumerate(_flat(_document(path)))]
+    if not questions:
+        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
+    return questions
+
+
+def _document(path: Path) -> Any:
+    try:
+        text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give {_QUESTION_FORMS}, in UTF-8.") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return [_parsed(path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}, column {error.colno}: not JSON ({error.msg}); give {_QUESTION_FORMS}."
+        ) from error
+
+
+def _flat(document: Any) -> Iterator[Any]:
+    """Yield the questions of a document with their contexts, at any depth."""
+    if isinstance(document, list):
+        for entry in document:
+            yield from _flat(entry)
+        return
+    nested = None
+    if isinstance(document, Mapping):
+        nested = next((document[key] for key in ("data", "paragraphs", "qas") if key in document), None)
+    if isinstance(nested, list):
+        shared = {key: document[key] for key in ("context",) if key in document}
+        yield from _flat([{**shared, **entry} if isinstance(entry, Mapping) else entry for entry in nested])
+    else:
+        yield document
+
+
+def _question(path: Path, number: int, record: Any) -> AskedQuestion:
+    if isinstance(record, Mapping) and not ("question" in record and "context" in record):
+        # A record of a format that names question and context differently is read as an example of that format.
+        known = next((one for one in FORMATS.values() if one.is_like(record)), None)
+        try:
+            record = record if known is None else known.example(record)
+        except InvalidRecord as error:
+            raise InputError(f"{path}, question {number}: {error} Give {_QUESTION_FORMS}.") from error
+    missing = [key for key in ("question", "context") if not isinstance(record, Mapping) or not record.get(key)]
+    if missing:
+        raise InputError(f"{path}, question {number}: there is no `{missing[0]}`; give {_QUESTION_FORMS}.")
+    names = ("id", "example_id", "qid")
+    identifier = next((record[key] for key in names if record.get(key) is not None), number)
+    return AskedQuestion(str(identifier), record["question"], record["context"])

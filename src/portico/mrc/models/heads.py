@@ -1,0 +1,400 @@
+"""Task heads: span extraction with answer types, the same with confidence features, and beam search.
+
+``EXTRACTIVE_HEAD`` and its siblings are ``task_heads`` of
+:meth:`~portico.mrc.models.task_model.ModelForDownstreamTasks.from_config`: head classes by head name.
+
+Shape suffixes: B rows of a batch, L tokens, H hidden units, S best starts, E best ends of a start; P and Q tokens of
+passage and question.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from portico.errors import InputError
+from portico.hf_compat import (
+    ModelOutput,
+    RobertaClassificationHead,
+    XLNetForQuestionAnsweringOutput,
+    XLNetPoolerAnswerClass,
+    XLNetPoolerEndLogits,
+    XLNetPoolerStartLogits,
+)
+from portico.mrc.features.labels import TargetType
+
+BEAM_OUTPUTS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index", "cls_logits")
+
+
+class TaskHead(nn.Module, ABC):
+    """Base class of heads, made from the configuration of their encoder."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @abstractmethod
+    def forward(self, model_outputs: Any, **inputs: Any) -> Any:
+        """Return the outputs of the head.
+
+        Args:
+            model_outputs: Outputs of the encoder, hidden states first; a tuple or a ``ModelOutput``.
+            **inputs: The encoder's inputs and the labels. The trainer keeps the data set columns that the signature
+                of a head names.
+
+        Returns:
+            A tuple if the encoder returned one, else a ``ModelOutput``; the loss first if there are labels.
+        """
+
+
+@dataclass
+class ExtractiveQAModelOutput(ModelOutput):
+    """Output of :class:`ExtractiveQAHead`.
+
+    Args:
+        loss: Mean of three cross-entropies, a scalar; with labels.
+        start_logits: Score of each token as the first of the answer, ``float [B, L]``.
+        end_logits: Score of each token as the last of the answer, ``float [B, L]``.
+        target_type_logits: Scores of the answer types, ``float [B, 5]``.
+        hidden_states: Hidden states of all layers, if requested.
+        attentions: Attentions of all layers, if requested.
+    """
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    target_type_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+# Not a subclass: the order of the fields is the order of the arrays that an evaluation returns, and PrimeQA's.
+@dataclass
+class ExtractiveQAWithConfidenceModelOutput(ModelOutput):
+    """Output of :class:`ExtractiveQAWithConfidenceHead`.
+
+    Args:
+        start_stdev: Standard deviation of each start logit under dropout, ``float [B, L]``.
+        end_stdev: Standard deviation of each end logit under dropout, ``float [B, L]``.
+        query_passage_similarity: Similarity of question and passage, 0 to 2, ``float [B]``.
+
+    The other fields are those of :class:`ExtractiveQAModelOutput`.
+    """
+
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
+    target_type_logits: Tensor | None = None
+    start_stdev: Tensor | None = None
+    end_stdev: Tensor | None = None
+    query_passage_similarity: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class ExtractiveQAHead(TaskHead):
+    """Scores each token as first and last of the answer, and the types of answer.
+
+    Types are those of :class:`~portico.mrc.features.labels.TargetType`. The loss is the mean of the cross-entropies
+    of start, end and type; positions beyond the row are ignored.
+
+    Args:
+        config: Configuration of the encoder.
+        num_labels_override: Number of answer types; by default five.
+
+    Raises:
+        InputError: If ``config.num_labels``, the number of scores of a token, is not two.
+    """
+
+    output_class: type[ModelOutput] = ExtractiveQAModelOutput
+
+    def __init__(self, config: PreTrainedConfig, num_labels_override: int | None = None) -> None:
+        super().__init__(config)
+        if config.num_labels != 2:
+            raise InputError(
+                "An extractive head scores each token as start and as end, which takes 2 labels, and got "
+                f"{config.num_labels}; set `num_labels=2` in the configuration."
+            )
+        self.num_labels = config.num_labels
+        self.num_classification_head_labels = len(TargetType) if num_labels_override is None else num_labels_override
+        self.qa_outputs = nn.Linear(config.hidden_size, self.num_labels)
+        # RoBERTa's classifier reads these fields; other encoders call their dropout differently, or have none.
+        names = ("classifier_dropout", "hidden_dropout_prob", "classifier_dropout_prob")
+        dropouts = (getattr(config, name, None) for name in names)
+        dropout = next((value for value in dropouts if value is not None), 0.0)
+        shape: Any = SimpleNamespace(
+            hidden_size=config.hidden_size,
+            classifier_dropout=dropout,
+            hidden_dropout_prob=dropout,
+            num_labels=self.num_classification_head_labels,
+        )
+        self.classifier = RobertaClassificationHead(shape)
+
+    def forward(
+        self,
+        model_outputs: Any,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        target_type: Tensor | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Return start, end and answer type logits, with a loss if all three labels are given.
+
+        Args:
+            model_outputs: Hidden states first, ``float [B, L, H]``.
+            input_ids: Input of the encoder, ``int64 [B, L]``.
+            attention_mask: 0 at padding, ``[B, L]``.
+            token_type_ids: 0 for the question and 1 for the passage, ``int64 [B, L]``.
+            start_positions: First token of the answer, ``int64 [B]`` or ``[B, 1]``.
+            end_positions: Last token of the answer, likewise.
+            target_type: Type of the answer, likewise.
+            **inputs: Ignored.
+        """
+        hidden = model_outputs[0]
+        start_logits, end_logits = (logits.contiguous() for logits in self.qa_outputs(hidden).unbind(-1))
+        type_logits = self.classifier(hidden)
+        loss = None
+        if start_positions is not None and end_positions is not None and target_type is not None:
+            loss = (
+                _position_loss(start_logits, start_positions)
+                + _position_loss(end_logits, end_positions)
+                + nn.functional.cross_entropy(type_logits, _flat_labels(target_type))
+            ) / 3
+        outputs = {"start_logits": start_logits, "end_logits": end_logits, "target_type_logits": type_logits}
+        if loss is None or not self.training:
+            outputs |= self.confidence_features(hidden, input_ids, attention_mask, token_type_ids)
+        return _head_output(model_outputs, self.output_class, loss, outputs)
+
+    def confidence_features(
+        self,
+        hidden_BLH: Tensor,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """Return the outputs that a subclass adds to the logits outside of training."""
+        return {}
+
+
+class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
+    """An extractive head that returns confidence features outside of training.
+
+    These are the standard deviation of each start and end logit over passes with dropout, and the similarity of
+    question and passage. Configuration fields: ``output_dropout_rate`` (0.25), ``decoding_times_with_dropout`` (5),
+    ``sep_token_id`` (for models without token types).
+
+    Args:
+        config: Configuration of the encoder.
+        num_labels_override: See :class:`ExtractiveQAHead`.
+
+    Raises:
+        InputError: If there are fewer than two passes, which have no deviation.
+    """
+
+    output_class = ExtractiveQAWithConfidenceModelOutput
+
+    def __init__(self, config: PreTrainedConfig, num_labels_override: int | None = None) -> None:
+        super().__init__(config, num_labels_override)
+        self.dropout_rate = float(getattr(config, "output_dropout_rate", 0.25))
+        self.num_passes = int(getattr(config, "decoding_times_with_dropout", 5))
+        if self.num_passes < 2:
+            raise InputError(
+                f"`decoding_times_with_dropout={self.num_passes}` passes have no standard deviation; set it to 2 or "
+                "more in the configuration."
+            )
+
+    def confidence_features(
+        self,
+        hidden_BLH: Tensor,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """Return ``start_stdev`` and ``end_stdev``, ``float [B, L]``, and ``query_passage_similarity``, ``[B]``."""
+        passes = [
+            self.qa_outputs(nn.functional.dropout(hidden_BLH, self.dropout_rate, training=True))
+            for _ in range(self.num_passes)
+        ]
+        start_stdev, end_stdev = (stdev.contiguous() for stdev in torch.stack(passes).std(dim=0).unbind(-1))
+        separator = getattr(self.config, "sep_token_id", None)
+        masks = question_and_passage(input_ids, attention_mask, token_type_ids, sep_token_id=separator)
+        return {
+            "start_stdev": start_stdev,
+            "end_stdev": end_stdev,
+            "query_passage_similarity": (
+                hidden_BLH.new_zeros(len(hidden_BLH)) if masks is None else _similarity(hidden_BLH, *masks)
+            ),
+        }
+
+
+class BeamSearchQAHead(TaskHead):
+    """Scores starts, then ends given a start, then "no answer", as ``XLNetForQuestionAnswering`` does.
+
+    In training it returns only a loss. Otherwise it returns the ``config.start_n_top`` (5) best starts, the
+    ``config.end_n_top`` (5) best ends of each and a score for "no answer", and a loss if there are labels.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config)
+        self.start_n_top = int(getattr(config, "start_n_top", 5))
+        self.end_n_top = int(getattr(config, "end_n_top", 5))
+        shape: Any = SimpleNamespace(
+            hidden_size=config.hidden_size, layer_norm_eps=getattr(config, "layer_norm_eps", 1e-12)
+        )
+        self.start_logits = XLNetPoolerStartLogits(shape)
+        self.end_logits = XLNetPoolerEndLogits(shape)
+        self.answer_class = XLNetPoolerAnswerClass(shape)
+
+    def forward(
+        self,
+        model_outputs: Any,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        is_impossible: Tensor | None = None,
+        cls_index: Tensor | None = None,
+        p_mask: Tensor | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Return the loss in training, else the beams.
+
+        Args:
+            model_outputs: Hidden states first, ``float [B, L, H]``.
+            start_positions: First token of the answer, ``int64 [B]``.
+            end_positions: Last token of the answer, likewise.
+            is_impossible: 1 if there is no answer, ``float [B]``; without it, "no answer" is not trained.
+            cls_index: Token that represents the whole row, ``int64 [B]``; by default the first.
+            p_mask: 1 where no answer can be, ``float [B, L]``.
+            **inputs: Ignored.
+        """
+        hidden = model_outputs[0]
+        first = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+        cls_index = first if cls_index is None else _flat_labels(cls_index)
+        start_logits = self.start_logits(hidden, p_mask=p_mask)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            starts, ends = _flat_labels(start_positions), _flat_labels(end_positions)
+            end_logits = self.end_logits(hidden, start_positions=starts, p_mask=p_mask)
+            start_loss = nn.functional.cross_entropy(start_logits, starts)
+            loss = (start_loss + nn.functional.cross_entropy(end_logits, ends)) / 2
+            if is_impossible is not None:
+                scores = self.answer_class(hidden, start_positions=starts, cls_index=cls_index)
+                # Half the weight, as in XLNet, so that the scale is that of the two positions.
+                wanted = _flat_labels(is_impossible).to(scores.dtype)
+                loss = loss + 0.5 * nn.functional.binary_cross_entropy_with_logits(scores, wanted)
+        beams = {} if self.training and loss is not None else self._beams(hidden, start_logits, cls_index, p_mask)
+        return _head_output(model_outputs, XLNetForQuestionAnsweringOutput, loss, beams)
+
+    def _beams(
+        self, hidden_BLH: Tensor, start_logits_BL: Tensor, cls_index_B: Tensor, p_mask_BL: Tensor | None
+    ) -> dict[str, Tensor]:
+        num_rows, length, size = hidden_BLH.shape
+        num_starts, num_ends = min(self.start_n_top, length), min(self.end_n_top, length)
+        start_probs_BL = start_logits_BL.softmax(dim=-1)
+        start_top, start_index_BS = start_probs_BL.topk(num_starts, dim=-1)
+        states_BSH = hidden_BLH.gather(-2, start_index_BS[..., None].expand(-1, -1, size))
+        end_logits_BLS = self.end_logits(
+            hidden_BLH[:, :, None].expand(-1, -1, num_starts, -1),
+            start_states=states_BSH[:, None].expand(-1, length, -1, -1),
+            p_mask=None if p_mask_BL is None else p_mask_BL[..., None],
+        )
+        end_top_BES, end_index_BES = end_logits_BLS.softmax(dim=1).topk(num_ends, dim=1)
+        expected_BH = torch.einsum("blh,bl->bh", hidden_BLH, start_probs_BL)
+        values = (
+            start_top,
+            start_index_BS,
+            end_top_BES.reshape(num_rows, -1),
+            end_index_BES.reshape(num_rows, -1),
+            self.answer_class(hidden_BLH, start_states=expected_BH, cls_index=cls_index_B),
+        )
+        return dict(zip(BEAM_OUTPUTS, values, strict=True))
+
+
+EXTRACTIVE_HEAD: Mapping[str, type[TaskHead]] = {"qa_head": ExtractiveQAHead}
+EXTRACTIVE_WITH_CONFIDENCE_HEAD: Mapping[str, type[TaskHead]] = {"qa_head": ExtractiveQAWithConfidenceHead}
+BEAM_SEARCH_HEAD: Mapping[str, type[TaskHead]] = {"qa_head": BeamSearchQAHead}
+
+HEAD_CLASSES: Mapping[str, type[TaskHead]] = {
+    head.__name__: head for head in (ExtractiveQAHead, ExtractiveQAWithConfidenceHead, BeamSearchQAHead)
+}
+"""Head classes by the class names that saved configurations hold."""
+
+
+def question_and_passage(
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    sep_token_id: int | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
+
+    The special tokens around the question do not belong to it. As in PrimeQA, the separator after the passage belongs
+    to the passage if token types tell the two apart.
+
+    Args:
+        input_ids: Tokens, ``int64 [B, L]``.
+        attention_mask: 0 at padding, ``[B, L]``.
+        token_type_ids: 0 for the question and 1 for the passage; all 0 if the model has no types.
+        sep_token_id: Token between question and passage, for models without types.
+
+    Returns:
+        ``None`` if neither types nor separators are known.
+    """
+    if token_type_ids is not None and bool(token_type_ids.any()):
+        present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
+        return _without_ends((token_type_ids == 0) & present.bool()), (token_type_ids == 1) & present.bool()
+    if input_ids is None or sep_token_id is None:
+        return None
+    present = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    is_separator = (input_ids == sep_token_id) & present.bool()
+    num_separators = is_separator.cumsum(dim=1)
+    # The question ends with its separator, as it does with token types.
+    is_question = present.bool() & (num_separators <= is_separator.long())
+    return _without_ends(is_question), present.bool() & (num_separators > 0) & ~is_separator
+
+
+def _without_ends(mask_BL: Tensor) -> Tensor:
+    """Return a mask without its first and its last token."""
+    number_BL = mask_BL.cumsum(dim=1)
+    return mask_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
+
+
+def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> Tensor:
+    """Return the mean over the passage of each token's nearest question token: a cosine plus one, ``float [B]``."""
+    directions = nn.functional.normalize(hidden_BLH, dim=-1)
+    cosines_BPQ = directions @ directions.transpose(1, 2) + 1
+    nearest_BP = (cosines_BPQ * question_BL[:, None, :]).amax(dim=-1)
+    return (nearest_BP * passage_BL).sum(dim=1) / passage_BL.sum(dim=1).clamp(min=1)
+
+
+def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
+    length = logits_BL.shape[1]
+    return nn.functional.cross_entropy(logits_BL, _flat_labels(positions).clamp(0, length), ignore_index=length)
+
+
+def _flat_labels(labels: Tensor) -> Tensor:
+    """Return labels as ``[B]``; collators may stack them to ``[B, 1]``."""
+    return labels.squeeze(-1) if labels.dim() > 1 else labels
+
+
+def _head_output(
+    model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
+) -> Any:
+    """Return the outputs of a head as its encoder returned its own: as a tuple, or as an ``output_class``."""
+    if isinstance(model_outputs, tuple):
+        # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
+        of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))
+        return (*(() if loss is None else (loss,)), *outputs.values(), *of_layers)
+    return output_class(
+        loss=loss,
+        **outputs,
+        hidden_states=getattr(model_outputs, "hidden_states", None),
+        attentions=getattr(model_outputs, "attentions", None),
+    )

@@ -1,1 +1,0 @@
-"""Training on several data sets at once, each batch of one of them."""

@@ -1,0 +1,238 @@
+"""Packing: several features share a row of a batch, each with its own block of attention and positions.
+
+Shape suffixes: B features of a batch, R rows, L tokens of a row, T tokens of the longest feature.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from portico.errors import InputError
+from portico.hf_compat import QuestionAnsweringModelOutput
+from portico.mrc.arrays import Int64s
+from portico.mrc.models.loading import PLAIN_HEAD, head_of
+
+_TOKEN_COLUMNS = ("input_ids", "token_type_ids")
+_LAYOUT_COLUMNS = ("feature_rows", "feature_starts", "feature_lengths")
+_ATTENTIONS = ("eager", "sdpa")
+# Logit of tokens that a feature does not have: its exponential is 0 in every precision, its sums are finite.
+_NO_TOKEN = -10000.0
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Positions of the features of a batch.
+
+    Attributes:
+        row_B: The row of each feature, ``int64 [B]``.
+        start_B: Its first token in the row, ``int64 [B]``.
+        num_rows: Rows of the packed batch.
+        length: Tokens of its longest row.
+    """
+
+    row_B: Int64s
+    start_B: Int64s
+    num_rows: int
+    length: int
+
+
+def pack(lengths_B: Int64s, capacity: int) -> Layout:
+    """Assign features to rows, the longest first, each to the first row that has room.
+
+    Args:
+        lengths_B: Tokens of each feature, ``int64 [B]``.
+        capacity: Largest number of tokens in a row; a longer feature gets its own row.
+    """
+    # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
+    row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
+    filled: list[int] = []
+    for feature in np.argsort(-lengths_B, kind="stable").tolist():
+        length = int(lengths_B[feature])
+        row = next((row for row, used in enumerate(filled) if used + length <= capacity), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        row_B[feature], start_B[feature] = row, filled[row]
+        filled[row] += length
+    return Layout(row_B, start_B, len(filled), max(filled))
+
+
+class PackingCollator:
+    """Packs the features of a batch into few rows; number of features, loss and gradients stay the same.
+
+    A batch has ``feature_rows``, ``feature_starts`` and ``feature_lengths`` (``int64 [B]``), the features' labels
+    (``int64 [B]``), and ``input_ids``, ``token_type_ids``, ``position_ids`` (from 0 in each feature) and ``segments``
+    (1 and up for the features of a row, 0 on padding), ``int64 [R, L]``. See :func:`enable_packing`.
+
+    Args:
+        tokenizer: Gives the padding tokens.
+        max_length: Largest number of tokens in a row.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        self._padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        self._max_length = max_length
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Return the packed batch of some features."""
+        unpadded = [_without_padding(feature) for feature in features]
+        lengths_B = np.array([len(feature["input_ids"]) for feature in unpadded], np.int64)
+        layout = pack(lengths_B, self._max_length)
+        columns: dict[str, Any] = dict(zip(_LAYOUT_COLUMNS, (layout.row_B, layout.start_B, lengths_B), strict=True))
+        for name, value in features[0].items():
+            if isinstance(value, int):
+                columns[name] = np.array([feature[name] for feature in features], np.int64)
+        for name in unpadded[0]:
+            columns[name] = np.full((layout.num_rows, layout.length), self._padding[name], np.int64)
+        columns["position_ids"], columns["segments"] = np.zeros((2, layout.num_rows, layout.length), np.int64)
+        for number, (feature, row, start) in enumerate(zip(unpadded, layout.row_B, layout.start_B, strict=True)):
+            where = (row, slice(start, start + lengths_B[number]))
+            for name, tokens in feature.items():
+                columns[name][where] = tokens
+            columns["position_ids"][where] = np.arange(lengths_B[number])
+            columns["segments"][where] = number + 1
+        return {name: torch.from_numpy(values) for name, values in columns.items()}
+
+
+def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token columns of a feature without the tokens that its attention mask hides."""
+    columns = {name: feature[name] for name in _TOKEN_COLUMNS if name in feature}
+    mask = feature["attention_mask"]
+    if all(mask):
+        return columns
+    return {
+        name: [value for value, seen in zip(values, mask, strict=True) if seen] for name, values in columns.items()
+    }
+
+
+def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
+    """Let a model read packed batches, after checking that packing does not change its logits.
+
+    Features of a row do not attend to each other, and each has its own positions. Start and end logits are returned as
+    ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and ``forward``
+    are not affected.
+
+    Args:
+        model: An encoder with a question answering head.
+        tokenizer: Its tokenizer.
+        max_length: Largest number of tokens in a row.
+
+    Returns:
+        The collator that makes the batches.
+
+    Raises:
+        InputError: If this model cannot read packed batches.
+    """
+    # The loss of packed features is computed from start and end logits only.
+    if (head := head_of(model)) != PLAIN_HEAD:
+        raise InputError(
+            f"`preprocess.packing=true` packs features for a plain question answering head, but the model's is "
+            f"{head}; set it to false, or `model.head={PLAIN_HEAD}`."
+        )
+    attention = model.config._attn_implementation
+    if attention not in _ATTENTIONS:
+        raise InputError(
+            f"Packing masks attention in blocks, which attn_implementation={attention!r} does not support; load the "
+            f"model with one of {', '.join(_ATTENTIONS)}, or set `preprocess.packing=false`."
+        )
+    # Hooks, not a subclass: checkpoints and the columns that a trainer keeps depend on the class and its `forward`.
+    packed_forward = _PackedForward()
+    model.register_forward_pre_hook(packed_forward.before, with_kwargs=True)
+    model.register_forward_hook(packed_forward.after, with_kwargs=True)
+    collator = PackingCollator(tokenizer, max_length)
+    was_training = model.training
+    model.eval()
+    try:
+        _check_same_logits(model, tokenizer, collator, max_length)
+    except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{type(model).__name__} gives packed features other logits than single features "
+            f"({' '.join(str(error).split())[:200]}); set `preprocess.packing=false`, or use an encoder like BERT "
+            "with a plain question answering head."
+        ) from error
+    finally:
+        model.train(was_training)
+    return collator
+
+
+@torch.no_grad()
+def _check_same_logits(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, collator: PackingCollator, max_length: int
+) -> None:
+    uses_types = "token_type_ids" in tokenizer.model_input_names
+    # The longest feature shows whether each token sees all others (no sliding window), as the block mask assumes.
+    lengths = (max_length, 5, 9)
+    features: list[dict[str, list[int]]] = []
+    for length in lengths:
+        ids = [(7 * token + length) % (model.config.vocab_size - 1) + 1 for token in range(length)]
+        types = {"token_type_ids": [int(2 * token > length) for token in range(length)]} if uses_types else {}
+        features.append({"input_ids": ids, "attention_mask": [1] * length, **types})
+    packed: Any = model(**{name: values.to(model.device) for name, values in collator(features).items()})
+    for number, feature in enumerate(features):
+        single: Any = model(**{name: torch.tensor([ids], device=model.device) for name, ids in feature.items()})
+        for name in ("start_logits", "end_logits"):
+            torch.testing.assert_close(
+                packed[name][number, : lengths[number]], single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE
+            )
+
+
+class _PackedForward:
+    """The hooks around one model's forward: the second needs what the first takes out of a batch."""
+
+    def __init__(self) -> None:
+        self._batch: dict[str, Tensor] | None = None
+
+    def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Turn a packed batch into inputs of the model."""
+        self._batch = None
+        if "segments" not in kwargs:
+            return None
+        kept: dict[str, Any] = {name: kwargs[name] for name in _TOKEN_COLUMNS if name in kwargs}
+        self._batch = {name: value for name, value in kwargs.items() if name not in kept}
+        mask = _block_mask(kwargs["segments"], model)
+        position_ids = kwargs["position_ids"] + _first_position(model)
+        return args, {**kept, "position_ids": position_ids, "attention_mask": mask, "return_dict": True}
+
+    def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        """Turn the logits of rows into those of features."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return output
+        start_logits, end_logits = (_unpacked(output[name], batch) for name in ("start_logits", "end_logits"))
+        loss, starts, ends = None, batch.get("start_positions"), batch.get("end_positions")
+        if starts is not None and ends is not None:
+            loss = model.loss_function(start_logits, end_logits, starts, ends)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
+
+
+def _block_mask(segments_RL: Tensor, model: Any) -> Tensor:
+    """Return which token sees which, ``[R, 1, L, L]``: bool, or what eager attention adds to its scores."""
+    # Padding sees padding: a token that saw nothing at all would become NaN.
+    sees = segments_RL[:, None, :, None] == segments_RL[:, None, None, :]
+    if model.config._attn_implementation == "sdpa":
+        return sees
+    return torch.zeros(sees.shape, dtype=model.dtype, device=sees.device).masked_fill(
+        ~sees, torch.finfo(model.dtype).min
+    )
+
+
+def _first_position(model: Any) -> int:
+    """Return the position of a first token: RoBERTa-like models start after the id of the padding token."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
+def _unpacked(logits_RL: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the logits of every feature, ``[B, T]``."""
+    row_B, start_B, length_B = (batch[name] for name in _LAYOUT_COLUMNS)
+    token_T = torch.arange(int(length_B.max()), device=logits_RL.device)
+    index_BT = (start_B[:, None] + token_T).clamp(max=logits_RL.shape[1] - 1)
+    missing_BT = token_T >= length_B[:, None]
+    return logits_RL[row_B[:, None], index_BT].masked_fill(missing_BT, _NO_TOKEN)

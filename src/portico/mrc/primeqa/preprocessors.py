@@ -1,0 +1,678 @@
+"""PrimeQA's preprocessors: a ``datasets.Dataset`` to the base schema, and from there to features.
+
+They are adapters over the engine in `portico.mrc.features` and the parsers in `portico.mrc.datasets`. Each takes the
+arguments of :class:`AbstractPreProcessor`.
+
+Shape suffixes: F features (windows), T tokens of all windows.
+"""
+
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from portico.errors import InputError
+from portico.mrc.arrays import Int64s
+from portico.mrc.datasets import natural_questions, squad, tydi
+from portico.mrc.datasets.fid import passage_text
+from portico.mrc.datasets.mrqa import char_spans
+from portico.mrc.datasets.records import (
+    NO_SPAN,
+    Annotation,
+    Defects,
+    Span,
+    as_candidates,
+    as_objects,
+    as_target,
+    checked_yes_no,
+)
+from portico.mrc.datasets.sources import import_datasets, numbered
+from portico.mrc.features.labels import (
+    Gold,
+    Subsampling,
+    TargetType,
+    WindowLabels,
+    gold_of_target,
+    label_windows,
+    subsample_types,
+)
+from portico.mrc.features.labels import SubsampleType as SubsampleType
+from portico.mrc.features.tokenization import WindowCutter, trim_questions
+from portico.mrc.features.windows import Windows, WindowSize, last_marked
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+_NEEDS_DATASETS = "A preprocessor takes a datasets.Dataset"
+_MIN_SCORE = 3  # votes that an answer of ELI5 needs to be trained on
+_IGNORED_LABEL = -100
+
+
+class AbstractPreProcessor(ABC):
+    """Turns a ``datasets.Dataset`` of examples into one of features.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        stride: Tokens that two neighbouring windows of a context share.
+        max_seq_len: Longest window in tokens; ``None`` for the tokenizer's ``model_max_length``.
+        negative_sampling_prob_when_has_answer: Probability of training on a window without an answer if its question
+            has one elsewhere.
+        negative_sampling_prob_when_no_answer: Probability of training on a window of a question without an answer.
+        num_workers: Number of processes for ``Dataset.map``; ``None`` to use this process alone.
+        load_from_cache_file: Whether ``Dataset.map`` may reuse cached features.
+        max_q_char_len: Cut longer questions to this many characters.
+        single_context_multiple_passages: Whether every question has one context with ``passage_candidates`` in it,
+            instead of several contexts.
+        max_contexts: How many contexts, or passages of the context, to read; ``None`` for all.
+        max_answer_len: Longest generated answer in tokens; ``None`` for the longest window.
+        subsampling_seed: Seed of the choice among windows without an answer; no other random state changes.
+        compat_label_bug: As in :class:`~portico.mrc.features.featurizer.Featurizer`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        stride: int,
+        max_seq_len: int | None = None,
+        negative_sampling_prob_when_has_answer: float = 0.01,
+        negative_sampling_prob_when_no_answer: float = 0.04,
+        num_workers: int | None = None,
+        load_from_cache_file: bool = True,
+        max_q_char_len: int = 128,
+        single_context_multiple_passages: bool = False,
+        max_contexts: int | None = None,
+        max_answer_len: int | None = None,
+        *,
+        subsampling_seed: int = 0,
+        compat_label_bug: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stride = stride
+        self._max_seq_len = tokenizer.model_max_length if max_seq_len is None else max_seq_len
+        self._negative_sampling_prob_when_has_answer = negative_sampling_prob_when_has_answer
+        self._negative_sampling_prob_when_no_answer = negative_sampling_prob_when_no_answer
+        self._max_q_char_len = max_q_char_len
+        self._single_context_multiple_passages = single_context_multiple_passages
+        self._max_contexts = max_contexts
+        self._max_answer_len = max_answer_len
+        self._subsampling_seed = subsampling_seed
+        self._compat_label_bug = compat_label_bug
+        self._map_options: dict[str, Any] = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
+
+    @abstractmethod
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the examples in the base schema, and their labelled features to train on."""
+
+    @abstractmethod
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the examples in the base schema, and the features of all their windows."""
+
+    @abstractmethod
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
+        """Return the examples in the base schema."""
+
+    @abstractmethod
+    def label_features_for_subsampling(
+        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return a batch of features with their ``subsample_type``."""
+
+    @abstractmethod
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
+        """Return the features to train on."""
+
+    @abstractmethod
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
+        """Raise an `InputError` if the data set lacks a required column."""
+
+
+class BasePreProcessor(AbstractPreProcessor):
+    """Makes features of examples in the base schema.
+
+    An example has ``question``, ``context`` (a list of strings) and optionally ``example_id`` and ``language``; for
+    training, ``target`` with one entry per annotator, of which the first one counts. With
+    ``single_context_multiple_passages`` it has one context and ``passage_candidates``.
+
+    Raises:
+        InputError: If the tokenizer is not a fast one, or a length or probability is out of range.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
+        super().__init__(tokenizer, *args, **kwargs)
+        self._cutter = WindowCutter(tokenizer, WindowSize(self._max_seq_len, self._stride))
+        self._subsampling = Subsampling(
+            self._negative_sampling_prob_when_has_answer,
+            self._negative_sampling_prob_when_no_answer,
+            self._subsampling_seed,
+        )
+
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the adapted examples and their labelled features, subsampled.
+
+        Raises:
+            InputError: If there are no examples, they lack a column, or subsampling drops every window.
+        """
+        if self._subsampling.keeps_all:
+            logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
+        elif self._subsampling.keeps_positives_only:
+            logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
+        return self._process(examples, is_train=True)
+
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the adapted examples and the features of all their windows.
+
+        Raises:
+            InputError: If there are no examples, or they lack a column.
+        """
+        return self._process(examples, is_train=False)
+
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
+        """Return the examples with an identifier and a language; missing ones are generated, always the same.
+
+        Raises:
+            InputError: If a column is missing or has another type.
+        """
+        self.validate_schema(dataset, is_train)
+        if "example_id" not in dataset.column_names:
+            names = (f"{number} {question}" for number, question in enumerate(dataset["question"]))
+            dataset = dataset.add_column("example_id", [str(uuid.uuid5(uuid.NAMESPACE_OID, name)) for name in names])
+        if "language" not in dataset.column_names:
+            dataset = dataset.add_column("language", ["UNKNOWN"] * len(dataset))
+        self.validate_schema(dataset, is_train, pre_adaptation=False)
+        return dataset
+
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
+        """Check that examples have the columns of the base schema, with the right types.
+
+        Args:
+            dataset: The examples.
+            is_train: Whether answers are required.
+            pre_adaptation: Whether identifier and language may still be missing.
+
+        Raises:
+            InputError: If a column is missing or has another type.
+        """
+        columns = base_schema(is_train=is_train, single_context=self._single_context_multiple_passages)
+        if not pre_adaptation:
+            columns |= dict.fromkeys(("example_id", "language"), columns["question"])
+        for name, expected in columns.items():
+            if name not in dataset.features:
+                raise InputError(
+                    f"The examples have no column {name!r}, only {', '.join(map(repr, dataset.column_names))}; add it "
+                    f"with the type {expected}, or use the preprocessor of the data set's own schema."
+                )
+            if dataset.features[name] != expected:
+                raise InputError(
+                    f"The column {name!r} of the examples has the type {dataset.features[name]}, but must be "
+                    f"{expected}; cast it with `Dataset.cast_column`."
+                )
+
+    def label_features_for_subsampling(
+        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
+
+        If subsampling keeps every feature, they are returned unchanged.
+
+        Args:
+            tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
+                feature, and more.
+            examples: The batch of examples.
+        """
+        if self._subsampling.keeps_all:
+            return tokenized_examples
+        passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
+        has_answer_F = passages[np.asarray(tokenized_examples["example_idx"])] >= 0
+        types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
+        return {**tokenized_examples, "subsample_type": types_F.tolist()}
+
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
+        """Return the features to train on, without ``subsample_type``.
+
+        Raises:
+            InputError: If none is left.
+        """
+        if "subsample_type" not in dataset.column_names:
+            return dataset
+        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
+        if not len(kept):
+            raise InputError(
+                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
+                "raise the negative sampling probabilities."
+            )
+        return dataset.select(kept).remove_columns("subsample_type")
+
+    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
+        if not len(examples):
+            raise InputError("There are no examples to process; give at least one question with its context.")
+        examples = self.adapt_dataset(examples, is_train)
+        if not len(examples):
+            raise InputError("Adapting the data set left no examples to process; give at least one valid question.")
+        # Arrow tables avoid Python lists, but a subclass may override PrimeQA's `_process_batch`, which returns lists.
+        overridden = type(self)._process_batch is not BasePreProcessor._process_batch
+        features = examples.map(
+            partial(self._process_batch if overridden else self._feature_table, is_train=is_train),
+            batched=True,
+            with_indices=True,
+            remove_columns=examples.column_names,
+            desc="Making features",
+            **self._map_options,
+        )
+        return examples, self.subsample_features(features) if is_train else features
+
+    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
+        """Return the features of a batch; ``indices`` are the positions of its examples in the data set."""
+        return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
+
+    def _feature_table(self, examples: Mapping[str, Any], indices: Sequence[int], *, is_train: bool) -> Any:
+        """Return the features of a batch as an Arrow table."""
+        import pyarrow as pa
+
+        questions = trim_questions(examples["question"], self._max_q_char_len)
+        windows, context_index_F = self._cutter.cut(questions, self._contexts(examples), self._max_contexts)
+        owner_F = windows.example_index_F
+        columns = self._token_columns(windows, context_offsets_only=not is_train)
+        columns["example_idx"] = np.asarray(indices, np.int64)[owner_F]
+        columns["example_id"] = [examples["example_id"][owner] for owner in owner_F]
+        if context_index_F is not None:
+            columns["context_idx"] = context_index_F
+        if is_train:
+            columns |= self._training_columns(windows, context_index_F, examples)
+        return pa.table(columns)
+
+    def _contexts(self, examples: Mapping[str, Any]) -> list[str] | list[list[str]]:
+        if not self._single_context_multiple_passages:
+            return [list(contexts) for contexts in examples["context"]]
+        return [self._single_context(examples, row) for row in range(len(examples["context"]))]
+
+    def _single_context(self, examples: Mapping[str, Any], row: int) -> str:
+        """Return the only context of an example, cut after the last passage to read."""
+        contexts = examples["context"][row]
+        if len(contexts) != 1:
+            raise InputError(
+                f"Example {examples['example_id'][row]!r} has {len(contexts)} contexts, but "
+                "`single_context_multiple_passages=True` takes one; set it to False, or join them."
+            )
+        if self._max_contexts is None or "passage_candidates" not in examples:
+            return str(contexts[0])
+        ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
+        return str(contexts[0][: ends[-1]] if ends else contexts[0])
+
+    def _token_columns(self, windows: Windows, *, context_offsets_only: bool) -> dict[str, Any]:
+        """Return the columns with a list per window, as Arrow arrays."""
+        import pyarrow as pa
+
+        def lists(values_T: Any) -> Any:
+            return pa.ListArray.from_arrays(pa.array(windows.row_starts.astype(np.int32)), pa.array(values_T))
+
+        columns = {
+            "input_ids": lists(windows.input_ids_T),
+            "attention_mask": lists(windows.attention_mask_T.astype(np.int8)),
+        }
+        if "token_type_ids" in self._tokenizer.model_input_names:
+            columns["token_type_ids"] = lists(windows.token_type_ids_T.astype(np.int8))
+        pair_starts = pa.array(np.arange(0, 2 * len(windows.char_offsets_T2) + 1, 2, dtype=np.int32))
+        characters = pa.array(windows.char_offsets_T2.astype(np.int64).ravel())
+        is_null = pa.array(~windows.in_context_T) if context_offsets_only else None
+        columns["offset_mapping"] = lists(pa.ListArray.from_arrays(pair_starts, characters, mask=is_null))
+        return columns
+
+    def _training_columns(
+        self, windows: Windows, context_index_F: Int64s | None, examples: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the labels and, unless every window is kept, the column for subsampling."""
+        single = self._single_context_multiple_passages
+        passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
+        # The first annotator counts, as in PrimeQA.
+        golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
+        labels = self._label(windows, Gold.of(golds)[windows.example_index_F], context_index_F)
+        columns: dict[str, Any] = {
+            "start_positions": labels.positions_F2[:, 0],
+            "end_positions": labels.positions_F2[:, 1],
+            "target_type": labels.target_type_F,
+        }
+        in_batch = {**columns, "example_idx": windows.example_index_F}
+        labelled = self.label_features_for_subsampling(in_batch, examples)
+        return {name: column for name, column in labelled.items() if name != "example_idx"}
+
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+        return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
+
+
+def base_schema(*, is_train: bool, single_context: bool) -> dict[str, Any]:
+    """Return the types of the base schema's columns, without identifier and language.
+
+    Args:
+        is_train: Whether to include answers.
+        single_context: Whether passages are parts of one context.
+    """
+    datasets = import_datasets(_NEEDS_DATASETS)
+    text, texts = datasets.Value("string"), datasets.List(datasets.Value("string"))
+    integers = datasets.List(datasets.Value("int64"))
+    columns = {"question": text, "context": texts}
+    if is_train:
+        positions = dict.fromkeys(("start_positions", "end_positions", "passage_indices"), integers)
+        columns["target"] = {**positions, "yes_no_answer": texts}
+    if is_train and single_context:
+        columns["passage_candidates"] = {"start_positions": integers, "end_positions": integers}
+    return columns
+
+
+class _DatasetPreProcessor(BasePreProcessor):
+    """Adapts the records of a data set to the base schema before making features of them."""
+
+    _source_columns: ClassVar[tuple[str, ...]]
+    """Columns that are replaced by those of the base schema."""
+
+    @staticmethod
+    @abstractmethod
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+        """Return the columns of the base schema for one record."""
+
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
+        """Return the examples in the base schema; other columns are kept.
+
+        Raises:
+            InputError: If a column is missing.
+        """
+        datasets = import_datasets(_NEEDS_DATASETS)
+        text = datasets.Value("string")
+        optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
+        adapt = partial(self._base_columns, is_train=is_train)
+        made = base_schema(is_train=True, single_context=True)
+        # The optional columns are those that the first record gets: `Dataset.map` needs the types beforehand.
+        if len(dataset):
+            first = adapt(dataset[0])
+            made |= {name: kind for name, kind in optional.items() if name in first}
+        removed = [name for name in self._source_columns if name in dataset.column_names]
+        kept = {name: kind for name, kind in dataset.features.items() if name not in removed}
+        adapted = dataset.map(
+            adapt,
+            remove_columns=removed,
+            features=datasets.Features({**kept, **made}),
+            desc="Adapting examples",
+            **self._map_options,
+        )
+        if not self._single_context_multiple_passages:
+            adapted = adapted.remove_columns("passage_candidates")
+        return super().adapt_dataset(adapted, is_train)
+
+
+class _SingleContextPreProcessor(_DatasetPreProcessor):
+    """For data sets with one context per question: ``single_context_multiple_passages`` is always True."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._single_context_multiple_passages = True
+
+
+class SQUADPreprocessor(_SingleContextPreProcessor):
+    """Makes features of SQuAD, flat as on the hub or nested as in the original file (a column ``data``).
+
+    The only passage is the whole context. Questions without an answer have a null target. The texts of the answers are
+    in the column ``answer_text``.
+    """
+
+    _source_columns = ("id", "answers", "is_impossible", "plausible_answers", "title")
+
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
+        """Return the examples in the base schema.
+
+        Raises:
+            InvalidRecord: If a record is not a SQuAD question.
+        """
+        if "data" in dataset.column_names:
+            dataset = import_datasets(_NEEDS_DATASETS).Dataset.from_list(list(_flat_squad(dataset)))
+        return super().adapt_dataset(dataset, is_train)
+
+    @staticmethod
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+        record = squad.example(raw)
+        answers = record["answers"]
+        spans = [(start, start + len(text)) for text, start in zip(*answers.values(), strict=True)]
+        return {
+            "example_id": record["id"],
+            "question": record["question"],
+            "context": [record["context"]],
+            "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
+            "passage_candidates": as_candidates([(0, len(record["context"]))]),
+            "answer_text": answers["text"],
+        }
+
+
+def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
+    defects = Defects("The data set", skip_invalid=False)
+    for place, row in numbered(dataset):
+        for article in row["data"] if isinstance(row["data"], list) else [row["data"]]:
+            for _, question in squad.questions(place, article, defects):
+                record = squad.example(question)
+                yield {key: record[key] for key in ("id", "context", "question", "answers")}
+
+
+class MRQAPreprocessor(_DatasetPreProcessor):
+    """Makes features of MRQA as the hub has it.
+
+    Of every detected answer the first occurrence counts. As in PrimeQA the end is the last character of the answer,
+    not the one after it as in :func:`~portico.mrc.datasets.read_examples`.
+    """
+
+    _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
+
+    @staticmethod
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+        spans = [char_spans(answer)[0] for answer in as_objects(raw["detected_answers"], "detected_answers")]
+        return {
+            "example_id": raw["qid"],
+            "question": raw["question"],
+            "context": [raw["context"]],
+            "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
+            "passage_candidates": as_candidates([(0, len(raw["context"]))]),
+        }
+
+
+class TyDiQAPreprocessor(_SingleContextPreProcessor):
+    """Makes features of TyDi QA's primary task as the hub has it, with characters instead of UTF-8 bytes.
+
+    ``document_plaintext`` is kept for metrics.
+    """
+
+    _source_columns = ("question_text", "annotations", "passage_answer_candidates")
+
+    @staticmethod
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+        document = raw["document_plaintext"]
+        offsets = tydi.ByteOffsets(document)
+        identifier = {"example_id": str(raw["example_id"])} if "example_id" in raw else {}
+        return {
+            **identifier,
+            "question": raw["question_text"],
+            "context": [document],
+            "target": as_target(tydi.read_annotations(raw["annotations"], offsets)),
+            "passage_candidates": as_candidates(tydi.passage_spans(raw["passage_answer_candidates"], offsets)),
+        }
+
+
+class TyDiQAGooglePreprocessor(TyDiQAPreprocessor):
+    """Makes features of TyDi QA as Google distributes it, also the input of list questions."""
+
+
+class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
+    """Labels windows that answer yes or no with the part of the gold passage that they hold.
+
+    The part starts with the first context token that starts in the passage and ends with the last one that ends in it;
+    without such a token, with the first and the last context token.
+    """
+
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+        labels = super()._label(windows, gold, context_index_F)
+        is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
+        positions_F2 = _passage_positions(windows, gold.passage_chars_E2)
+        return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
+
+
+def _passage_positions(windows: Windows, chars_F2: Int64s) -> Int64s:
+    """Return the first and last token of a passage in each window, ``int64 [F, 2]``."""
+    chars_T2 = np.repeat(chars_F2, windows.lengths_F, axis=0)
+    start_T, end_T = windows.char_offsets_T2.T
+    # Tokens that are only partly in the passage count for neither end.
+    starts_inside_T = windows.in_context_T & (start_T >= chars_T2[:, 0]) & (start_T < chars_T2[:, 1])
+    ends_inside_T = windows.in_context_T & (end_T <= chars_T2[:, 1]) & (end_T > chars_T2[:, 0])
+    row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
+    first_F, last_F = windows.context_bounds()
+    start_F = windows.first_in_row(starts_inside_T)
+    end_F = last_marked(ends_inside_T, row_starts, row_ends)
+    start_F = np.where(start_F < row_ends, start_F, first_F)
+    end_F = np.where(end_F >= row_starts, end_F, last_F)
+    return np.stack([start_F, end_F], axis=1) - row_starts[:, None]
+
+
+class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
+    """Makes features of Natural Questions as the hub has it; the context is the document's tokens, joined by spaces.
+
+    For training, answers and passages are characters of the context, and as in PrimeQA only a short answer counts. For
+    evaluation they are bytes of the page, as the metric expects; ``document`` is kept to find answers in the page.
+    """
+
+    _source_columns = ("id", "annotations", "long_answer_candidates")
+
+    @staticmethod
+    def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
+        document = natural_questions.read_document(raw)
+        if is_train:
+            passages = natural_questions.passage_spans(raw, document)
+            annotations = [
+                one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no)
+                for one in natural_questions.read_annotations(raw, document, len(passages))
+            ]
+        else:
+            candidates = as_objects(raw["long_answer_candidates"], "long_answer_candidates")
+            passages = [(one["start_byte"], one["end_byte"]) for one in candidates]
+            annotations = [_annotation_in_bytes(one) for one in as_objects(raw["annotations"], "annotations")]
+        return {
+            "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
+            "question": natural_questions.question_text(raw),
+            "context": [document.context],
+            "language": "english",
+            "target": as_target(annotations),
+            "passage_candidates": as_candidates(passages),
+        }
+
+
+def _annotation_in_bytes(annotation: Mapping[str, Any]) -> Annotation:
+    short = as_objects(annotation["short_answers"], "short_answers")
+    span: Span = (short[0]["start_byte"], short[0]["end_byte"]) if short else NO_SPAN
+    passage = annotation["long_answer"]["candidate_index"]
+    return Annotation(span, passage, checked_yes_no(annotation["yes_no_answer"]))
+
+
+class ELI5FiDPreprocessor(AbstractPreProcessor):
+    """Makes features of ELI5 with passages for fusion-in-decoder: one row of tokens per passage, without windows.
+
+    An example has ``id``, ``input`` (the question), ``passages`` (strings, or objects with ``text`` and optionally
+    ``title``) and, for training, ``output``, a list of ``{"answer", "meta": {"score"}}``.
+    """
+
+    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the examples and one feature per answer with at least 3 votes, or one with an empty answer."""
+        return self._process(examples, is_train=True)
+
+    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
+        """Return the examples and one feature per question, labelled with its first answer if there are any."""
+        return self._process(examples, is_train=False)
+
+    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
+        """Validate the columns and return the examples unchanged."""
+        self.validate_schema(dataset, is_train)
+        return dataset
+
+    def label_features_for_subsampling(
+        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the features unchanged, because all of them are kept."""
+        return tokenized_examples
+
+    def subsample_features(self, dataset: "Dataset") -> "Dataset":
+        """Return the features unchanged, because all of them are kept."""
+        return dataset
+
+    def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
+        """Check that examples have the required columns.
+
+        Raises:
+            InputError: If a column is missing.
+        """
+        required = ("id", "input", "passages", "output") if is_train else ("id", "input", "passages")
+        missing = [name for name in required if name not in dataset.column_names]
+        if missing:
+            raise InputError(
+                f"The examples have no column {missing[0]!r}, only {', '.join(map(repr, dataset.column_names))}; "
+                f"fusion-in-decoder takes {', '.join(required)}."
+            )
+
+    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
+        if not len(examples):
+            raise InputError("There are no examples to process; give at least one question with its passages.")
+        examples = self.adapt_dataset(examples, is_train)
+        features = examples.map(
+            self._train_batch if is_train else self._eval_batch,
+            batched=True,
+            with_indices=True,
+            remove_columns=examples.column_names,
+            desc="Making features",
+            **self._map_options,
+        )
+        return examples, features
+
+    def _train_batch(self, batch: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[Any]]:
+        answers = [_popular_answers(output) for output in batch["output"]]
+        owners = [row for row, texts in enumerate(answers) for _ in texts]
+        return {
+            **self._rows(batch, indices, owners),
+            "labels": self._labels([text for one in answers for text in one]),
+        }
+
+    def _eval_batch(self, batch: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[Any]]:
+        rows = self._rows(batch, indices, range(len(batch["input"])))
+        if "output" not in batch:
+            return rows
+        first = [next((one["answer"] for one in output or () if one["answer"]), "") for output in batch["output"]]
+        return {**rows, "labels": self._labels(first)}
+
+    def _labels(self, answers: Sequence[str]) -> list[list[int]]:
+        length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
+        encoded = self._tokenizer(text_target=answers, max_length=length, truncation=True)
+        return [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in encoded["input_ids"]]
+
+    def _rows(self, batch: Mapping[str, Any], indices: Sequence[int], owners: Sequence[int]) -> dict[str, list[Any]]:
+        encoded = [
+            self._tokenizer(
+                [f"question: {question} passage: {passage_text(one)}" for one in passages[: self._max_contexts]],
+                max_length=self._max_seq_len,
+                padding="max_length",
+                truncation=True,
+            )
+            for question, passages in zip(batch["input"], batch["passages"], strict=True)
+        ]
+        return {
+            "input_ids": [encoded[owner]["input_ids"] for owner in owners],
+            "attention_mask": [encoded[owner]["attention_mask"] for owner in owners],
+            "example_idx": [indices[owner] for owner in owners],
+            "example_id": [str(batch["id"][owner]) for owner in owners],
+        }
+
+
+def _popular_answers(output: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """Return the answers with enough votes, or one empty answer."""
+    texts = [
+        one["answer"]
+        for one in output or ()
+        if one["answer"] and ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE
+    ]
+    return texts or [""]

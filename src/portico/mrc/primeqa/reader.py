@@ -1,0 +1,123 @@
+"""PrimeQA's ``ExtractiveReader``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from portico.errors import InputError
+from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
+from portico.mrc.answers.span_records import SpanRecord, SpanRecords
+from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.inference import Contexts, Inference, question_windows
+from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
+
+_RECORD_KEYS = (
+    "example_id",
+    "passage_index",
+    "span_answer_text",
+    "span_answer",
+    "span_answer_score",
+    "confidence_score",
+)
+
+
+@dataclass
+class ExtractiveReader:
+    """Finds answers in the passages given for each question.
+
+    Args:
+        model: A folder or a hub name, of a model with an extractive head.
+        use_fast: Must be true: only fast tokenizers know the characters of a token.
+        stride: Tokens that two neighbouring windows share.
+        max_seq_len: Tokens of a window, including question and special tokens.
+        n_best_size: Number of starts and ends considered in each window.
+        max_num_answers: Number of answers to each question.
+        max_answer_length: Longest answer, in tokens.
+        scorer_type: Score of the ranking, one of :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`; for a
+            model that does not classify answer types, ``"score_diff_based"``.
+        min_score_threshold: Answers with a lower score are left out; ``None`` keeps all.
+        device: See :class:`~portico.mrc.Reader`.
+        batch_size: Windows in a batch.
+    """
+
+    model: str
+    use_fast: bool = True
+    stride: int = 128
+    max_seq_len: int = 512
+    n_best_size: int = 20
+    max_num_answers: int = 3
+    max_answer_length: int = 1000
+    scorer_type: str = SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF
+    min_score_threshold: float | None = None
+    device: str | int = "auto"
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        if not self.use_fast:
+            raise InputError("`use_fast=False` gives tokenizers that do not know characters; leave it true.")
+        initialize_scorer(self.scorer_type)
+        self._loaded: ModelAndTokenizer | None = None
+        self._inference: Inference | None = None
+
+    def load(self) -> None:
+        """Load the model and its tokenizer.
+
+        Raises:
+            InputError: If there is no such model.
+        """
+        self._loaded = load_trained_reader(self.model)
+        self._inference = Inference.on_device(
+            self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
+        )
+
+    def predict(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[Contexts],
+        example_ids: Sequence[str] | None = None,
+        **overrides: Any,
+    ) -> dict[str, list[SpanRecord]]:
+        """Return the answers to every question, best first, by question identifier.
+
+        Args:
+            questions: The questions.
+            contexts: The passages of each question.
+            example_ids: Identifiers; by default ``"0"``, ``"1"``, ...
+            **overrides: Attributes that differ in this call.
+
+        Raises:
+            InputError: If the reader is not loaded, an input is invalid, or the model does not classify the answer
+                types that the scorer uses.
+        """
+        if self._loaded is None or self._inference is None:
+            raise InputError("The reader has no model yet; call `load()` once before `predict`.")
+        fixed = sorted({"model", "use_fast", "device", "batch_size"} & set(overrides))
+        if fixed:
+            raise InputError(f"`{fixed[0]}` cannot change between calls; make another reader.")
+        ids = [str(n) for n in range(len(questions))] if example_ids is None else example_ids
+        chosen = replace(self, **overrides)
+        featurizer = Featurizer(
+            self._loaded.tokenizer,
+            max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
+            doc_stride=chosen.stride,
+        )
+        windows = question_windows(featurizer, questions, contexts, ids)
+        records = self._inference.run(
+            windows.features,
+            SpanRecords(
+                windows.examples,
+                windows.offsets,
+                k=chosen.max_num_answers,
+                n_best_size=chosen.n_best_size,
+                max_answer_length=chosen.max_answer_length,
+                scorer=initialize_scorer(chosen.scorer_type),
+                single_context=False,
+            ),
+        )
+        least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
+        return {
+            example_id: [
+                {key: record[key] for key in _RECORD_KEYS} for record in best if record["span_answer_score"] >= least
+            ]
+            for example_id, best in records.items()
+        }

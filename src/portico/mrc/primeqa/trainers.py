@@ -1,0 +1,44 @@
+"""PrimeQA's names and arguments of trainers."""
+
+from typing import Any
+
+from portico.mrc.distillation import Distillation, load_teacher
+from portico.mrc.generative import Seq2SeqMRCTrainer
+from portico.mrc.multi_source import MultiSourceMRCTrainer
+
+MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
+
+
+class MSKD_MRCTrainer(MultiSourceMRCTrainer):
+    """A :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer` that loads its teacher.
+
+    Its own arguments can also be attributes of the training arguments, where PrimeQA's scripts put them.
+
+    Args:
+        *args: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
+        kd_teacher_model_path: Folder or name of the teacher's weights; without it nothing is distilled.
+        kd_teacher_config_path: Folder or name of the teacher's configuration; by default that of its weights.
+        kd_temperature: Divisor of the teacher's logits.
+        **kwargs: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        kd_teacher_model_path: str | None = None,
+        kd_teacher_config_path: str | None = None,
+        kd_temperature: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+
+        def given(name: str, argument: Any) -> Any:
+            return getattr(self.args, name, None) if argument is None else argument
+
+        model_path = given("kd_teacher_model_path", kd_teacher_model_path)
+        if model_path is None:
+            return
+        config_path = given("kd_teacher_config_path", kd_teacher_config_path)
+        temperature = given("kd_temperature", kd_temperature)
+        self.teacher = load_teacher(model_path, config_path, student=self.model)
+        self.distillation = Distillation("mse", temperature=1.0 if temperature is None else float(temperature))

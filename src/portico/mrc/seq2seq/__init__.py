@@ -1,1 +1,0 @@
-"""Answers that are generated, from one passage or from several."""

@@ -1,0 +1,262 @@
+"""Inputs are checked and cut, outputs are joined."""
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+import poptorch_emulator as poptorch
+from emulator_peers import Calls, Perceptron, batches, options
+from poptorch_emulator.batches import BatchLayout, OutputCollector
+
+MODES = poptorch.OutputMode
+
+
+class Echo(nn.Module):
+    """Returns whatever it gets; has a parameter, as models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Any, other: Any = None) -> Any:
+        return x
+
+
+class Mean(Echo):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.float().mean()
+
+
+def rows(number: int) -> torch.Tensor:
+    return torch.arange(float(number))
+
+
+class TestOutputs:
+    def call(self, mode, period=None, iterations=2, accumulation=2, replicas=2, model=None, x=None):
+        layout = BatchLayout(iterations, accumulation, replicas)
+        collector = OutputCollector(mode, period or 1, layout)
+        model = model or Echo()
+        x = rows(layout.num_parts) if x is None else x
+        for iteration in range(iterations):
+            for place in layout.iteration(iteration):
+                collector.add(place, model(layout.part(x, place.index)))
+        return collector.result()
+
+    def test_all_returns_every_micro_batch_in_input_order(self):
+        assert self.call(MODES.All).tolist() == list(range(8))
+
+    def test_final_returns_the_last_micro_batch_of_each_replica(self):
+        assert self.call(MODES.Final).tolist() == [6, 7]
+
+    def test_every_n_returns_all_micro_batches_of_every_second_iteration(self):
+        assert self.call(MODES.EveryN, 2).tolist() == [4, 5, 6, 7]
+
+    def test_sum_adds_the_micro_batches_of_each_replica(self):
+        assert self.call(MODES.Sum).tolist() == [0 + 2 + 4 + 6, 1 + 3 + 5 + 7]
+
+    @pytest.mark.parametrize(("mode", "shape"), [(MODES.Final, (2,)), (MODES.All, (8,)), (MODES.Sum, (2,))])
+    def test_scalars_of_several_micro_batches_become_a_vector(self, mode, shape):
+        found = self.call(mode, iterations=1, accumulation=4, model=Mean())
+        assert found.shape == shape
+
+    def test_single_scalar_stays_a_scalar(self):
+        assert self.call(MODES.All, iterations=1, accumulation=1, replicas=1, model=Mean()).shape == ()
+
+    @given(
+        iterations=st.integers(1, 4),
+        accumulation=st.integers(1, 3),
+        replicas=st.integers(1, 4),
+        rows_=st.integers(1, 3),
+    )
+    @settings(max_examples=40, deadline=None)
+    def test_any_layout_returns_all_rows_in_order(self, iterations, accumulation, replicas, rows_):
+        x = rows(iterations * accumulation * replicas * rows_)
+        found = self.call(MODES.All, None, iterations, accumulation, replicas, x=x)
+        assert found.tolist() == x.tolist()
+
+    def test_containers_of_the_model_are_kept(self):
+        Pair = namedtuple("Pair", "a b")
+
+        class Containers(Echo):
+            def forward(self, x):
+                return {"pair": Pair(x, [x + 1]), "out": SequenceClassifierOutput(logits=x), "none": None}
+
+        found = poptorch.inferenceModel(Containers(), options(2))(rows(2))
+        assert isinstance(found["pair"], Pair)
+        assert found["pair"].b[0].tolist() == [1, 2]
+        assert isinstance(found["out"], SequenceClassifierOutput)
+        assert found["out"].logits.tolist() == [0, 1]
+        assert found["none"] is None
+
+    def test_wide_dtypes_become_device_dtypes(self):
+        found = poptorch.inferenceModel(Echo())((torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)))
+        assert [tensor.dtype for tensor in found] == [torch.int32, torch.float32]
+
+    def test_default_mode_is_final_for_training_and_all_for_inference(self):
+        chosen = options(2)
+        assert poptorch.trainingModel(Perceptron(), chosen).options.output_mode is MODES.Final
+        assert poptorch.inferenceModel(Perceptron(), chosen).options.output_mode is MODES.All
+
+    def test_outputs_are_copies_of_tensors_that_later_micro_batches_change(self):
+        class Counter(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("count", torch.zeros(1))
+
+            def forward(self, x):
+                self.count.add_(x.sum())
+                return self.count
+
+        found = poptorch.inferenceModel(Counter(), options(3))(torch.ones(3))
+        assert found.tolist() == [1, 2, 3]
+
+    def test_backward_on_outputs_is_refused(self):
+        _, loss = poptorch.trainingModel(Perceptron())(*batches(1, 1, torch.float32)[0])
+        with pytest.raises(poptorch.Error, match=r"backward\(\) cannot be called explicitly on outputs"):
+            loss.backward()
+
+
+class TestInputs:
+    def compiled(self, *args, **kwargs):
+        executor = poptorch.inferenceModel(Echo())
+        executor(*args, **kwargs)
+        return executor
+
+    @pytest.mark.parametrize(
+        ("first", "second", "message"),
+        [
+            (rows(2), rows(3), r"Shape mismatch for x: expected \[2\] but got \[3\]"),
+            (rows(2), rows(2).int(), "Data type mismatch for x: expected torch.float32 but got torch.int32"),
+            (rows(2), [rows(2)], "Type mismatch for x"),
+            ([rows(2)], [rows(2), rows(2)], "Length mismatch for x: expected 1 but got 2"),
+            ({"a": rows(2)}, {"b": rows(2)}, "Keys mismatch for x"),
+            ((rows(2), 3), (rows(2), 4), r"Value mismatch for x\[1\]: expected 3 but got 4"),
+            ({"a": rows(2)}, {"a": rows(4)}, r"Shape mismatch for x\[a\]"),
+        ],
+    )
+    def test_inputs_of_another_form_are_refused(self, first, second, message):
+        with pytest.raises(poptorch.Error, match=message) as caught:
+            self.compiled(first)(second)
+        assert "inputs passed at runtime don't match the inputs used to compile" in str(caught.value)
+
+    def test_positional_and_named_arguments_are_the_same(self):
+        assert self.compiled(rows(2))(x=rows(2)).tolist() == [0, 1]
+
+    def test_arguments_missing_at_compilation_are_refused(self):
+        with pytest.raises(poptorch.Error, match="Keys mismatch for the arguments"):
+            self.compiled(rows(2))(rows(2), other=rows(2))
+
+    def test_unknown_arguments_are_refused(self):
+        with pytest.raises(poptorch.Error, match="do not fit the model's forward"):
+            self.compiled(rows(2))(rows(2), another=1)
+
+    def test_inputs_that_require_gradients_are_refused(self):
+        with pytest.raises(poptorch.Error, match="can not have requires_grad set to True"):
+            self.compiled(rows(2).requires_grad_())
+
+    def test_batch_size_must_be_a_multiple_of_the_factors(self):
+        executor = poptorch.inferenceModel(Echo(), options(4, 2))
+        with pytest.raises(AssertionError, match=r"In the input x, the batch dimension \(12\) must be a multiple of"):
+            executor(rows(12))
+
+    def test_every_micro_batch_gets_tensors_without_dimensions(self):
+        class Scaled(Echo):
+            def forward(self, x, other):
+                return x * other
+
+        assert poptorch.inferenceModel(Scaled(), options(2))(rows(2), torch.tensor(2.0)).tolist() == [0, 2]
+
+    def test_in_place_changes_of_inputs_reach_the_caller_once(self):
+        class InPlace(Echo):
+            def forward(self, x):
+                x += 1
+                return x
+
+        x = torch.zeros(2)
+        poptorch.inferenceModel(InPlace())(x)
+        assert x.tolist() == [1, 1]
+
+    def test_replicas_of_an_input_group_read_the_same_rows(self):
+        chosen = options(1, 4).inputReplicaGrouping(2)
+        assert poptorch.inferenceModel(Echo(), chosen)(rows(2)).tolist() == [0, 0, 1, 1]
+
+
+tensors = st.builds(
+    lambda rows, columns, dtype: torch.zeros(rows, columns, dtype=dtype),
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.sampled_from([torch.float32, torch.int32, torch.float16]),
+)
+
+
+structures = st.recursive(
+    tensors | st.booleans() | st.none(),
+    lambda inner: st.tuples(inner) | st.lists(inner, max_size=2) | st.fixed_dictionaries({"a": inner}),
+    max_leaves=3,
+)
+
+
+def form(value):
+    """Everything that a compiled program fixes about an argument."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, tuple(value.shape))
+    if isinstance(value, dict):
+        return (dict, [(key, form(item)) for key, item in value.items()])
+    return (type(value), [form(item) for item in value]) if isinstance(value, list | tuple) else (type(value), value)
+
+
+@given(first=structures, second=structures)
+@settings(max_examples=60, deadline=None)
+def test_program_accepts_arguments_of_one_form(first, second):
+    executor = poptorch.inferenceModel(Echo())
+    executor(first)
+    if form(first) == form(second):
+        executor(second)
+    else:
+        with pytest.raises(poptorch.Error, match=r"mismatch for x[\s\S]*don't match the inputs used to compile"):
+            executor(second)
+
+
+@given(first=tensors, second=tensors)
+@settings(max_examples=60, deadline=None)
+def test_program_accepts_tensors_of_one_dtype_and_shape(first, second):
+    executor = poptorch.inferenceModel(Echo())
+    executor(first)
+    if first.dtype != second.dtype:
+        message = rf"Data type mismatch for x: expected {first.dtype} but got {second.dtype}"
+    elif first.shape != second.shape:
+        message = rf"Shape mismatch for x: expected \[{first.shape[0]}, {first.shape[1]}\] but got"
+    else:
+        executor(second)
+        return
+    with pytest.raises(poptorch.Error, match=message):
+        executor(second)
+
+
+def test_variadic_keyword_only_and_default_arguments():
+    class Model(Perceptron):
+        def forward(self, x, *more, factor=1, mask=None, **named):
+            out = super().forward(x) * factor + sum(more)
+            return out if mask is None else out * mask + named["shift"]
+
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    executor = poptorch.inferenceModel(Model())
+    plain = executor(x, torch.ones(2, 2))
+    assert torch.equal(executor(x, torch.ones(2, 2)), plain)
+    named = poptorch.inferenceModel(Model())
+    arguments = {"factor": 2, "mask": torch.ones(2, 1), "shift": torch.ones(2, 1)}
+    assert torch.allclose(named(x, torch.ones(2, 2), **arguments), (plain - 1) * 2 + 2, atol=1e-6)
+
+
+def test_default_arguments_may_be_passed_or_omitted():
+    program = poptorch.inferenceModel(Calls(lambda x, y=None, scale=2: x * scale if y is None else y))
+    for args, kwargs in ((), {}), ((None,), {}), ((), {"y": None, "scale": 2}), ((None, 2), {}):
+        assert program(torch.ones(2), *args, **kwargs).tolist() == [2, 2]
+    with pytest.raises(poptorch.Error, match=r"expected \['x'\] but got \['x', 'y'\]"):
+        program(torch.ones(2), torch.ones(2))

@@ -1,0 +1,170 @@
+"""Loaders yield combined batches."""
+
+import logging
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+from transformers import BatchEncoding
+
+import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, options
+
+MODES = poptorch.DataLoaderMode
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+def numbers(size=10):
+    return TensorDataset(torch.arange(size))
+
+
+def loaded(loader):
+    return [batch[0].tolist() if isinstance(batch, list) else batch.tolist() for batch in loader]
+
+
+class TestSizes:
+    def test_batches_have_the_size_of_a_call(self):
+        loader = poptorch.DataLoader(options(2, 2, 3), numbers(30), batch_size=2)
+        assert loader.combinedBatchSize == loader.batch_size == 24
+        assert len(loader) == 1
+        assert loader.options.device_iterations == 2
+
+    def test_replicas_of_an_input_group_count_once(self):
+        loader = poptorch.DataLoader(options(1, 4).inputReplicaGrouping(2), numbers(), batch_size=2)
+        assert loader.combinedBatchSize == 4
+
+    def test_batched_data_is_passed_through(self):
+        loader = poptorch.DataLoader(options(2), numbers(3), batch_size=None)
+        assert loader.combinedBatchSize is None
+        assert [batch[0].item() for batch in loader] == [0, 1, 2]
+
+    def test_incomplete_batch_is_dropped_or_warned_about(self, caplog):
+        assert loaded(poptorch.DataLoader(options(2), numbers(5), batch_size=2)) == [[0, 1, 2, 3]]
+        with caplog.at_level(logging.WARNING):
+            loader = poptorch.DataLoader(options(2), numbers(5), batch_size=2, drop_last=False)
+        assert "5 rows, which is not a multiple of the combined batch size 4: the last batch has 1" in caplog.text
+        assert loaded(loader)[-1] == [4]
+
+
+class TestBatchSampler:
+    def test_batches_are_joined(self):
+        sampler = torch.utils.data.BatchSampler(range(10), 2, drop_last=False)
+        loader = poptorch.DataLoader(options(2), numbers(), batch_sampler=sampler)
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert len(loader) == 2
+        assert loader.combinedBatchSize == 4
+        rest = poptorch.DataLoader(options(2), numbers(), batch_sampler=sampler, drop_last=False)
+        assert loaded(rest)[-1] == [8, 9]
+        assert len(rest) == 3
+
+    def test_excludes_batch_size_and_shuffle(self):
+        with pytest.raises(poptorch.Error, match="batch_sampler is mutually exclusive with batch_size and shuffle"):
+            poptorch.DataLoader(options(), numbers(), batch_size=2, batch_sampler=[[1]])
+
+
+class TestAsynchronous:
+    def test_batches_and_their_order_do_not_change(self):
+        loader = poptorch.DataLoader(options(2), numbers(12), batch_size=2, mode=MODES.Async)
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+        assert loaded(loader) == loaded(loader)
+        loader.terminate()
+
+    def test_iteration_can_stop_early(self):
+        loader = poptorch.DataLoader(options(), numbers(1000), mode=MODES.Async)
+        assert [batch[0].item() for batch, _ in zip(loader, range(3), strict=False)] == [0, 1, 2]
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_workers_load_smaller_batches(self, workers):
+        loader = poptorch.DataLoader(
+            options(2),
+            numbers(),
+            batch_size=2,
+            num_workers=workers,
+            mode=MODES.AsyncRebatched,
+            rebatched_worker_size=3,
+        )
+        assert loaded(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert len(loader) == 2
+        loader.terminate()
+
+    def test_last_incomplete_batch_is_kept_without_drop_last(self):
+        loader = poptorch.DataLoader(options(2), numbers(), 2, drop_last=False, mode=MODES.Async)
+        assert loaded(loader)[-1] == [8, 9]
+        assert len(loader) == 3
+
+    def test_worker_batches_larger_than_combined_ones_are_refused(self):
+        with pytest.raises(AssertionError, match="rebatched_worker_size must be at most the combined batch size 4"):
+            poptorch.DataLoader(options(2), numbers(), 2, mode=MODES.AsyncRebatched, rebatched_worker_size=5)
+
+    def test_rebatched_size_in_async_options_is_refused(self):
+        with pytest.raises(AssertionError, match="rebatched_size in async_options is decided by the loader"):
+            poptorch.DataLoader(options(), numbers(), mode=MODES.Async, async_options={"rebatched_size": 2})
+
+    def test_rebatching_needs_a_size(self):
+        with pytest.raises(AssertionError, match="AsyncRebatched needs a batch_size"):
+            poptorch.DataLoader(options(), numbers(), None, mode=MODES.AsyncRebatched)
+
+    def test_batches_that_are_not_plain_dicts_are_refused(self):
+        def collate(rows):
+            return BatchEncoding({"x": torch.stack([row[0] for row in rows])})
+
+        loader = poptorch.DataLoader(options(), numbers(), mode=MODES.Async, collate_fn=collate)
+        with pytest.raises(poptorch.Error, match="A batch holds a BatchEncoding"):
+            next(iter(loader))
+
+    def test_errors_of_the_data_are_raised(self):
+        def collate(rows):
+            raise KeyError("no such column")
+
+        with pytest.raises(KeyError, match="no such column"):
+            next(iter(poptorch.DataLoader(options(), numbers(), mode=MODES.Async, collate_fn=collate)))
+
+
+class TestProcesses:
+    def parts(self, dataset, shuffle=None, seed=None):
+        found = []
+        for process in range(2):
+            chosen = options()
+            if seed is not None:
+                chosen.randomSeed(seed)
+            chosen.Distributed.configureProcessId(process, 2)
+            found.append(loaded(poptorch.DataLoader(chosen, dataset, batch_size=1, shuffle=shuffle)))
+        return found
+
+    def test_processes_read_different_parts(self):
+        first, second = self.parts(numbers(4))
+        assert (first, second) == ([[0], [1]], [[2], [3]])
+
+    def test_processes_read_different_elements_of_iterable_data(self):
+        first, second = self.parts(Numbers())
+        assert first == [[0], [2], [4], [6], [8]]
+        assert second == [[1], [3], [5], [7], [9]]
+
+    def test_processes_share_one_random_order(self):
+        first, second = self.parts(numbers(10), shuffle=True, seed=1)
+        assert sorted(first + second) == [[number] for number in range(10)]
+
+    def test_shuffling_needs_a_seed(self):
+        with pytest.raises(AssertionError, match=r"need poptorch.Options.randomSeed"):
+            self.parts(numbers(), shuffle=True)
+
+
+def test_iterable_data_with_several_workers_warns(caplog):
+    with caplog.at_level(logging.WARNING):
+        poptorch.DataLoader(options(), Numbers(), num_workers=2)
+    assert "the 2 workers return each element 2 times" in caplog.text
+
+
+@pytest.mark.parametrize("mode", list(poptorch.DataLoaderMode))
+def test_loaders_feed_programs(mode):
+    data = torch.utils.data.TensorDataset(torch.arange(30.0).reshape(10, 3))
+    chosen = options(2)
+    loader = poptorch.DataLoader(chosen, data, batch_size=2, mode=mode)
+    executor = poptorch.inferenceModel(Perceptron(), chosen)
+    found = torch.cat([executor(x) for (x,) in loader])
+    loader.terminate()
+    assert torch.allclose(found, Perceptron()(data.tensors[0][:8]), atol=1e-6)

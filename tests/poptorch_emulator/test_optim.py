@@ -1,0 +1,199 @@
+"""Optimizers on the host, and what a device knows of them."""
+
+import copy
+
+import pytest
+import torch
+
+import poptorch_emulator as poptorch
+from emulator_peers import Perceptron, batches, largest_difference, options, weights
+
+BATCH = batches(1, 4, torch.float32)[0]
+CLASSES = {
+    "SGD": (poptorch.optim.SGD, {"momentum": 0.9}),
+    "Adam": (poptorch.optim.Adam, {}),
+    "AdamW": (poptorch.optim.AdamW, {}),
+    "RMSprop": (poptorch.optim.RMSprop, {}),
+    "LAMB": (poptorch.optim.LAMB, {}),
+}
+
+
+def training(make=lambda p: poptorch.optim.SGD(p, lr=0.1), model=None):
+    model = model or Perceptron()
+    optimizer = make(model.parameters())
+    return poptorch.trainingModel(model, None, optimizer), optimizer
+
+
+class TestHyperparameters:
+    def test_changes_have_no_effect_before_set_optimizer(self):
+        executor, optimizer = training()
+        executor(*BATCH)
+        before = weights(executor.model)
+        optimizer.param_groups[0]["lr"] = 0.0
+        executor(*BATCH)
+        after = weights(executor.model)
+        assert largest_difference(before, after) > 0
+        executor.setOptimizer(optimizer)
+        executor(*BATCH)
+        assert largest_difference(after, weights(executor.model)) == 0
+
+    @pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "LAMB"])
+    def test_hyperparameters_that_were_not_passed_are_constant(self, name):
+        executor, optimizer = training(lambda p: CLASSES[name][0](p))
+        executor(*BATCH)
+        assert optimizer.variable_attrs.isConstant("lr")
+        optimizer.param_groups[0]["lr"] = 0.5
+        with pytest.raises(poptorch.Error, match="`lr` of parameter group 0 was compiled as the constant"):
+            executor.setOptimizer(optimizer)
+
+    def test_attributes_can_be_marked_variable_or_constant(self):
+        executor, optimizer = training(lambda p: poptorch.optim.AdamW(p, lr=0.1))
+        optimizer.variable_attrs.markAsConstant("lr")
+        optimizer.variable_attrs.markAsVariable("betas")
+        executor(*BATCH)
+        optimizer.param_groups[0]["betas"] = (0.5, 0.5)
+        executor.setOptimizer(optimizer)
+        optimizer.param_groups[0]["lr"] = 0.5
+        with pytest.raises(poptorch.Error, match="compiled as the constant"):
+            executor.setOptimizer(optimizer)
+
+    def test_unknown_attributes_are_refused(self):
+        with pytest.raises(AssertionError, match="Unknown attribute speed"):
+            training()[1].variable_attrs.markAsConstant("speed")
+
+    def test_other_classes_and_groups_are_refused_after_compilation(self):
+        executor, _ = training()
+        executor(*BATCH)
+        with pytest.raises(poptorch.Error, match="compiled with SGD and cannot take a AdamW"):
+            executor.setOptimizer(poptorch.optim.AdamW(executor.model.parameters(), lr=0.1))
+        more = poptorch.optim.SGD([{"params": [p]} for p in executor.model.parameters()], lr=0.1)
+        with pytest.raises(poptorch.Error, match="compiled with 1 parameter groups and cannot take 4"):
+            executor.setOptimizer(more)
+
+    def test_inference_has_no_optimizer(self):
+        with pytest.raises(poptorch.Error, match="setOptimizer is for training models"):
+            poptorch.inferenceModel(Perceptron()).setOptimizer(training()[1])
+
+
+class TestConstruction:
+    def test_amsgrad_is_refused(self):
+        with pytest.raises(ValueError, match="`amsgrad=True` is not supported on IPUs"):
+            training(lambda p: poptorch.optim.Adam(p, amsgrad=True))
+
+    def test_other_accumulator_formats_are_refused(self):
+        with pytest.raises(ValueError, match=r"`accum_type=torch.bfloat16` is not supported"):
+            training(lambda p: poptorch.optim.SGD(p, lr=1.0, accum_type=torch.bfloat16))
+
+    def test_unsupported_arguments_of_sgd_are_refused(self):
+        with pytest.raises(ValueError, match="`maximize` and `differentiable` are not supported"):
+            training(lambda p: poptorch.optim.SGD(p, lr=1.0, maximize=True))
+        with pytest.raises(ValueError, match="leaves no accumulators to choose types for"):
+            training(lambda p: poptorch.optim.SGD(p, lr=1.0, use_combined_accum=True, accum_type=torch.float16))
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"), [({"lr": -1.0}, "Invalid lr"), ({"betas": (1.0, 0.9)}, "Invalid betas")]
+    )
+    def test_invalid_arguments_of_lamb_are_refused(self, wrong, message):
+        with pytest.raises(ValueError, match=message):
+            training(lambda p: poptorch.optim.LAMB(p, **wrong))
+
+    def test_unsupported_optimizers_are_refused(self):
+        executor, _ = training(lambda p: torch.optim.Adagrad(p))
+        for _ in range(2):
+            with pytest.raises(poptorch.Error, match="Adagrad is not supported on IPUs; use SGD, Adam"):
+                executor(*BATCH)
+
+    def test_maximizing_is_refused(self):
+        executor, _ = training(lambda p: torch.optim.Adam(p, maximize=True))
+        with pytest.raises(poptorch.Error, match="`maximize=True` and `amsgrad=True` are not supported"):
+            executor(*BATCH)
+
+
+class TestHostSteps:
+    @pytest.mark.parametrize("name", CLASSES)
+    def test_steps_on_the_host_equal_those_of_the_device(self, name):
+        kind, extra = CLASSES[name]
+        host, device = Perceptron(), Perceptron()
+        optimizer = kind(host.parameters(), lr=1e-2, **extra)
+        executor, _ = training(lambda p: kind(p, lr=1e-2, **extra), device)
+        for _ in range(3):
+            optimizer.zero_grad()
+            host(*BATCH)[1].backward()
+            optimizer.step()
+            executor(*BATCH)
+        assert largest_difference(weights(host), weights(device)) < 1e-6
+
+    def test_lamb_accepts_a_closure(self):
+        model = Perceptron()
+        optimizer = poptorch.optim.LAMB(model.parameters(), lr=1e-2)
+
+        def closure():
+            loss = model(*BATCH)[1]
+            loss.backward()
+            return loss
+
+        assert optimizer.step(closure) > 0
+
+
+class TestState:
+    @pytest.mark.parametrize("name", CLASSES)
+    def test_loaded_state_continues_training(self, name, tmp_path):
+        kind, extra = CLASSES[name]
+
+        def make(parameters):
+            return kind(parameters, lr=1e-2, **extra)
+
+        whole, _ = training(make)
+        for _ in range(4):
+            whole(*BATCH)
+        first, optimizer = training(make)
+        first(*BATCH)
+        first(*BATCH)
+        torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+        model = Perceptron()
+        model.load_state_dict(first.model.state_dict())
+        second, resumed = training(make, model)
+        resumed.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
+        second(*BATCH)
+        second(*BATCH)
+        assert largest_difference(weights(whole.model), weights(model)) == 0
+
+    def test_state_is_empty_before_the_first_call(self):
+        _, optimizer = training()
+        state = optimizer.state_dict()
+        assert state["ipu_state"] is None
+        with pytest.raises(RuntimeError, match=r"Cannot load optimizer state dictionary because it is empty."):
+            optimizer.load_state_dict(state)
+
+    def test_state_of_torch_is_refused(self):
+        _, optimizer = training()
+        plain = torch.optim.SGD(Perceptron().parameters(), lr=0.1)
+        with pytest.raises(RuntimeError, match=r"Only IPU optimizer states can be loaded onto the IPU."):
+            optimizer.load_state_dict(plain.state_dict())
+
+    def test_state_survives_a_copy(self):
+        executor, optimizer = training(lambda p: poptorch.optim.AdamW(p, lr=0.1))
+        executor(*BATCH)
+        copied = copy.deepcopy(optimizer)
+        assert copied.state_dict()["ipu_param"]["num_updates"] == 1
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+    def test_moments_keep_their_dtypes(self, dtype):
+        executor, optimizer = training(
+            lambda p: poptorch.optim.AdamW(p, lr=0.1, first_order_momentum_accum_type=dtype), Perceptron().half()
+        )
+        executor(*(tensor.half() for tensor in BATCH))
+        state = optimizer.state_dict()["ipu_state"]["first.weight"]
+        assert state["exp_avg"].dtype is dtype
+        assert state["exp_avg_sq"].dtype is torch.float32
+
+
+def test_lamb_with_max_weight_norm_zero_is_adam():
+    adam, lamb = Perceptron(), Perceptron()
+    for model, optimizer in (
+        (adam, poptorch.optim.Adam(adam.parameters(), lr=1e-2)),
+        (lamb, poptorch.optim.LAMB(lamb.parameters(), lr=1e-2, max_weight_norm=0.0, weight_decay=0.0)),
+    ):
+        executor = poptorch.trainingModel(model, options(2), optimizer)
+        executor(*BATCH)
+    assert largest_difference(weights(adam), weights(lamb)) < 1e-6

@@ -1,0 +1,219 @@
+"""Options: defaults, checks, freezing."""
+
+import inspect
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import poptorch_emulator as poptorch
+from emulator_peers import Calls, Perceptron, batches, options
+
+rules = settings(max_examples=25, deadline=None)
+
+
+class TestDefaults:
+    def test_defaults_are_those_of_poptorch(self):
+        options = poptorch.Options()
+        assert (options.replication_factor, options.device_iterations, options.input_group_size) == (1, 1, 1)
+        assert options.output_mode is poptorch.OutputMode.Default
+        assert options.Training.gradient_accumulation == 1
+        assert options.Training.accumulation_and_replication_reduction_type is poptorch.ReductionType.Mean
+        assert options.available_memory_proportion == {}
+        assert isinstance(options.execution_strategy, poptorch.PipelinedExecution)
+
+    def test_options_from_the_environment(self, monkeypatch):
+        monkeypatch.setenv("POPTORCH_DEFAULT_OPTIONS", '{"deviceIterations": 3, "Training.gradientAccumulation": 5}')
+        monkeypatch.setenv("POPTORCH_CACHE_DIR", "cache")
+        options = poptorch.Options()
+        assert (options.device_iterations, options.Training.gradient_accumulation) == (3, 5)
+        assert options._popart.cachePath == "cache"
+
+    def test_options_from_a_file(self, tmp_path):
+        file = tmp_path / "options.conf"
+        file.write_text("deviceIterations(2) # a comment\n\noutputMode(poptorch.OutputMode.All)\n")
+        options = poptorch.Options().loadFromFile(str(file))
+        assert (options.device_iterations, options.output_mode) == (2, poptorch.OutputMode.All)
+        file.write_text("deviceIteration(2)\n")
+        with pytest.raises(poptorch.ConfigFileError, match=r"line 1: `deviceIteration\(2\)` cannot be used"):
+            poptorch.Options().loadFromFile(str(file))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda o: o.deviceIterations(0), "deviceIterations must be an integer greater than 0; 0 was given"),
+        (lambda o: o.replicationFactor(1.5), "replicationFactor must be an integer greater than 0"),
+        (lambda o: o.Training.gradientAccumulation(True), "gradientAccumulation must be an integer"),
+        (lambda o: o.outputMode(3), "outputMode must be of type OutputMode; 3 is int"),
+        (lambda o: o.outputMode(poptorch.OutputMode.EveryN), "EveryN output_return_period must be an integer"),
+        (lambda o: o.outputMode(poptorch.OutputMode.All, 3), "output_return_period belongs to"),
+        (lambda o: o.setAvailableMemoryProportion({"CPU0": 0.1}), "takes names like 'IPU0'; 'CPU0' was given"),
+        (lambda o: o.setExecutionStrategy("fast"), "setExecutionStrategy must be of type"),
+        (lambda o: o.Distributed.configureProcessId(2, 2), "process_id must be from 0 to 1; 2 was given"),
+    ],
+)
+def test_wrong_values_are_refused(call, message):
+    with pytest.raises(AssertionError, match=message):
+        call(poptorch.Options())
+
+
+def test_no_reduction_of_gradients_is_refused():
+    with pytest.raises(ValueError, match=r"cannot be ReductionType.NoReduction"):
+        poptorch.Options().Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p: p.setPartialsType(torch.int8), "setPartialsType takes torch.float32 or torch.float16"),
+        (lambda p: p.halfFloatCasting(poptorch.HalfFloatCastingBehavior.HalfUpcastToFloat), "does not support Half"),
+    ],
+)
+def test_number_formats_are_checked(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(poptorch.Options().Precision)
+
+
+class TestFreezing:
+    @pytest.mark.parametrize(
+        "freeze",
+        [
+            lambda options: poptorch.inferenceModel(Perceptron(), options),
+            lambda options: poptorch.DataLoader(options, [1, 2]),
+        ],
+    )
+    def test_executors_and_loaders_freeze_options(self, freeze):
+        options = poptorch.Options()
+        kept = freeze(options)
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            options.deviceIterations(2)
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            options.Training.gradientAccumulation(2)
+        with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+            options.device_iterations = 2
+        assert kept.options.device_iterations == 1
+
+    def test_clones_are_not_frozen(self):
+        options = poptorch.Options()
+        options.freeze()
+        clone = options.clone()
+        assert clone == options
+        clone.deviceIterations(2).Training.gradientAccumulation(3)
+        assert clone != options
+        assert options.device_iterations == 1
+
+
+SETTERS = {
+    "deviceIterations": lambda o: o.deviceIterations(2),
+    "replicationFactor": lambda o: o.replicationFactor(2),
+    "outputMode": lambda o: o.outputMode(poptorch.OutputMode.Sum),
+    "randomSeed": lambda o: o.randomSeed(3),
+    "Training": lambda o: o.Training.gradientAccumulation(2),
+    "Precision": lambda o: o.Precision.enableStochasticRounding(True),
+    "TensorLocations": lambda o: o.TensorLocations.numIOTiles(8),
+    "Distributed": lambda o: o.Distributed.configureProcessId(0, 2),
+    "_Popart": lambda o: o._Popart.set("a", 1),
+    "attribute": lambda o: setattr(o, "log_dir", "x"),
+}
+
+
+@given(name=st.sampled_from(sorted(SETTERS)), wraps=st.booleans())
+@rules
+def test_every_kind_of_option_is_frozen(name, wraps):
+    chosen = poptorch.Options()
+    kept = poptorch.inferenceModel(Calls(lambda x: x), chosen) if wraps else poptorch.DataLoader(chosen, [1, 2])
+    with pytest.raises(AttributeError, match="Can't modify frozen Options"):
+        SETTERS[name](chosen)
+    copied = chosen.clone()
+    SETTERS[name](copied)
+    assert copied != chosen
+    assert kept.options.device_iterations == 1
+
+
+class TestToDict:
+    def test_to_dict_has_all_groups(self):
+        options = poptorch.Options().outputMode(poptorch.OutputMode.All)
+        location = poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
+        options.TensorLocations.setOptimizerLocation(location)
+        options.setAvailableMemoryProportion({"IPU0": 0.2})
+        found = options.toDict()
+        assert found["location_optimizer"] == {"onChip": 0, "useReplicatedTensorSharding": 1}
+        assert found["available_memory_proportion"] == {0: 0.2}
+        assert found["gradient_accumulation"] == 1
+
+    def test_to_dict_needs_an_output_mode(self):
+        with pytest.raises(AssertionError, match="An output mode must be picked"):
+            poptorch.Options().toDict()
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(AttributeError, match="Options has no option 'speed'; it has anchored_tensors"):
+        poptorch.Options().speed  # noqa: B018
+
+
+def test_inference_with_accumulation_is_refused():
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    with pytest.raises(poptorch.Error, match=r"gradientAccumulation to 1 or leave it as its default value"):
+        poptorch.inferenceModel(Perceptron(), options)
+
+
+class TestSetters:
+    def test_accept_their_parameter_by_name(self):
+        chosen = poptorch.Options().deviceIterations(device_iterations=3).broadcastBuffers().modelName(name="a")
+        assert (chosen.device_iterations, chosen.broadcast_buffers, chosen.model_name) == (3, True, "a")
+        assert str(inspect.signature(chosen.modelName)) == "(name)"
+
+    def test_wrong_numbers_of_arguments_are_refused(self):
+        for call in (lambda o: o.deviceIterations(), lambda o: o.deviceIterations(1, 2), lambda o: o.modelName(n="a")):
+            with pytest.raises(TypeError, match="argument"):
+                call(poptorch.Options())
+
+    def test_subclasses_of_the_options_have_all_of_them(self):
+        assert type("Mine", (poptorch.Options,), {})().device_iterations == 1
+
+
+class TestStoredOptions:
+    def test_setters_that_only_store(self):
+        options = poptorch.Options().maxRepeatLogs(3).relaxOptimizerAttributesChecks().disableModuleNamescope()
+        options.sourceLocationExcludes(["a"]).appendToLocationExcludes("b")
+        options.Jit.traceModel(True)
+        assert (options.max_repeat_logs, options.relax_optimizer_checks) == (3, True)
+        assert options.source_location_excludes == ["a", "b"]
+
+    @pytest.mark.parametrize(("setter", "value"), [("modelName", 3), ("logDir", 3), ("sourceLocationExcludes", "a")])
+    def test_values_of_another_type_are_refused(self, setter, value):
+        with pytest.raises(AssertionError, match=f"{setter} must be of type"):
+            getattr(poptorch.Options(), setter)(value)
+
+
+STORED = {
+    "memory": lambda o: o.setAvailableMemoryProportion({"IPU0": 0.1}),
+    "partials": lambda o: o.Precision.setPartialsType(torch.float16),
+    "rounding": lambda o: o.Precision.enableStochasticRounding(True),
+    "offchip": lambda o: o.TensorLocations.setOptimizerLocation(
+        poptorch.TensorLocationSettings().useOnChipStorage(False).useReplicatedTensorSharding(True)
+    ),
+    "patterns": lambda o: o._Popart.setPatterns({"TiedGather": True}),
+    "cache": lambda o: o.enableExecutableCaching("nowhere"),
+    "profile": lambda o: o.enableProfiling("nowhere"),
+    "synthetic": lambda o: o.enableSyntheticData(True),
+}
+
+
+@given(names=st.sets(st.sampled_from(sorted(STORED))), half=st.booleans())
+@rules
+def test_stored_options_do_not_change_results(names, half):
+    found = []
+    for chosen_names in (set(), names):
+        model = Perceptron().half() if half else Perceptron()
+        chosen = options(1, 2)
+        for name in chosen_names:
+            STORED[name](chosen)
+        executor = poptorch.trainingModel(model, chosen, poptorch.optim.SGD(model.parameters(), lr=0.1))
+        executor(*(tensor.to(model.first.weight.dtype) for tensor in batches(1, 2, torch.float32)[0]))
+        found.append(model.first.weight.detach().clone())
+    assert found[0].dtype is (torch.float16 if half else torch.float32)
+    assert torch.equal(*found)

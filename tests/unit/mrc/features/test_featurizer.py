@@ -1,0 +1,208 @@
+import pickle
+from types import SimpleNamespace
+
+import datasets
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from mrc_texts import TOKENIZERS, make_examples
+from portico.errors import InputError
+from portico.mrc.features.featurizer import Featurizer
+
+SIZES = [(64, 16, False), (40, 12, True), (32, 0, False), (200, 50, True)]
+
+
+EXAMPLES = make_examples(0)
+
+
+def slow_rows(tokenizer, examples, max_seq_length, doc_stride, pad):
+    """Follow the rules of the QA example of transformers one window at a time."""
+    right = tokenizer.padding_side == "right"
+    for example in examples:
+        pair = (example["question"].lstrip(), example["context"])
+        encoding = tokenizer(
+            *(pair if right else pair[::-1]),
+            truncation="only_second" if right else "only_first",
+            max_length=max_seq_length,
+            stride=doc_stride,
+            padding="max_length" if pad else False,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        for w, offsets in enumerate(encoding["offset_mapping"]):
+            row = {name: encoding[name][w] for name in tokenizer.model_input_names}
+            yield example, row, offsets, [sequence == int(right) for sequence in encoding.sequence_ids(w)]
+
+
+def slow_positions(tokenizer, example, row, offsets, in_context):
+    ids = row["input_ids"]
+    found = [ids.index(i) for i in (tokenizer.cls_token_id, tokenizer.bos_token_id) if i in ids]
+    nothing = ((found or [0])[0],) * 2
+    if not example["answers"]["text"]:
+        return nothing
+    answer_start = example["answers"]["answer_start"][0]
+    answer_end = answer_start + len(example["answers"]["text"][0])
+    first, last = in_context.index(True), len(ids) - 1 - in_context[::-1].index(True)
+    if offsets[first][0] > answer_start or offsets[last][1] < answer_end:
+        return nothing
+    start, end = first, last
+    while start < len(ids) and offsets[start][0] <= answer_start:
+        start += 1
+    while offsets[end][1] >= answer_end:
+        end -= 1
+    return start - 1, end + 1
+
+
+@pytest.fixture(params=TOKENIZERS)
+def tokenizer(request):
+    return TOKENIZERS[request.param]
+
+
+@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
+def test_eval_features_match_the_pair_encoding(tokenizer, max_seq_length, doc_stride, pad):
+    features = Featurizer(
+        tokenizer, max_seq_length=max_seq_length, doc_stride=doc_stride, pad_to_max_length=pad
+    ).eval_features(EXAMPLES)
+    expected = [
+        {
+            **row,
+            "example_id": example["id"],
+            "offset_mapping": [pair if inside else None for pair, inside in zip(offsets, in_context, strict=True)],
+        }
+        for example, row, offsets, in_context in slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)
+    ]
+    assert [features[f] for f in range(len(features))] == expected
+    assert features.example_id == [row["example_id"] for row in expected]
+    assert [EXAMPLES[e]["id"] for e in features.example_index] == features.example_id
+    assert features.lengths.tolist() == [len(row["input_ids"]) for row in expected]
+
+
+@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
+def test_train_features_with_the_label_bug_match_run_qa(tokenizer, max_seq_length, doc_stride, pad):
+    features = Featurizer(
+        tokenizer,
+        max_seq_length=max_seq_length,
+        doc_stride=doc_stride,
+        pad_to_max_length=pad,
+        compat_label_bug=True,
+    ).train_features(EXAMPLES)
+    for f, (example, row, *where) in enumerate(slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)):
+        start, end = slow_positions(tokenizer, example, row, *where)
+        assert features[f] == {**row, "start_positions": start, "end_positions": end}
+
+
+@pytest.mark.parametrize(("max_seq_length", "doc_stride", "pad"), SIZES)
+def test_labels_are_right_for_an_answer_in_the_last_context_token(tokenizer, max_seq_length, doc_stride, pad):
+    settings = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "pad_to_max_length": pad}
+    features = Featurizer(tokenizer, **settings).train_features(EXAMPLES)
+    num_last = 0
+    for f, (example, row, offsets, in_context) in enumerate(
+        slow_rows(tokenizer, EXAMPLES, max_seq_length, doc_stride, pad)
+    ):
+        start, end = features[f]["start_positions"], features[f]["end_positions"]
+        expected = slow_positions(tokenizer, example, row, offsets, in_context)
+        last = len(in_context) - 1 - in_context[::-1].index(True)
+        if expected[0] > last and expected[0] != expected[1]:
+            num_last += 1
+            assert (start, end) == (last, expected[1])
+            answer_start = example["answers"]["answer_start"][0]
+            assert offsets[start][0] <= answer_start < offsets[start][1]
+        else:
+            assert (start, end) == expected
+    assert num_last > 0
+
+
+def test_each_text_is_encoded_once_unless_pairs_are_encoded_differently(monkeypatch):
+    num_encoded = []
+
+    def counting_call(tokenizer, text, *args, **kwargs):
+        num_encoded.append(len(text) if isinstance(text, list) else 1)
+        return original(tokenizer, text, *args, **kwargs)
+
+    original = PreTrainedTokenizerFast.__call__
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", counting_call)
+    Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
+    assert 0 < sum(num_encoded) < len(EXAMPLES)
+    num_encoded.clear()
+    from_right = TOKENIZERS["no CLS, windows from the right"]
+    Featurizer(from_right, max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
+    assert num_encoded[-1] == len(EXAMPLES)
+
+
+def test_empty_texts_give_one_window():
+    examples = [{"id": "a", "context": "", "question": "", "answers": {"text": [], "answer_start": []}}, EXAMPLES[3]]
+    features = Featurizer(TOKENIZERS["bert"], max_seq_length=300, doc_stride=8).train_features(examples)
+    assert features[0]["input_ids"] == [2, 3, 3]
+    assert (features[0]["start_positions"], features[0]["end_positions"]) == (0, 0)
+    assert len(Featurizer(TOKENIZERS["bert"]).eval_features(examples[:1])) == 1
+
+
+def test_max_question_length_cuts_at_the_end_of_a_token():
+    featurizer = Featurizer(TOKENIZERS["bert"], max_seq_length=60, doc_stride=8, max_question_length=2)
+    example = {**EXAMPLES[0], "question": "o o o o", "context": "a"}
+    short = {**example, "question": "o o"}
+    assert featurizer.train_features([example, short])[0] == featurizer.train_features([short])[0]
+    assert len(featurizer.train_features([example])[0]["input_ids"]) == 6
+
+
+def test_dataset_gives_the_same_features_as_a_list():
+    featurizer = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12)
+    dataset = datasets.Dataset.from_list(EXAMPLES)
+    for make in (featurizer.train_features, featurizer.eval_features):
+        assert list(make(dataset)) == list(make(EXAMPLES))
+
+
+def test_feature_set_pickles_and_checks_its_index():
+    features = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).eval_features(EXAMPLES)
+    again = pickle.loads(pickle.dumps(features))
+    assert list(again) == list(features)
+    assert features[-1] == features[len(features) - 1]
+    with pytest.raises(IndexError, match=f"feature {len(features)} of {len(features)}"):
+        features[len(features)]
+
+
+def test_remove_columns_keeps_the_attributes():
+    features = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12).eval_features(EXAMPLES)
+    pruned = features.remove_columns(["example_id", "offset_mapping"])
+    assert pruned.column_names == list(pruned[0]) == ["input_ids", "token_type_ids", "attention_mask"]
+    assert pruned.example_id == features.example_id
+    assert "offset_mapping" in features[0]
+
+
+def test_data_collator_with_padding_pads_the_rows():
+    tokenizer = TOKENIZERS["bert"]
+    features = Featurizer(tokenizer, max_seq_length=40, doc_stride=12).train_features(EXAMPLES)
+    loader = DataLoader(features, batch_size=8, collate_fn=DataCollatorWithPadding(tokenizer))
+    num_rows = 0
+    for batch in loader:
+        assert set(batch) == set(features.column_names)
+        assert all(values.dtype == torch.int64 for values in batch.values())
+        assert batch["input_ids"].shape[1] == features.lengths[num_rows : num_rows + 8].max()
+        num_rows += len(batch["start_positions"])
+    assert num_rows == len(features)
+
+
+def test_empty_examples_are_refused():
+    with pytest.raises(InputError, match="no examples to make features of"):
+        Featurizer(TOKENIZERS["bert"]).eval_features([])
+
+
+def test_slow_tokenizer_is_refused():
+    with pytest.raises(InputError, match="SimpleNamespace is not a fast tokenizer"):
+        Featurizer(SimpleNamespace(is_fast=False))
+
+
+@pytest.mark.parametrize("doc_stride", [-1, 40, 41])
+def test_stride_outside_the_window_is_refused(doc_stride):
+    with pytest.raises(InputError, match=f"doc_stride={doc_stride} must be at least 0 and below max_seq_length=40"):
+        Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=doc_stride)
+
+
+@pytest.mark.parametrize(("num_words", "room"), [(20, 17), (50, 0)])
+def test_question_that_leaves_no_room_is_refused(num_words, room):
+    examples = [EXAMPLES[0], {**EXAMPLES[0], "question": " ".join("o" * num_words)}]
+    message = rf"doc_stride=17 .*max_seq_length=40 .*\({num_words} tokens: 'o o.*leaves {room} tokens"
+    with pytest.raises(InputError, match=message):
+        Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=17).train_features(examples)

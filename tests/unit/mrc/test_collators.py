@@ -1,0 +1,149 @@
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from portico.mrc import BeamSearchCollator, FiDDataCollator, TargetTypeCollator
+from portico.mrc.collators import head_collator
+from portico.mrc.corpus import generate
+from portico.mrc.generative import new_generator
+
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "won", "ann", "did", "not", "lose")
+
+
+def tokenizer(template="[CLS] $A [SEP] $B [SEP]", **options):
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    marks = [("[CLS]", 2), ("[SEP]", 3)]
+    backend.post_processor = processors.TemplateProcessing(single=template, pair=template, special_tokens=marks)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **names, **options
+    )
+
+
+def rows(words, *pairs, **labels):
+    features = [dict(words(*pair)) for pair in pairs]
+    return [row | {name: values[n] for name, values in labels.items()} for n, row in enumerate(features)]
+
+
+PAIRS = (("who won", "ann xyz did not"), ("won", "ann"))
+
+
+def test_answer_types_follow_from_positions():
+    words = tokenizer()
+    collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
+    batch = collator(rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0]))
+    assert batch["target_type"].tolist() == [1, 0]
+
+
+def test_given_types_are_kept_and_none_are_added_without_positions():
+    words = tokenizer()
+    collator = TargetTypeCollator(words, DataCollatorWithPadding(words))
+    given = rows(words, *PAIRS, start_positions=[0, 0], end_positions=[0, 0], target_type=[3, 2])
+    assert collator(given)["target_type"].tolist() == [3, 2]
+    assert "target_type" not in collator(rows(words, *PAIRS))
+
+
+def test_the_mask_allows_the_context_and_no_answer():
+    words = tokenizer()
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
+        rows(words, *PAIRS, start_positions=[4, 0], end_positions=[5, 0])
+    )
+    # [CLS] who won [SEP] ann [UNK] did not [SEP]
+    assert batch["p_mask"].tolist() == [[0, 1, 1, 1, 0, 0, 0, 0, 1], [0, 1, 1, 0, 1, 1, 1, 1, 1]]
+    assert batch["cls_index"].tolist() == [0, 0]
+    assert batch["is_impossible"].tolist() == [0.0, 1.0]
+
+
+def test_the_question_may_be_empty():
+    words = tokenizer()
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("", "ann won")))
+    assert batch["p_mask"].tolist() == [[0, 1, 0, 0, 1]]
+    assert "is_impossible" not in batch
+
+
+def test_double_separators_are_supported():
+    words = tokenizer("[CLS] $A [SEP] [SEP] $B [SEP]")
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(rows(words, ("who", "ann won")))
+    assert batch["p_mask"].tolist() == [[0, 1, 1, 1, 0, 0, 1]]
+
+
+def test_with_left_padding_the_context_comes_first():
+    words = tokenizer("$A [SEP] $B [SEP] [CLS]", padding_side="left")
+    pairs = [(context, question) for question, context in PAIRS]
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(
+        rows(words, *pairs, start_positions=[0, 4], end_positions=[0, 4])
+    )
+    assert batch["p_mask"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 1, 1, 1, 0]]
+    assert batch["cls_index"].tolist() == [8, 8]
+
+
+def test_masks_of_the_features_are_replaced():
+    words = tokenizer()
+    given = rows(words, *PAIRS, p_mask=[[1.0] * 9, [1.0] * 5], is_impossible=[1, 0], start_positions=[4, 0])
+    batch = BeamSearchCollator(words, DataCollatorWithPadding(words))(given)
+    assert batch["p_mask"].shape == (2, 9)
+    assert batch["is_impossible"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("span", DataCollatorWithPadding),
+        ("extractive", TargetTypeCollator),
+        ("extractive_with_confidence", TargetTypeCollator),
+        ("beam_search", BeamSearchCollator),
+    ],
+)
+def test_each_head_has_its_collator(head, kind):
+    assert type(head_collator(head, tokenizer())) is kind
+
+
+@pytest.fixture(scope="module")
+def generator():
+    train, _ = generate(num_train=8, num_validation=8, seed=1)
+    shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return new_generator([one["context"] for one in train], vocab_size=300, model=shape, fusion_in_decoder=True)
+
+
+def features():
+    return [
+        {"input_ids": [[5, 6], [7, 8]], "attention_mask": [[1, 1], [1, 1]], "labels": [9, 2], "id": "a", "score": 1.5},
+        {"input_ids": [[4, 4, 4]], "attention_mask": [[1, 1, 1]], "labels": [9, 9, 2], "id": "b", "score": 2.5},
+    ]
+
+
+def test_fid_collator_stacks_passages_and_pads_labels(generator):
+    batch = FiDDataCollator(generator.tokenizer)(features())
+    pad = generator.tokenizer.pad_token_id
+    assert batch["input_ids"].tolist() == [
+        [[5, 6, pad], [7, 8, pad]],
+        [[4, 4, 4], [pad, pad, pad]],
+    ]
+    assert batch["attention_mask"].tolist() == [[[1, 1, 0], [1, 1, 0]], [[1, 1, 1], [0, 0, 0]]]
+    assert batch["labels"].tolist() == [[9, 2, -100], [9, 9, 2]]
+    assert batch["id"] == ["a", "b"]
+    assert batch["score"].tolist() == [1.5, 2.5]
+    assert "decoder_input_ids" not in batch
+
+
+def test_fid_collator_pads_to_multiples_on_the_side_of_the_tokenizer(generator):
+    collator = FiDDataCollator(generator.tokenizer, generator.model, pad_to_multiple_of=4, label_pad_token_id=-1)
+    assert collator(features())["labels"].tolist() == [[9, 2, -1, -1], [9, 9, 2, -1]]
+    generator.tokenizer.padding_side = "left"
+    try:
+        assert collator(features())["labels"].tolist() == [[-1, -1, 9, 2], [-1, 9, 9, 2]]
+    finally:
+        generator.tokenizer.padding_side = "right"
+
+
+def test_fid_collator_lets_the_model_make_decoder_inputs(generator):
+    batch = FiDDataCollator(generator.tokenizer, generator.model)(features())
+    expected = generator.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+    assert torch.equal(batch["decoder_input_ids"], expected)
+
+
+def test_fid_collator_accepts_features_without_labels(generator):
+    unlabelled = [{name: value for name, value in row.items() if name != "labels"} for row in features()]
+    assert "labels" not in FiDDataCollator(generator.tokenizer, generator.model)(unlabelled)

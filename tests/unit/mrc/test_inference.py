@@ -1,0 +1,210 @@
+import json
+import tempfile
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertModel
+
+from portico.errors import InputError
+from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
+from portico.mrc.models.loading import load_reader
+from unit.mrc.small_readers import reader as small_reader
+from unit.mrc.small_readers import save
+
+WINDOWS = {"max_seq_length": 64, "doc_stride": 16}
+
+
+@pytest.fixture(scope="module")
+def reader(model_folder):
+    return Reader(model_folder, device="cpu", batch_size=7, handle_impossible_answer=True, **WINDOWS)
+
+
+@pytest.fixture(scope="module")
+def expected(model_folder, questions):
+    """Return the answers of a reader assembled from its parts."""
+    loaded = load_reader(str(model_folder))
+    features = Featurizer(loaded.tokenizer, max_seq_length=64, doc_stride=16).eval_features(questions)
+    post_processor = SpanPostProcessor(questions, features, version_2_with_negative=True)
+    loaded.model.eval()
+    for f in range(len(features)):
+        row = {name: torch.tensor([features[f][name]]) for name in ("input_ids", "token_type_ids", "attention_mask")}
+        with torch.no_grad():
+            outputs = loaded.model(**row)
+        post_processor.update(outputs.start_logits.numpy(), outputs.end_logits.numpy(), [f])
+    assert len(features) > len(questions)
+    return post_processor.compute()
+
+
+def test_batched_answers_equal_those_of_single_windows(reader, expected, questions):
+    answers = reader.answer_many([q["question"] for q in questions], [q["context"] for q in questions])
+    for question, answer in zip(questions, answers, strict=True):
+        assert answer.text == expected.predictions[question["id"]]
+        # Padding to the length of the batch only changes the rounding of scores.
+        assert answer.null_odds == pytest.approx(expected.null_odds[question["id"]], abs=1e-4)
+        for candidate in answer.candidates:
+            assert candidate.text == question["context"][candidate.start : candidate.end]
+        assert sum(candidate.probability for candidate in answer.candidates) == pytest.approx(1)
+
+
+def test_an_answer_has_its_position(reader, questions):
+    contexts = [question["context"] for question in questions[::15]]
+    answer = reader.answer(questions[0]["question"], contexts, handle_impossible_answer=False)
+    assert answer.text == contexts[answer.context_index][answer.start : answer.end] != ""
+    assert answer.score == answer.candidates[0].score
+    assert answer.null_odds is None
+    several = reader.answer_many([question["question"] for question in questions[:6]], [contexts] * 6)
+    assert {candidate.context_index for answer in several for candidate in answer.candidates} == {0, 1, 2}
+    alone = reader.answer(questions[0]["question"], contexts[answer.context_index], handle_impossible_answer=False)
+    assert (alone.text, alone.start) == (answer.text, answer.start)
+
+
+def test_no_answer_can_be_the_answer(reader, questions):
+    answer = reader.answer(questions[0]["question"], questions[0]["context"], null_score_diff_threshold=-100.0)
+    assert (answer.text, answer.start, answer.end, answer.context_index) == ("", None, None, None)
+    null = next(candidate for candidate in answer.candidates if not candidate.text)
+    assert (answer.probability, answer.score) == (null.probability, null.score)
+    assert answer.answer_type == 0
+
+
+def test_settings_apply_to_one_call(reader, questions):
+    arguments = (questions[0]["question"], questions[0]["context"])
+    usual, short = reader.answer(*arguments), reader.answer(*arguments, n_best_size=2, max_answer_length=1)
+    assert len(short.candidates) <= 3
+    assert reader.answer(*arguments) == usual
+
+
+def test_nothing_is_written(model_folder, questions, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    Reader(model_folder, device="cpu", **WINDOWS).answer(questions[0]["question"], questions[0]["context"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_object_can_be_given(model_folder, questions, reader):
+    loaded = load_reader(str(model_folder))
+    own = Reader(loaded.model, loaded.tokenizer, device=-1, handle_impossible_answer=True, **WINDOWS)
+    arguments = (questions[0]["question"], questions[0]["context"])
+    assert own.answer(*arguments).text == reader.answer(*arguments).text
+    with pytest.raises(InputError, match="needs its tokenizer"):
+        Reader(loaded.model)
+
+
+def test_the_call_of_the_former_pipeline(reader, questions):
+    question, context = questions[0]["question"], questions[0]["context"]
+    one = reader(question=question, context=context, handle_impossible_answer=False)
+    assert list(one) == ["score", "start", "end", "answer"]
+    assert one["answer"] == context[one["start"] : one["end"]]
+    assert reader({"question": question, "context": context}, handle_impossible_answer=False) == one
+    many = reader([questions[0], questions[1]], top_k=3, max_answer_len=5, handle_impossible_answer=False)
+    assert [len(answers) for answers in many] == [3, 3]
+    assert many[0][0]["score"] > many[0][1]["score"]
+    shared = reader(question=[question, questions[1]["question"]], context=context, handle_impossible_answer=False)
+    assert shared[0] == one
+    nothing = reader(question=question, context=context, null_score_diff_threshold=-100.0)
+    assert (nothing["start"], nothing["end"], nothing["answer"]) == (0, 0, "")
+
+
+def test_a_calibration_is_stored_with_the_model(model_folder, questions, tmp_path):
+    loaded = load_reader(str(model_folder))
+    own = Reader(loaded.model, loaded.tokenizer, device="cpu", handle_impossible_answer=True, **WINDOWS)
+    calibration = own.calibrate(questions)
+    assert calibration.null_score_diff_threshold is not None
+    save(loaded, tmp_path)
+    calibration.save(tmp_path)
+    found = Reader(tmp_path, device="cpu", **WINDOWS)
+    assert found.calibration == calibration
+    arguments = ([q["question"] for q in questions], [q["context"] for q in questions])
+    answers = found.answer_many(*arguments)
+    assert answers == own.answer_many(*arguments)
+    # Calibrated, even an untrained reader is as confident as it is accurate.
+    right = np.mean([a.text in (q["answers"]["text"] or [""]) for a, q in zip(answers, questions, strict=True)])
+    assert np.mean([answer.probability for answer in answers]) == pytest.approx(right, abs=0.1)
+
+
+def test_onnx_runtime_gives_the_same_answers(model_folder, questions, reader):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    arguments = ([q["question"] for q in questions[:4]], [q["context"] for q in questions[:4]])
+    ort = Reader(model_folder, device="ort", handle_impossible_answer=True, **WINDOWS)
+    for one, other in zip(ort.answer_many(*arguments), reader.answer_many(*arguments), strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda reader: reader.answer("Who?", " "), r"The context of question 0 is ' ', but must be a string"),
+        (lambda reader: reader.answer("", "x"), r"The question of question 0 is '', but"),
+        (lambda reader: reader.answer("Who?", []), r"Question 0 has no context"),
+        (lambda reader: reader.answer_many(["Who?"], ["x", "y"]), r"There are 1 questions, 2 contexts"),
+        (lambda reader: reader.answer_many([], []), r"There are 0 questions"),
+        (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
+        (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
+        (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
+        (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` is no way to look for spans"),
+        (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a string"),
+        (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
+        (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a string"),
+        (lambda reader: reader.answer("Who?", "a \ud800"), r"context of question 0 contains a lone surrogate"),
+        (lambda reader: reader.answer_many("Who?", "abcd"), r"`questions` is 'Who\?', but must be a list"),
+        (lambda reader: reader.answer_many(["Who?"], None), r"`contexts` is None, but must be a list"),
+        (lambda reader: reader("Who?", "x"), r"'Who\?' is not a question; it must be a mapping"),
+        (lambda reader: reader(question="Who?", context="x", top_k="2"), r"`top_k=2` leaves no answer"),
+        (lambda reader: reader(question="Who?"), r"takes either `question` and `context`"),
+        (lambda reader: reader(), r"takes either `question` and `context`"),
+        (lambda reader: reader({"question": "Who?"}), r"is not a question; it must be a mapping"),
+        (lambda reader: reader(question="Who?", context="x", top_k=0), r"`top_k=0` leaves no answer"),
+    ],
+)
+def test_invalid_questions_and_settings_are_refused(reader, call, message):
+    with pytest.raises(InputError, match=message):
+        call(reader)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        (None, r"`device=None` is unknown; use auto"),
+        ("tpu", r"`device=tpu` is unknown; use auto, cpu, cuda"),
+        ("cuda:x", r"`device=cuda:x` is unknown"),
+        (99, r"`device=99` selects GPU 99, but there are \d+"),
+    ],
+)
+def test_unknown_devices_are_refused(model_folder, device, message):
+    with pytest.raises(InputError, match=message):
+        Reader(model_folder, device=device)
+
+
+def test_a_broken_calibration_is_refused(tmp_path):
+    (tmp_path / "answer_calibration.json").write_text('{"warmth": 1}')
+    with pytest.raises(InputError, match=r"answer_calibration.json is no calibration of answers"):
+        AnswerCalibration.load(tmp_path)
+    (tmp_path / "answer_calibration.json").write_text(json.dumps({"temperature": 2.0}))
+    assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)
+
+
+def test_a_model_without_a_trained_head_is_refused(model_folder, tmp_path):
+    BertModel.from_pretrained(model_folder).save_pretrained(tmp_path)
+    load_reader(str(model_folder)).tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"holds BertModel, which has no question answering head yet.*train it first"):
+        Reader(tmp_path)
+
+
+def test_a_model_with_a_beam_search_head_answers(questions, tmp_path):
+    loaded = small_reader(questions, "beam_search")
+    own = Reader(loaded.model, loaded.tokenizer, device="cpu", **WINDOWS)
+    answer = own.answer(questions[0]["question"], questions[0]["context"])
+    assert answer.text == questions[0]["context"][answer.start : answer.end] != ""
+
+
+def test_calibration_needs_labelled_records(reader, questions):
+    with pytest.raises(InputError, match=r"no `answers`; give SQuAD records, each with question, context, id"):
+        reader.calibrate([{key: questions[0][key] for key in ("id", "question", "context")}])
+
+
+def test_questions_can_be_any_iterable(reader, questions):
+    texts = [question["question"] for question in questions[:2]]
+    contexts = [question["context"] for question in questions[:2]]
+    assert reader.answer_many(iter(texts), iter(contexts)) == reader.answer_many(texts, contexts)
