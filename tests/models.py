@@ -1,30 +1,17 @@
 """The smallest models and data sets that the tests train, and a trainer of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    EncoderDecoderConfig,
-    EncoderDecoderModel,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 import portico
 
@@ -105,7 +92,7 @@ def toy_trainer(
         **(parts or {}),
     }
     trainer = (trainer_class or portico.Trainer)(**options)
-    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
 
@@ -145,9 +132,9 @@ class ToyStream(IterableDataset):
         return (self.data[index] for index in range(len(self.data)))
 
 
-def tiny_bert_config() -> BertConfig:
+def tiny_bert_config() -> transformers.BertConfig:
     """Return a configuration with dropout, so that a difference in random draws shows in the numbers."""
-    return BertConfig(
+    return transformers.BertConfig(
         vocab_size=50,
         hidden_size=16,
         num_hidden_layers=2,
@@ -160,34 +147,36 @@ def tiny_bert_config() -> BertConfig:
     )
 
 
-def tiny_bert() -> BertForSequenceClassification:
+def tiny_bert() -> transformers.BertForSequenceClassification:
     torch.manual_seed(7)
-    return BertForSequenceClassification(tiny_bert_config())
+    return transformers.BertForSequenceClassification(tiny_bert_config())
 
 
 # Language models -----------------------------------------------------------------------------------------------------
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
     words = ["[PAD]", "[UNK]", "[MASK]", "[CLS]", "[SEP]", *(f"w{index}" for index in range(45))]
     core = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
-    return PreTrainedTokenizerFast(tokenizer_object=core, cls_token="[CLS]", sep_token="[SEP]", **special)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, cls_token="[CLS]", sep_token="[SEP]", **special)
 
 
-def tiny_gpt2() -> GPT2LMHeadModel:
+def tiny_gpt2() -> transformers.GPT2LMHeadModel:
     torch.manual_seed(7)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2))
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    )
 
 
-def tiny_masked_lm() -> BertForMaskedLM:
+def tiny_masked_lm() -> transformers.BertForMaskedLM:
     torch.manual_seed(7)
-    return BertForMaskedLM(tiny_bert_config())
+    return transformers.BertForMaskedLM(tiny_bert_config())
 
 
-def tiny_tagger() -> BertForTokenClassification:
+def tiny_tagger() -> transformers.BertForTokenClassification:
     torch.manual_seed(7)
-    return BertForTokenClassification(tiny_bert_config())
+    return transformers.BertForTokenClassification(tiny_bert_config())
 
 
 class Sequences(Dataset):
@@ -230,18 +219,20 @@ def pad_everything(examples: list[dict[str, list[int]]]) -> dict[str, torch.Tens
 # Encoder-decoders ----------------------------------------------------------------------------------------------------
 
 
-def tiny_t5() -> T5ForConditionalGeneration:
+def tiny_t5() -> transformers.T5ForConditionalGeneration:
     torch.manual_seed(7)
-    return T5ForConditionalGeneration(
-        T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
+        )
     )
 
 
-def tiny_bart() -> BartForConditionalGeneration:
+def tiny_bart() -> transformers.BartForConditionalGeneration:
     torch.manual_seed(7)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     tokens = {"pad_token_id": 0, "bos_token_id": 3, "eos_token_id": 4, "decoder_start_token_id": 4}
-    config = BartConfig(
+    config = transformers.BartConfig(
         vocab_size=50,
         d_model=16,
         encoder_ffn_dim=32,
@@ -251,16 +242,16 @@ def tiny_bart() -> BartForConditionalGeneration:
         **sizes,
         **tokens,
     )
-    return BartForConditionalGeneration(config)
+    return transformers.BartForConditionalGeneration(config)
 
 
-def tiny_bert_to_bert() -> EncoderDecoderModel:
+def tiny_bert_to_bert() -> transformers.EncoderDecoderModel:
     torch.manual_seed(7)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    bert = BertConfig(vocab_size=50, max_position_embeddings=32, **sizes)
-    config = EncoderDecoderConfig.from_encoder_decoder_configs(bert, bert)
+    bert = transformers.BertConfig(vocab_size=50, max_position_embeddings=32, **sizes)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, bert)
     config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 3, 0, 4
-    return EncoderDecoderModel(config)
+    return transformers.EncoderDecoderModel(config)
 
 
 class Pairs(Dataset):

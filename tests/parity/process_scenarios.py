@@ -160,7 +160,7 @@ SCENARIOS = {
         "eval_strategy": "epoch",
         "max_steps": 5,
     },
-    "plain_order": {"accelerator_config": {"use_seedable_sampler": False}, "num_train_epochs": 3},
+    "order_not_seeded": {"accelerator_config": {"use_seedable_sampler": False}, "num_train_epochs": 3},
     "synced": {
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
         "gradient_accumulation_steps": 3,

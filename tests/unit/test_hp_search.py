@@ -209,7 +209,7 @@ def test_several_jobs_are_announced_as_one(tmp_path, caplog):
 
 def test_a_key_without_field_is_announced(tmp_path, caplog):
     searching(tmp_path).hyperparameter_search(lambda trial: {"num_layers": 3}, n_trials=1, backend="optuna")
-    assert "`num_layers` is no field of `TrainingArguments`" in caplog.text
+    assert "`num_layers` is not a field of `TrainingArguments`" in caplog.text
 
 
 def test_a_model_is_gone_before_the_next_is_made(tmp_path):
@@ -305,5 +305,7 @@ def test_directions():
 
 @pytest.mark.parametrize("direction", ["down", ["minimize", "up"], [], None, ("minimize",)])
 def test_another_direction_is_refused(direction):
-    with pytest.raises(InputError, match="is no direction; set it to 'minimize' or 'maximize', or to a list with one"):
+    with pytest.raises(
+        InputError, match=r"Unknown `direction=.*`; set it to 'minimize' or 'maximize', or to a list with one"
+    ):
         checked_directions(direction)

@@ -85,5 +85,5 @@ def test_kernels_of_liger_need_their_package_and_a_gpu(tmp_path, monkeypatch):
 
 
 def test_an_unknown_compiler_is_refused(tmp_path):
-    with pytest.raises(portico.InputError, match=r"`torch_compile_backend='nvcc'` is no compiler.*inductor"):
+    with pytest.raises(portico.InputError, match=r"Unknown compiler `torch_compile_backend='nvcc'`.*inductor"):
         bert_trainer(tmp_path, torch_compile_backend="nvcc")

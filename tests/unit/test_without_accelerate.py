@@ -28,7 +28,7 @@ from transformers.utils import is_accelerate_available
 
 assert not is_accelerate_available()
 import torch
-from unit.toy import Points, toy_arguments, toy_trainer
+from models import Points, toy_arguments, toy_trainer
 
 folder = sys.argv[1]
 saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3}

@@ -28,9 +28,9 @@ def test_a_named_checkpoint_is_taken(tmp_path):
 
 
 def test_a_missing_checkpoint_is_refused(tmp_path):
-    with pytest.raises(InputError, match="leave it out to start anew"):
+    with pytest.raises(InputError, match="leave it out to start from scratch"):
         find_checkpoint(True, str(tmp_path / "gone"))
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         find_checkpoint(str(tmp_path / "gone"), str(tmp_path))
 
 
@@ -68,7 +68,7 @@ def test_callbacks_go_on_where_they_were(tmp_path, caplog):
     assert again.pop_callback(Counter).count == 10
     without = toy_trainer(tmp_path, **options)
     without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert "this run has not, and they are left: Counter" in caplog.text
+    assert "this run does not have; they are ignored: Counter" in caplog.text
 
 
 ALONE = SimpleNamespace(world_size=1, process_index=0)
@@ -93,7 +93,7 @@ def test_each_process_has_its_file(tmp_path):
 
 def test_a_missing_file_is_told(tmp_path, caplog):
     load_rng_state(str(tmp_path), ALONE)
-    assert "random numbers go on from the present seed" in caplog.text
+    assert "random numbers continue from the present state" in caplog.text
 
 
 def test_without_a_folder_nothing_happens(caplog):

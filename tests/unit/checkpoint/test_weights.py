@@ -135,7 +135,7 @@ def test_of_several_the_active_one_goes_on_learning(tmp_path, caplog):
     weights.load_weights(model, str(tmp_path))
     loaded = [(str(tmp_path / "second"), "second", True), (str(tmp_path), "default", False)]
     assert model.calls == [*loaded, "second"]
-    assert "training goes on with second" in caplog.text
+    assert "training continues with second" in caplog.text
 
 
 def test_a_folder_without_adapters_is_refused(tmp_path):

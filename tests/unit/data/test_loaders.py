@@ -254,13 +254,13 @@ def test_batches_that_cannot_be_joined_are_explained():
 def test_other_things_than_tensors_cannot_be_joined():
     first, _ = loaders(NumberStream(8))
     first.collate_fn = lambda examples: {"names": ["a", "b"]}
-    with pytest.raises(TypeError, match=r"A batch holds a str, .* let the collator give tensors"):
+    with pytest.raises(TypeError, match=r"A batch holds a str, .* let the collator return tensors"):
         list(first)
 
 
 def test_data_without_a_batch_are_refused_by_every_process():
     for loader in loaders(NumberStream(0)):
-        with pytest.raises(InputError, match=r"`NumberStream`\) gave no batch .*\{'dispatch_batches': False\}"):
+        with pytest.raises(InputError, match=r"`NumberStream`\) yielded no batch; .*\{'dispatch_batches': False\}"):
             list(loader)
 
 

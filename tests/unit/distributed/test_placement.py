@@ -36,7 +36,7 @@ def test_half_precision_reaches_lightning(tmp_path, monkeypatch):
 
 
 def test_half_precision_is_refused_on_a_cpu(tmp_path):
-    with pytest.raises(InputError, match=r"`fp16=True` asks for float16, .* set `bf16=True`"):
+    with pytest.raises(InputError, match=r"`fp16=True` means float16, .* set `bf16=True`"):
         toy_arguments(tmp_path, fp16=True)
 
 
@@ -55,8 +55,6 @@ def test_the_strategy_is_known_before_a_run(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
 @pytest.mark.parametrize("accelerator", ["gpu", "tpu"])
 def test_a_place_that_the_machine_has_not_is_refused(tmp_path, accelerator):
-    expected = (
-        rf"cannot place the run here \(.*\); it was asked for accelerator='{accelerator}'.* for example 'cpu' and 1"
-    )
+    expected = rf"cannot place the run here \(.*\); it got accelerator='{accelerator}'.* for example 'cpu' and 1"
     with pytest.raises(InputError, match=expected):
         resolve_strategy(toy_arguments(tmp_path, accelerator=accelerator))

@@ -97,7 +97,7 @@ def test_unused_parameters_are_looked_for_unless_activations_are_recomputed(tmp_
 def test_options_beside_a_strategy_of_ones_own_are_refused(tmp_path):
     args = toy_arguments(tmp_path)
     args.strategy, args.devices, args.ddp_bucket_cap_mb = DDPStrategy(), 2, 5
-    with pytest.raises(InputError, match="is a DDPStrategy with options of its own, beside ddp_bucket_cap_mb"):
+    with pytest.raises(InputError, match="is a DDPStrategy object, which ignores ddp_bucket_cap_mb"):
         run_placement(args)
     args.ddp_bucket_cap_mb = None
     used = run_placement(args)["strategy"]
@@ -207,8 +207,8 @@ def test_layers_are_wrapped_by_what_the_model_says_or_by_size():
     ("fsdp", "config", "match"),
     [
         ("half_shard", None, "has the word 'half_shard'; use full_shard"),
-        (True, {"xla": True}, "asks for xla, which Lightning's FSDPStrategy has no setting for"),
-        (True, {"colour": 1}, "asks for colour"),
+        (True, {"xla": True}, "sets xla, which Lightning's FSDPStrategy does not have"),
+        (True, {"colour": 1}, "sets colour"),
         (True, {"reshard_after_forward": "some"}, "`reshard_after_forward='some'` .* is not known"),
         (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
     ],
@@ -232,7 +232,7 @@ def test_two_strategies_are_refused(args):
 
 
 def test_a_split_of_layers_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"set `strategy=ModelParallelStrategy\(...\)`"):
+    with pytest.raises(InputError, match=r"set Lightning's `strategy=ModelParallelStrategy\(...\)`"):
         toy_arguments(tmp_path, parallelism_config=object())
 
 

@@ -77,7 +77,7 @@ def test_an_empty_set_gives_no_loss(tmp_path):
 
 
 def test_an_empty_stream_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"\(`EmptyStream`\) gave no batch"):
+    with pytest.raises(InputError, match=r"\(`EmptyStream`\) yielded no batch"):
         toy_trainer(tmp_path).evaluate(EmptyStream())
 
 
