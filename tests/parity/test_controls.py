@@ -88,23 +88,23 @@ TRAINING = [
     *(((test_training.test_same_numbers_with, name), switch) for name, switch in ARGUMENTS),
     *(((test_training.test_same_numbers_on, name), switch) for name, switch in DATA),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopEpoch),
+        (test_training.test_same_numbers_with_steering_callback, test_training.StopEpoch),
         steering.epoch_not_stopped,
     ),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopTrainingInSubstep),
+        (test_training.test_same_numbers_with_steering_callback, test_training.StopTrainingInSubstep),
         steering.training_not_stopped,
     ),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.ForceEverything),
+        (test_training.test_same_numbers_with_steering_callback, test_training.ForceEverything),
         steering.nothing_between_steps,
     ),
     *(
-        ((test_training.test_same_numbers_when_a_callback_evaluates, event), evaluation.training_mode_restored)
+        ((test_training.test_same_numbers_when_callback_evaluates, event), evaluation.training_mode_restored)
         for event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end")
     ),
     *(
-        ((test_training.test_same_numbers_with_a_subclass, base), switch)
+        ((test_training.test_same_numbers_with_subclass, base), switch)
         for base, switch in (
             (test_training.overriding_compute_loss, ignoring("base")),
             (test_training.overriding_training_step, gradients.partial_windows_counted_as_full),
@@ -116,9 +116,9 @@ TRAINING = [
         )
     ),
     ((test_training.test_same_numbers_with_compute_loss_func,), gradients.losses_divided_twice),
-    ((test_training.test_same_numbers_when_a_loss_is_not_finite,), gradients.infinite_losses_summed),
+    ((test_training.test_same_numbers_with_nonfinite_loss,), gradients.infinite_losses_summed),
     ((test_training.test_same_predictions_after_training,), evaluation.dropout_left_on),
-    ((test_training.test_same_numbers_in_a_second_run_of_the_same_trainer,), order.same_order_each_epoch),
+    ((test_training.test_same_numbers_in_second_run,), order.same_order_each_epoch),
 ]
 
 METRICS = [
@@ -126,15 +126,15 @@ METRICS = [
     ((test_metrics.test_same_metrics_of_batches,), order.no_look_ahead),
     ((test_metrics.test_same_lists_without_concatenation,), ignoring("eval_do_concat_batches")),
     ((test_metrics.test_same_predictions_without_labels,), evaluation.dropout_left_on),
-    ((test_metrics.test_same_predictions_before_any_training,), evaluation.dropout_left_on),
+    ((test_metrics.test_same_predictions_before_training,), evaluation.dropout_left_on),
     ((test_metrics.test_same_numbers_with_preprocessed_logits,), ignoring_part("preprocess_logits_for_metrics")),
     ((test_metrics.test_same_numbers_with_label_names,), evaluation.dropout_left_on),
-    ((test_metrics.test_same_predictions_of_a_stream,), evaluation.last_batch_left_whole),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, None), evaluation.padded_with_zero),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), evaluation.padded_with_zero),
+    ((test_metrics.test_same_predictions_of_stream,), evaluation.last_batch_left_whole),
+    ((test_metrics.test_same_nested_predictions_of_varying_width, None), evaluation.padded_with_zero),
+    ((test_metrics.test_same_nested_predictions_of_varying_width, 2), evaluation.padded_with_zero),
 ]
 
-_UNCOUNTED = test_models.test_same_numbers_with_labels_that_do_not_all_count
+_UNCOUNTED = test_models.test_same_numbers_with_ignored_labels
 MODELS = [
     ((_UNCOUNTED, "gpt2", 1), evaluation.last_batch_left_whole),
     ((_UNCOUNTED, "gpt2", 3), gradients.labels_not_counted),
@@ -142,13 +142,13 @@ MODELS = [
     ((_UNCOUNTED, "t5", 3), gradients.labels_not_counted),
     ((_UNCOUNTED, "tagger_ragged", 1), evaluation.padded_with_zero),
     ((_UNCOUNTED, "tagger_ragged", 3), gradients.labels_not_counted),
-    ((test_models.test_same_numbers_with_label_smoothing_of_a_causal_model,), gradients.smoothing_not_shifted),
-    ((test_models.test_same_numbers_with_a_collator_that_masks_at_random,), order.windows_batch_by_batch),
-    ((test_models.test_same_numbers_with_a_collator_that_pads,), evaluation.last_batch_left_whole),
-    ((test_models.test_same_numbers_with_a_processing_class,), ignoring("train_sampling_strategy")),
-    ((test_models.test_same_numbers_on_a_columned_data_set,), ignoring("train_sampling_strategy")),
+    ((test_models.test_same_numbers_with_causal_label_smoothing,), gradients.smoothing_not_shifted),
+    ((test_models.test_same_numbers_with_random_masking_collator,), order.windows_batch_by_batch),
+    ((test_models.test_same_numbers_with_padding_collator,), evaluation.last_batch_left_whole),
+    ((test_models.test_same_numbers_with_processing_class,), ignoring("train_sampling_strategy")),
+    ((test_models.test_same_numbers_on_columned_dataset,), ignoring("train_sampling_strategy")),
     *(
-        ((test_models.test_same_numbers_with_a_loader_of_ones_own, make_loader), switch)
+        ((test_models.test_same_numbers_with_overridden_loader, make_loader), switch)
         for make_loader, switch in (
             (test_models.collated_list, gradients.labels_not_counted),
             (test_models.generated_loader, gradients.labels_not_counted),
@@ -172,29 +172,29 @@ MORE = [
         for options in (None, {"use_reentrant": True}, {"every_n_layers": 2})
     ),
     ((test_more.test_same_numbers_with_gradient_checkpointing,), ignoring("gradient_checkpointing")),
-    ((test_more.test_same_numbers_with_noisy_embeddings,), ignoring("neftune_noise_alpha")),
-    ((test_more.test_same_memory_figures_by_name,), ignoring("skip_memory_metrics")),
-    ((test_more.test_same_numbers_with_a_given_optimizer_and_schedule,), ignoring_part("optimizers")),
-    ((test_more.test_same_numbers_with_an_optimizer_class,), ignoring_part("optimizer_cls_and_kwargs")),
-    ((test_more.test_same_files_of_checkpoints, {"save_only_model": True}), ignoring("save_only_model")),
-    ((test_more.test_same_files_of_checkpoints, _SAVED), ignoring("save_total_limit")),
-    ((test_more.test_same_files_of_checkpoints, _SAVED_BEST), ignoring("save_total_limit")),
-    ((test_more.test_same_numbers_after_a_model_init,), steering.model_kept),
+    ((test_more.test_same_numbers_with_neftune,), ignoring("neftune_noise_alpha")),
+    ((test_more.test_same_memory_metric_names,), ignoring("skip_memory_metrics")),
+    ((test_more.test_same_numbers_with_given_optimizers,), ignoring_part("optimizers")),
+    ((test_more.test_same_numbers_with_optimizer_cls_and_kwargs,), ignoring_part("optimizer_cls_and_kwargs")),
+    ((test_more.test_same_checkpoint_files, {"save_only_model": True}), ignoring("save_only_model")),
+    ((test_more.test_same_checkpoint_files, _SAVED), ignoring("save_total_limit")),
+    ((test_more.test_same_checkpoint_files, _SAVED_BEST), ignoring("save_total_limit")),
+    ((test_more.test_same_numbers_with_model_init,), steering.model_kept),
     ((test_more.test_same_numbers_in_bfloat16,), ignoring("bf16")),
 ]
 
-_RESUMED = test_resume.test_resumed_run_ends_like_the_whole_one
+_RESUMED = test_resume.test_resumed_run_equals_uninterrupted_run
 RESUME = [
     ((_RESUMED, "transformers", "portico", 1), steering.rng_not_restored),
     ((_RESUMED, "transformers", "portico", 3), steering.optimizer_not_restored),
     ((_RESUMED, "portico", "transformers", 2), steering.other_rng_saved),
     ((_RESUMED, "portico", "portico", 4), steering.optimizer_not_restored),
-    ((test_resume.test_resumed_events_are_those_of_transformers, False), steering.rng_restored_early),
-    ((test_resume.test_resumed_events_are_those_of_transformers, True), steering.rng_not_restored),
-    ((test_resume.test_resume_of_a_finished_run_only_finishes,), ignoring("resume")),
-    ((test_resume.test_callback_states_come_back,), steering.callbacks_not_restored),
-    ((test_resume.test_checkpoints_are_equal_file_by_file,), steering.other_rng_saved),
-    ((test_resume.test_arguments_unpickle_as_those_of_transformers,), steering.arguments_pickled_as_ours),
+    ((test_resume.test_same_events_after_resume, False), steering.rng_restored_early),
+    ((test_resume.test_same_events_after_resume, True), steering.rng_not_restored),
+    ((test_resume.test_resume_of_finished_run,), ignoring("resume")),
+    ((test_resume.test_callback_states_are_restored,), steering.callbacks_not_restored),
+    ((test_resume.test_same_checkpoint_files,), steering.other_rng_saved),
+    ((test_resume.test_arguments_unpickle_as_transformers_class,), steering.arguments_pickled_as_ours),
 ]
 
 CONTROLS = TRAINING + METRICS + MODELS + MORE + RESUME
@@ -214,7 +214,7 @@ BROKEN_RUNS = {gradients.backward_deferred: (RuntimeError, TypeError)}
 
 @pytest.mark.parametrize(("case", "switch"), CONTROLS, ids=_name)
 @pytest.mark.filterwarnings("ignore")
-def test_a_comparison_fails_with(case, switch, monkeypatch, request, tmp_path):
+def test_comparison_fails_with(case, switch, monkeypatch, request, tmp_path):
     test, *arguments = case
     if "uninterrupted" in inspect.signature(test).parameters:
         arguments.append(request.getfixturevalue("uninterrupted"))

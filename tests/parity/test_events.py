@@ -46,7 +46,7 @@ for _event in EVENTS:
     setattr(Arguments, _event, _noting(_event))
 
 
-def test_same_arguments_of_every_event(tmp_path):
+def test_same_event_arguments(tmp_path):
     def after(trainer):
         trainer.predict(ToyDataset(5))
         trainer.evaluate()
@@ -153,7 +153,7 @@ STOPPED_AT = ["on_epoch_begin", "on_step_begin", "on_substep_end", "on_step_end"
 @pytest.mark.slow
 @pytest.mark.parametrize("event", STOPPED_AT)
 @pytest.mark.parametrize("flag", ["should_training_stop", "should_epoch_stop"])
-def test_same_end_when_a_callback_asks_to_stop(event, flag, tmp_path):
+def test_same_end_when_callback_stops(event, flag, tmp_path):
     compare(tmp_path, callbacks=[stopping_at(event, flag)], **{**ARGUMENTS, "eval_steps": 2, "save_steps": 2})
 
 
@@ -163,7 +163,7 @@ class StopsLightning(Callback):
 
 
 @pytest.mark.parametrize("stopper", [StopsLightning, lambda: EarlyStopping("eval_loss", patience=0, min_delta=9.0)])
-def test_lightning_callbacks_stop_a_run_beside_those_of_hugging_face(stopper, tmp_path):
+def test_lightning_callbacks_stop_a_run(stopper, tmp_path):
     kept = ModelCheckpoint(dirpath=tmp_path / "kept", every_n_train_steps=2, save_top_k=-1)
     parts = {
         "lightning_callbacks": [stopper(), kept, LearningRateMonitor(), Timer()],

@@ -242,7 +242,7 @@ def plain(tmp_path_factory):
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing.*` is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_fields_have_the_effect_they_have_under_transformers(name, tmp_path, plain):
+def test_same_effect_of_fields(name, tmp_path, plain):
     theirs = observe(transformers, tmp_path / "same", name, SCENARIOS[name])
     (tmp_path / "same").rename(tmp_path / "theirs")
     ours = observe(portico, tmp_path / "same", name, SCENARIOS[name])
@@ -252,7 +252,7 @@ def test_fields_have_the_effect_they_have_under_transformers(name, tmp_path, pla
             assert_identical(ours, plain)
 
 
-def test_what_tensorboard_is_given_can_be_read_back(tmp_path):
+def test_tensorboard_values_can_be_read(tmp_path):
     outcome = observe(portico, tmp_path, "trackers", SCENARIOS["trackers"])
     losses = [(entry["step"], float(np.float32(entry["loss"]))) for entry in outcome.history if "loss" in entry]
     assert len(losses) == 3

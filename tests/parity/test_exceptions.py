@@ -80,7 +80,7 @@ def raised(action):
 
 
 @pytest.mark.parametrize("mistake", AT_CONSTRUCTION)
-def test_a_mistake_found_at_construction(mistake, tmp_path):
+def test_same_error_at_construction(mistake, tmp_path):
     parts, arguments = AT_CONSTRUCTION[mistake]
     theirs = raised(lambda: trainer_of(transformers, tmp_path, parts, arguments))
     ours = raised(lambda: trainer_of(portico, tmp_path, parts, arguments))
@@ -88,14 +88,14 @@ def test_a_mistake_found_at_construction(mistake, tmp_path):
 
 
 @pytest.mark.parametrize("mistake", LATER)
-def test_a_mistake_found_later(mistake, tmp_path):
+def test_same_error_later(mistake, tmp_path):
     parts, arguments, act = LATER[mistake]
     theirs = raised(lambda: act(trainer_of(transformers, tmp_path / "theirs", parts, arguments)))
     ours = raised(lambda: act(trainer_of(portico, tmp_path / "ours", parts, arguments)))
     assert isinstance(ours, type(theirs)), (ours, theirs)
 
 
-def test_a_missing_metric_is_told_without_quotes(tmp_path):
+def test_missing_metric_error_has_no_quotes(tmp_path):
     error = raised(lambda: LATER["unknown metric"][2](trainer_of(portico, tmp_path, {}, LATER["unknown metric"][1])))
     assert isinstance(error, portico.InputError)
     assert str(error).startswith("`metric_for_best_model='f1'`")

@@ -18,7 +18,7 @@ def means_of_batches(trainer: Any) -> Any:
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_steps_of_transformers(tmp_path, accumulation):
+def test_same_steps_as_transformers(tmp_path, accumulation):
     theirs = run(
         transformers,
         tmp_path,

@@ -57,13 +57,13 @@ def heard(tmp_path):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_both_libraries_say_the_same(scenario, heard):
+def test_same_messages(scenario, heard):
     ours, theirs = (heard(library, log_level="info", **SCENARIOS[scenario]) for library in (portico, transformers))
     assert ours == theirs
     assert ("INFO", "***** Running training *****") in ours
 
 
-def test_a_resumed_run_says_where_it_goes_on(heard, tmp_path):
+def test_same_messages_of_resumed_run(heard, tmp_path):
     lines = []
     for library in (portico, transformers):
         heard(library, **SAVING)
@@ -73,7 +73,7 @@ def test_a_resumed_run_says_where_it_goes_on(heard, tmp_path):
     assert any("Num examples = 29" in text for _, text in lines[0])
 
 
-def test_the_level_set_for_transformers_holds(heard):
+def test_transformers_verbosity_is_respected(heard):
     transformers_logging.set_verbosity_warning()
     assert heard(portico, max_steps=1) == []
     transformers_logging.set_verbosity_info()
@@ -81,7 +81,7 @@ def test_the_level_set_for_transformers_holds(heard):
 
 
 @pytest.mark.parametrize(("process", "level"), [(0, logging.ERROR), (1, logging.CRITICAL)])
-def test_each_process_has_its_level(process, level, tmp_path, monkeypatch):
+def test_log_level_per_process(process, level, tmp_path, monkeypatch):
     args = portico.TrainingArguments(
         str(tmp_path), log_level="error", log_level_replica="critical", use_cpu=True, report_to="none"
     )

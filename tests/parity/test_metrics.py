@@ -87,7 +87,7 @@ def test_same_predictions_without_labels(tmp_path):
     compare(tmp_path, after=after, max_steps=2)
 
 
-def test_same_predictions_before_any_training(tmp_path):
+def test_same_predictions_before_training(tmp_path):
     def base(trainer_class):
         class PredictsFirst(trainer_class):
             def __init__(self, *args, **kwargs):
@@ -157,7 +157,7 @@ def test_same_numbers_with_label_names(tmp_path):
     )
 
 
-def test_same_predictions_of_a_stream(tmp_path):
+def test_same_predictions_of_stream(tmp_path):
     def after(trainer):
         output = trainer.predict(ToyStream(10))
         return {"predictions": output.predictions, "labels": output.label_ids, "metrics": untimed(output.metrics)}
@@ -172,7 +172,7 @@ def talkative_tagger():
 
 
 @pytest.mark.parametrize("every", [None, 2])
-def test_same_nested_predictions_of_many_widths(every, tmp_path):
+def test_same_nested_predictions_of_varying_width(every, tmp_path):
     def after(trainer):
         output = trainer.predict(Sequences(ragged=True, classes=3, seed=5))
         logits, hidden_states = output.predictions

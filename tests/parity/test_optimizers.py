@@ -48,7 +48,7 @@ def layerwise(model):
     return LayerWiseDummyOptimizer, {"optimizer_dict": optimizers, "lr": 0.1}
 
 
-def test_same_numbers_with_an_optimizer_for_each_layer(tmp_path):
+def test_same_numbers_with_layerwise_optimizer(tmp_path):
     models = []
 
     def make_model():
@@ -92,7 +92,7 @@ def outcome_or_error(library, name, folder):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("error:Detected call of:UserWarning")
 @pytest.mark.parametrize("name", [name.value for name in OptimizerNames])
-def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
+def test_same_optimizer_or_missing_package(name, tmp_path):
     theirs = outcome_or_error(transformers, name, tmp_path / "theirs")
     ours = outcome_or_error(portico, name, tmp_path / "ours")
     if isinstance(theirs, AssertionError):
@@ -108,7 +108,7 @@ def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
     assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set `optim` to another name, as 'adamw_torch'.")
 
 
-def test_options_that_are_no_pairs_are_explained(tmp_path):
+def test_malformed_optim_args_are_rejected(tmp_path):
     with pytest.raises(
         portico.InputError,
         match=r"`optim_args='momentum'` has the part 'momentum', which is not of the form `name=value`",

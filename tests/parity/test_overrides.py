@@ -226,7 +226,7 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_same_numbers_with_an_own(name, tmp_path):
+def test_same_numbers_with_overridden(name, tmp_path):
     methods, arguments = OVERRIDES[name]
     compare(tmp_path, base=overriding(**methods), **arguments)
 
@@ -273,7 +273,7 @@ SAMPLERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_same_numbers_with_a_sampler(name, tmp_path):
+def test_same_numbers_with_overridden_sampler(name, tmp_path):
     make = SAMPLERS[name]
     methods = {
         "_get_train_sampler": lambda hook, self, train_dataset=None: make(self.train_dataset),
@@ -388,7 +388,7 @@ OLD = {
 
 
 @pytest.mark.parametrize("old", OLD)
-def test_an_override_with_an_older_signature_works_and_is_announced_once(old, tmp_path):
+def test_override_with_old_signature_warns_once(old, tmp_path):
     def base(trainer_class):
         if trainer_class is transformers.Trainer:
             return overriding(**OLD[old])(trainer_class)
@@ -400,7 +400,7 @@ def test_an_override_with_an_older_signature_works_and_is_announced_once(old, tm
     compare(tmp_path, base=base, **SAVED)
 
 
-def test_an_older_loss_of_a_model_that_counts_its_labels_is_a_mean_over_the_window(tmp_path):
+def test_old_compute_loss_is_mean_over_window(tmp_path):
     def base(trainer_class):
         if trainer_class is transformers.Trainer:
             return overriding(**WITHOUT_COUNT)(trainer_class)
@@ -412,7 +412,7 @@ def test_an_older_loss_of_a_model_that_counts_its_labels_is_a_mean_over_the_wind
     compare(tmp_path, base=base, **options, **data, **EVALUATED)
 
 
-def test_a_renamed_argument_is_no_older_signature():
+def test_override_may_rename_arguments():
     class Renamed(portico.Trainer):
         def training_step(self, model, batch, count=None):
             return super().training_step(model, batch, count)
@@ -425,7 +425,7 @@ def test_a_renamed_argument_is_no_older_signature():
 
 
 @pytest.mark.parametrize("given", [None, 1.5])
-def test_a_loss_must_be_a_tensor(given, tmp_path):
+def test_loss_must_be_tensor(given, tmp_path):
     class Lossless(portico.Trainer):
         def compute_loss(self, *args, **kwargs):
             return given

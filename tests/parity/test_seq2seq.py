@@ -65,7 +65,7 @@ def test_same_generated_tokens(tmp_path, name, settings):
     assert any("eval_tokens" in entry for entry in ours.history)
 
 
-def test_same_tokens_where_the_collator_makes_decoder_inputs(tmp_path):
+def test_same_tokens_with_decoder_inputs_from_collator(tmp_path):
     """Generation starts anew instead of going on from the labels."""
     options = with_metrics(tiny_t5, with_model=True)
     compare_seq2seq(tmp_path, trainer_options=options, after=predicting(max_length=8), **GENERATED)
@@ -83,13 +83,13 @@ def test_same_tokens_where_the_collator_makes_decoder_inputs(tmp_path):
     ],
     ids=str,
 )
-def test_same_tokens_with_settings_of_one_evaluation(tmp_path, gen_kwargs):
+def test_same_tokens_with_generation_arguments(tmp_path, gen_kwargs):
     settings = {"generation_max_length": 6, "generation_num_beams": 1}
     options = with_metrics(tiny_t5)
     compare_seq2seq(tmp_path, trainer_options=options, after=predicting(**gen_kwargs), **GENERATED, **settings)
 
 
-def test_settings_of_one_evaluation_are_gone_in_the_next(tmp_path):
+def test_generation_arguments_last_one_evaluation(tmp_path):
     def after(trainer):
         short = trainer.predict(Pairs(6, seed=2), max_length=3)
         return {"short": short.predictions, **predicting()(trainer)}
@@ -99,7 +99,7 @@ def test_settings_of_one_evaluation_are_gone_in_the_next(tmp_path):
     assert not (ours.extra["predictions"][:, 3:] == 0).all()
 
 
-def test_same_tokens_of_a_generation_config(tmp_path):
+def test_same_tokens_with_generation_config(tmp_path):
     tokens = {"pad_token_id": 0, "eos_token_id": 4, "decoder_start_token_id": 0}
     config = GenerationConfig(max_new_tokens=25, num_beams=2, **tokens)
     compare_seq2seq(
@@ -153,7 +153,7 @@ def test_same_numbers_with_generation_and_label_smoothing(tmp_path):
     compare_seq2seq(tmp_path, after=predicting(max_length=10), **options, **GENERATED)
 
 
-def test_same_metrics_of_several_sets(tmp_path):
+def test_same_metrics_of_named_datasets(tmp_path):
     def sets():
         return {"short": Pairs(3, seed=1), "long": Pairs(6, seed=2)}
 
@@ -215,7 +215,7 @@ def test_either_library_resumes_the_other(tmp_path, first, second):
     assert_identical(resume(second, first), resume(transformers, transformers))
 
 
-def test_training_arguments_are_read_as_those_of_transformers(tmp_path):
+def test_seq2seq_arguments_unpickle_as_transformers_class(tmp_path):
     args = portico.Seq2SeqTrainingArguments(
         output_dir=str(tmp_path), generation_max_length=6, use_cpu=True, report_to="none"
     )

@@ -16,13 +16,13 @@ FOLDER = Path(__file__).parent
 
 # Module: the switches that are off, and what goes on to hold, by the beginnings of the names, each with the reason.
 CONTROLS = {
-    "events": ("order.order_not_seeded", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
+    "events": ("order.order_not_seeded", {"test_lightning_callbacks_stop_a_run": "tests portico alone"}),
     "every_field": (
         "order.order_not_seeded gradients.learning_rate_halved",
         {
-            "test_what_tensorboard_is_given": "looks at portico alone",
-            "test_every_field_with_an_effect": "makes no run",
-            "test_every_scenario_sets_its_fields": "makes no run",
+            "test_tensorboard_values_can_be_read": "tests portico alone",
+            "test_every_field_with_an_effect": "does not train",
+            "test_every_scenario_sets_its_fields": "does not train",
         },
     ),
     "example_script": ("order.order_not_seeded", {}),
@@ -30,31 +30,31 @@ CONTROLS = {
     "fields": (
         "order.order_not_seeded order.lengths_not_grouped",
         {
-            "test_the_model_casts_no_more": "looks at portico alone",
-            "test_memory_that_never_suffices_is_said": "looks at portico alone",
-            "test_memory_that_an_evaluation_lacks": "looks at portico alone",
-            "test_a_model_is_compiled_once": "looks at portico alone",
+            "test_model_does_not_autocast_after_training": "tests portico alone",
+            "test_out_of_memory_at_smallest_batch_size": "tests portico alone",
+            "test_out_of_memory_in_evaluation_keeps_batch_size": "tests portico alone",
+            "test_model_is_compiled_once": "tests portico alone",
         },
     ),
     "gradient_descent": ("messages.gradients_not_rescaled", {}),
     "hooks": ("messages.overrides_ignored", {}),
     "hub": ("messages.nothing_uploaded", {}),
-    "messages": ("messages.nothing_logged", {"test_each_process_has_its_level": "makes no run"}),
+    "messages": ("messages.nothing_logged", {"test_log_level_per_process": "does not train"}),
     "odd_models": ("order.order_not_seeded", {}),
     "optimizers": ("gradients.learning_rate_halved", {}),
     "overrides": (
         "messages.overrides_ignored",
-        {"test_a_renamed_argument_is_no_older_signature": "makes no run"},
+        {"test_override_may_rename_arguments": "does not train"},
     ),
     "search": ("order.order_not_seeded", {}),
     "search_services": ("order.order_not_seeded", {}),
-    "seq2seq": ("order.order_not_seeded", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
+    "seq2seq": ("order.order_not_seeded", {"test_seq2seq_arguments_unpickle": "does not train"}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", CONTROLS)
-def test_a_module_fails_with_its_switch_off(module, tmp_path):
+def test_module_fails_under_switch(module, tmp_path):
     switches, kept = CONTROLS[module]
     failed = outcomes(module, switches, tmp_path / "failed.json")
     stayed = {name.partition("::")[2] for name, fails in failed.items() if not fails}

@@ -44,13 +44,13 @@ def make(tmp_path):
     )
 
 
-def test_every_renamed_argument_is_tested():
+def test_every_renamed_argument_has_a_value():
     assert VALUES.keys() == RENAMED.keys()
 
 
 @pytest.mark.parametrize("kind", [portico.TrainingArguments, OwnArguments])
 @pytest.mark.parametrize("old", RENAMED)
-def test_an_older_name_is_taken_with_one_warning(old, kind, make):
+def test_renamed_argument_warns_once(old, kind, make):
     with pytest.warns(
         FutureWarning, match=f"`{old}` is deprecated and will be removed in portico 2; use `{RENAMED[old]}`"
     ) as caught:
@@ -63,7 +63,7 @@ def test_an_older_name_is_taken_with_one_warning(old, kind, make):
 
 
 @pytest.mark.parametrize("old", sorted(RENAMED.keys() - {"no_cuda"}))
-def test_two_names_that_differ_are_refused(old, make):
+def test_conflicting_names_are_rejected(old, make):
     new = RENAMED[old]
     other = {"eval_strategy": "steps", "warmup_steps": 100}.get(new, type(VALUES[old])(2))
     with (
@@ -73,24 +73,24 @@ def test_two_names_that_differ_are_refused(old, make):
         make(**{old: VALUES[old], new: other})
 
 
-def test_an_explicit_default_contradicts_too(make):
+def test_explicit_default_conflicts_with_old_name(make):
     with pytest.warns(FutureWarning), pytest.raises(portico.InputError, match="two spellings"):
         make(evaluation_strategy="epoch", eval_strategy="no")
 
 
-def test_two_names_that_agree_are_taken(make):
+def test_agreeing_names_are_accepted(make):
     with pytest.warns(FutureWarning):
         assert make(no_cuda=True, use_cpu=True).use_cpu
 
 
-def test_arguments_written_out_by_an_older_version_are_taken(make):
+def test_arguments_saved_by_transformers_4_are_accepted(make):
     with pytest.warns(FutureWarning):
         args = make(no_cuda=False, use_cpu=True, warmup_ratio=0.0, warmup_steps=50, push_to_hub_token=None)
     assert args.use_cpu
     assert args.warmup_steps == 50
 
 
-def test_a_whole_run_of_warmup_is_not_one_step(make):
+def test_warmup_ratio_of_one(make):
     with pytest.warns(FutureWarning):
         assert make(warmup_ratio=1.0).get_warmup_steps(80) == 80
     with (
@@ -100,7 +100,7 @@ def test_a_whole_run_of_warmup_is_not_one_step(make):
         make(warmup_ratio=1.5)
 
 
-def test_an_older_name_is_written_with_a_warning(make):
+def test_setting_renamed_attribute_warns(make):
     args = make()
     with pytest.warns(
         FutureWarning,
@@ -110,7 +110,7 @@ def test_an_older_name_is_written_with_a_warning(make):
     assert args.eval_strategy == "steps"
 
 
-def test_present_names_alone_warn_of_nothing(make):
+def test_current_names_do_not_warn(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         args = make(eval_strategy="epoch")
@@ -118,14 +118,14 @@ def test_present_names_alone_warn_of_nothing(make):
     assert copied.eval_strategy == copied.evaluation_strategy == "no"
 
 
-def test_the_signature_is_that_of_the_fields():
+def test_signature_lists_the_fields():
     parameters = inspect.signature(portico.TrainingArguments).parameters
     assert list(parameters) == [field.name for field in dataclasses.fields(portico.TrainingArguments) if field.init]
     assert inspect.signature(OwnArguments).parameters["temperature"].default == 0.5
 
 
 @pytest.mark.parametrize("old", RENAMED)
-def test_a_parser_takes_older_names(old, tmp_path):
+def test_parser_accepts_renamed_options(old, tmp_path):
     parser = transformers.HfArgumentParser((OwnArguments,))
     line = ["--output_dir", str(tmp_path), "--report_to", "none", f"--{old}", str(VALUES[old])]
     with pytest.warns(
@@ -136,7 +136,7 @@ def test_a_parser_takes_older_names(old, tmp_path):
     assert getattr(args, RENAMED[old]) == VALUES[old]
 
 
-def test_a_parser_takes_an_older_switch(tmp_path):
+def test_parser_accepts_renamed_flag(tmp_path):
     parser = transformers.HfArgumentParser((portico.TrainingArguments,))
     with pytest.warns(FutureWarning, match="`--no-cuda`|`--no_cuda`"):
         (args,) = parser.parse_args_into_dataclasses(
@@ -145,12 +145,12 @@ def test_a_parser_takes_an_older_switch(tmp_path):
     assert args.use_cpu
 
 
-def test_the_command_line_of_portico_takes_older_names():
+def test_portico_command_line_knows_renamed_arguments():
     assert set(RENAMED) <= set(valid_keys()["args"])
     assert argument_rules()["per_gpu_train_batch_size"] == argument_rules()["per_device_train_batch_size"]
 
 
-def test_copies_of_the_arguments_keep_their_class(tmp_path):
+def test_replace_keeps_arguments_class(tmp_path):
     args = toy_arguments(tmp_path)
     assert type(dataclasses.replace(args)) is portico.TrainingArguments
 
@@ -189,13 +189,13 @@ REFUSED = {
 }
 
 
-def test_every_retired_argument_is_tested():
+def test_every_retired_argument_is_covered():
     names = {field.name for field in dataclasses.fields(RetiredArguments)}
     assert names == EXPRESSED.keys() | HONOURED.keys() | WITHOUT_EFFECT.keys() | REFUSED.keys()
 
 
 @pytest.mark.parametrize("name", EXPRESSED)
-def test_its_successor_takes_over(name, make):
+def test_retired_argument_sets_successor(name, make):
     value, successor, expected = EXPRESSED[name]
     with pytest.warns(FutureWarning, match=f"`{name}` is deprecated .*; it now sets `{successor}=") as caught:
         args = make(**{name: value})
@@ -214,12 +214,12 @@ def test_its_successor_takes_over(name, make):
     ("name", "successor", "other"),
     [("adafactor", "optim", "sgd"), ("group_by_length", "train_sampling_strategy", "sequential")],
 )
-def test_a_successor_that_says_something_else_is_refused(name, successor, other, make):
+def test_retired_argument_conflicting_with_successor_is_rejected(name, successor, other, make):
     with pytest.raises(portico.InputError, match=f"`{successor}='{other}'` and `{name}=True` contradict each other"):
         make(**{name: True, successor: other})
 
 
-def test_what_is_extended_keeps_what_is_there(make):
+def test_retired_argument_extends_successor(make):
     with pytest.warns(FutureWarning):
         args = make(include_inputs_for_metrics=True, include_for_metrics=["loss"])
     assert args.include_for_metrics == ["loss", "inputs"]
@@ -228,13 +228,13 @@ def test_what_is_extended_keeps_what_is_there(make):
     assert args.hub_model_id == "us/named"
 
 
-def test_a_configuration_file_is_not_written_into(make):
+def test_retired_argument_with_config_file_is_rejected(make):
     with pytest.raises(portico.InputError, match=r"belongs in the configuration that 'fsdp\.json' names"):
         make(fsdp_min_num_params=3, fsdp_config="fsdp.json")
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
-def test_what_has_no_effect_is_announced_once(name, make):
+def test_argument_without_effect_warns_once(name, make):
     with pytest.warns(
         FutureWarning, match=f"`{name}` has no effect any more and will be removed in portico 2: "
     ) as caught:
@@ -244,33 +244,33 @@ def test_what_has_no_effect_is_announced_once(name, make):
 
 
 @pytest.mark.parametrize("name", HONOURED)
-def test_what_still_works_is_announced_once(name, make):
+def test_honoured_argument_warns_once(name, make):
     with pytest.warns(FutureWarning, match=f"`{name}` is deprecated and will be removed in portico 2; ") as caught:
         make(**{name: HONOURED[name]})
     assert len(caught) == 1
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_had_any_more_is_refused(name, make):
+def test_removed_feature_is_rejected(name, make):
     value, instead = REFUSED[name]
     with pytest.raises(portico.InputError, match=f"`{name}={value!r}` is no longer supported; .*{instead}"):
         make(**{name: value})
 
 
-def test_defaults_say_nothing(make):
+def test_retired_defaults_do_not_warn(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         args = make(**{field.name: field.default for field in dataclasses.fields(RetiredArguments)})
     assert not args.to_dict().keys() & RetiredArguments.__annotations__.keys()
 
 
-def test_saved_arguments_hold_none_of_them(make):
+def test_retired_arguments_are_not_saved(make):
     with pytest.warns(FutureWarning):
         plain = as_transformers_arguments(make(use_ipex=True))
     assert not vars(plain).keys() & RetiredArguments.__annotations__.keys()
 
 
-def test_a_parser_takes_them(tmp_path):
+def test_parser_accepts_retired_options(tmp_path):
     parser = transformers.HfArgumentParser((portico.TrainingArguments,))
     line = ["--output_dir", str(tmp_path), "--report_to", "none", "--overwrite_output_dir", "--group_by_length"]
     with pytest.warns(FutureWarning):
@@ -279,7 +279,7 @@ def test_a_parser_takes_them(tmp_path):
     assert args.train_sampling_strategy == "group_by_length"
 
 
-def test_the_logging_folder_is_used(tmp_path):
+def test_logging_dir_is_used(tmp_path):
     pytest.importorskip("tensorboard")
     folder = tmp_path / "elsewhere"
     with pytest.warns(FutureWarning, match="`logging_dir` is deprecated"):
@@ -287,7 +287,7 @@ def test_the_logging_folder_is_used(tmp_path):
     assert list(folder.glob("events*"))
 
 
-def test_the_older_loop_is_run_where_a_subclass_has_one(tmp_path):
+def test_overridden_prediction_loop_is_called(tmp_path):
     class Older(portico.Trainer):
         def prediction_loop(self, dataloader, description, *args, **kwargs):
             self.ran = description
@@ -334,7 +334,7 @@ def parsed_yaml(parser, given, tmp_path):
 
 
 @pytest.mark.parametrize("parse", [parsed_dict, parsed_json, parsed_yaml])
-def test_older_names_are_taken(parse, given, tmp_path):
+def test_hf_argument_parser_accepts_old_names(parse, given, tmp_path):
     parser = portico.HfArgumentParser(portico.TrainingArguments)
     with pytest.warns(FutureWarning):
         (args,) = parse(parser, given, tmp_path)
@@ -342,19 +342,19 @@ def test_older_names_are_taken(parse, given, tmp_path):
     assert args.train_sampling_strategy == "group_by_length"
 
 
-def test_unknown_names_are_refused_as_before(given):
+def test_hf_argument_parser_rejects_unknown_names(given):
     parser = portico.HfArgumentParser(portico.TrainingArguments)
     with pytest.warns(FutureWarning), pytest.raises(ValueError, match=r"Some keys are not used .*\['lerning_rate'\]"):
         parser.parse_dict({**given, "lerning_rate": 1.0})
 
 
-def test_conflicting_names_in_a_dict_are_rejected(given):
+def test_hf_argument_parser_rejects_conflicting_names(given):
     parser = portico.HfArgumentParser(portico.TrainingArguments)
     with pytest.warns(FutureWarning), pytest.raises(portico.InputError, match="two spellings of one argument"):
         parser.parse_dict({**given, "eval_strategy": "epoch"})
 
 
-def test_other_classes_are_left_alone():
+def test_hf_argument_parser_keeps_other_dataclasses():
     assert portico.HfArgumentParser(DataArguments).parse_dict({"no_cuda": "x"})[0].no_cuda == "x"
 
 
@@ -362,7 +362,7 @@ class Tokenizer:
     model_input_names = ("x",)
 
 
-def test_a_tokenizer_is_a_processing_class(tmp_path):
+def test_tokenizer_becomes_processing_class(tmp_path):
     tokenizer = Tokenizer()
     with pytest.warns(
         FutureWarning, match="`tokenizer` is deprecated and will be removed in portico 2; use `processing_class`"
@@ -380,7 +380,7 @@ def test_a_tokenizer_is_a_processing_class(tmp_path):
     assert trainer.processing_class is None
 
 
-def test_a_tokenizer_beside_another_processing_class_is_refused(tmp_path):
+def test_tokenizer_and_other_processing_class_are_rejected(tmp_path):
     parts = {"tokenizer": Tokenizer(), "processing_class": Tokenizer()}
     with (
         pytest.warns(FutureWarning),
@@ -389,13 +389,13 @@ def test_a_tokenizer_beside_another_processing_class_is_refused(tmp_path):
         toy_trainer(tmp_path, parts=parts)
 
 
-def test_the_same_tokenizer_twice_is_taken(tmp_path):
+def test_same_tokenizer_and_processing_class_are_accepted(tmp_path):
     tokenizer = Tokenizer()
     with pytest.warns(FutureWarning):
         assert toy_trainer(tmp_path, parts={"tokenizer": tokenizer, "processing_class": tokenizer})
 
 
-def test_the_older_loop_is_the_present_one(tmp_path):
+def test_prediction_loop_equals_evaluation_loop(tmp_path):
     trainer = toy_trainer(tmp_path)
     loader = trainer.get_eval_dataloader()
     with pytest.warns(FutureWarning, match=r"use `Trainer\.evaluation_loop`"):
@@ -403,7 +403,7 @@ def test_the_older_loop_is_the_present_one(tmp_path):
     assert older.metrics == trainer.evaluation_loop(loader, "Evaluation").metrics
 
 
-def test_a_repository_is_made_under_the_older_name(tmp_path, monkeypatch):
+def test_init_git_repo_creates_repository(tmp_path, monkeypatch):
     made = []
 
     def create_repo(hub, name, **options):
@@ -416,7 +416,7 @@ def test_a_repository_is_made_under_the_older_name(tmp_path, monkeypatch):
     assert made == ["toy"]
 
 
-def test_tensors_of_all_processes_are_gathered(tmp_path):
+def test_old_gather_methods(tmp_path):
     trainer, tensor = toy_trainer(tmp_path), torch.ones(2, 3)
     assert trainer._nested_gather(None) is None
     assert torch.equal(trainer._nested_gather(tensor), tensor)
@@ -425,7 +425,7 @@ def test_tensors_of_all_processes_are_gathered(tmp_path):
     assert isinstance(trainer._gather_and_numpify(tensor, "logits"), np.ndarray)
 
 
-def test_checkpoints_are_listed_and_rotated(tmp_path):
+def test_old_checkpoint_methods(tmp_path):
     class Keeping(portico.Trainer):
         def _rotate_checkpoints(self, use_mtime=False, output_dir=None):
             self.rotated = output_dir
@@ -440,7 +440,7 @@ def test_checkpoints_are_listed_and_rotated(tmp_path):
     assert len(list(tmp_path.glob("checkpoint-*"))) == 1
 
 
-def test_a_step_written_for_apex_and_scalers_runs(tmp_path):
+def test_training_step_written_for_apex_and_scaler(tmp_path):
     class Older(portico.Trainer):
         def training_step(self, model, inputs, num_items_in_batch=None):
             model.train()
@@ -468,7 +468,7 @@ def metrics(prediction):
         ([None, []], "`compute_metrics` is a list, as `callbacks` are"),
     ],
 )
-def test_the_order_of_older_arguments_is_found_out(after, match, tmp_path):
+def test_old_positional_arguments_are_rejected(after, match, tmp_path):
     args = toy_arguments(tmp_path)
     with pytest.raises(portico.InputError, match=match) as caught:
         portico.Trainer(Line(), args, None, Points(), Points(4), None, None, *after)
@@ -476,5 +476,5 @@ def test_the_order_of_older_arguments_is_found_out(after, match, tmp_path):
     assert "by keyword" in str(caught.value)
 
 
-def test_a_loss_function_without_a_signature_passes(tmp_path):
+def test_loss_function_without_signature_is_accepted(tmp_path):
     assert toy_trainer(tmp_path, parts={"compute_loss_func": lambda outputs, labels, **options: outputs["loss"]})

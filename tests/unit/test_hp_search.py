@@ -39,7 +39,7 @@ def rates(trial):
     ("backend", "requirement"),
     [(OptunaBackend, "'portico[optuna]'"), (RayBackend, "'portico[ray]'"), (WandbBackend, "wandb")],
 )
-def test_a_missing_package_is_named(backend, requirement, tmp_path, monkeypatch):
+def test_missing_backend_is_named(backend, requirement, tmp_path, monkeypatch):
     monkeypatch.setattr(backend, "is_available", lambda self: False)
     with pytest.raises(RuntimeError) as raised:
         searching(tmp_path).hyperparameter_search(backend=backend.name)
@@ -48,14 +48,14 @@ def test_a_missing_package_is_named(backend, requirement, tmp_path, monkeypatch)
     )
 
 
-def test_no_package_at_all(monkeypatch):
+def test_no_backend_installed(monkeypatch):
     for backend in (OptunaBackend, RayBackend, WandbBackend):
         monkeypatch.setattr(backend, "is_available", lambda self: False)
     with pytest.raises(RuntimeError, match=r"No hyperparameter search backend available. Run one of .*portico\[ray\]"):
         installed_backend()
 
 
-def test_optuna_comes_first(monkeypatch, caplog):
+def test_optuna_is_the_default_backend(monkeypatch, caplog):
     caplog.set_level(logging.INFO, logger="portico")
     for backend in (OptunaBackend, RayBackend):
         monkeypatch.setattr(backend, "is_available", lambda self: True)
@@ -63,17 +63,17 @@ def test_optuna_comes_first(monkeypatch, caplog):
     assert "hyperparameter search backends available. Using optuna as the default." in caplog.text
 
 
-def test_an_unknown_backend_is_refused(tmp_path):
+def test_unknown_backend_is_rejected(tmp_path):
     with pytest.raises(ValueError, match="sigopt is not a valid HPSearchBackend, please select one of"):
         searching(tmp_path).hyperparameter_search(backend="sigopt")
 
 
-def test_a_model_is_not_enough(tmp_path):
+def test_model_init_is_required(tmp_path):
     with pytest.raises(RuntimeError, match="you need to pass your model through a model_init function"):
         toy_trainer(tmp_path).hyperparameter_search(backend="optuna")
 
 
-def test_several_directions_need_optuna(tmp_path, monkeypatch):
+def test_several_objectives_need_optuna(tmp_path, monkeypatch):
     monkeypatch.setattr(RayBackend, "is_available", lambda self: True)
     with pytest.raises(InputError, match="is a list, but ray optimises one objective; set `direction` to"):
         searching(tmp_path).hyperparameter_search(backend="ray", direction=["minimize", "maximize"])
@@ -93,7 +93,7 @@ def as_one_of_two(monkeypatch, from_first_process, *, is_first):
     monkeypatch.setattr(Accelerator, "is_main_process", is_first)
 
 
-def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypatch):
+def test_main_process_shares_trials_and_pruning(tmp_path, monkeypatch):
     shown = []
 
     def show(accelerator, data):
@@ -112,7 +112,7 @@ def test_the_first_process_shows_its_trials_and_their_pruning(tmp_path, monkeypa
     assert shown[1] is True
 
 
-def test_another_process_follows_until_there_are_no_more_trials(tmp_path, monkeypatch):
+def test_other_process_follows_until_last_trial(tmp_path, monkeypatch):
     trials = [optuna.trial.FixedTrial({"learning_rate": rate}, number) for number, rate in enumerate((0.1, 0.05))]
     # What the first process says: a trial, whether it is pruned at its evaluation, and at last that there is none.
     said = iter([trials[0], True, trials[1], False, False, None])
@@ -124,7 +124,7 @@ def test_another_process_follows_until_there_are_no_more_trials(tmp_path, monkey
     assert list(said) == []
 
 
-def test_a_follower_survives_what_the_search_survives(tmp_path, monkeypatch):
+def test_follower_catches_configured_errors(tmp_path, monkeypatch):
     said = iter([optuna.trial.FixedTrial({}, 0), optuna.trial.FixedTrial({"learning_rate": 0.1}, 1), None])
     as_one_of_two(monkeypatch, lambda accelerator, data: next(said), is_first=False)
     trainer = searching(tmp_path)
@@ -141,7 +141,7 @@ def nan_of_first(study_values):
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_a_nan_objective_loses_and_the_search_goes_on(tmp_path, direction, caplog):
+def test_nan_objective_is_worst(tmp_path, direction, caplog):
     values = []
     study = optuna.create_study(storage="sqlite:///:memory:", direction=direction)
     storage = study._storage
@@ -162,7 +162,7 @@ def test_a_nan_objective_loses_and_the_search_goes_on(tmp_path, direction, caplo
     assert "The objective of a trial is NaN" in caplog.text
 
 
-def test_the_backend_is_forgotten_after_a_failed_search(tmp_path):
+def test_backend_is_reset_after_failed_search(tmp_path):
     trainer = searching(tmp_path)
     with pytest.raises(ZeroDivisionError):
         trainer.hyperparameter_search(lambda trial: 1 / 0, n_trials=1, backend="optuna")
@@ -170,12 +170,12 @@ def test_the_backend_is_forgotten_after_a_failed_search(tmp_path):
     assert trainer.train().global_step == 2
 
 
-def test_an_option_nobody_takes_is_refused_before_any_trial(tmp_path):
+def test_unknown_option_is_rejected_before_any_trial(tmp_path):
     with pytest.raises(TypeError, match="samplers"):
         searching(tmp_path).hyperparameter_search(rates, n_trials=1, backend="optuna", samplers=3)
 
 
-def test_a_study_goes_on_where_it_was(tmp_path):
+def test_study_is_continued(tmp_path):
     options = {"storage": f"sqlite:///{tmp_path}/study.db", "study_name": "kept", "load_if_exists": True}
     for _ in range(2):
         searching(tmp_path).hyperparameter_search(rates, n_trials=2, backend="optuna", **options)
@@ -183,7 +183,7 @@ def test_a_study_goes_on_where_it_was(tmp_path):
     assert [trial.number for trial in trials] == [0, 1, 2, 3]
 
 
-def test_options_of_the_optimisation_are_passed_on(tmp_path):
+def test_optimize_options_are_passed_on(tmp_path):
     class Failing(RuntimeError):
         pass
 
@@ -202,17 +202,17 @@ def test_options_of_the_optimisation_are_passed_on(tmp_path):
     assert best.run_id == "1"
 
 
-def test_several_jobs_are_announced_as_one(tmp_path, caplog):
+def test_n_jobs_warns(tmp_path, caplog):
     searching(tmp_path).hyperparameter_search(rates, n_trials=2, backend="optuna", n_jobs=2)
     assert "`n_jobs` has no effect: the trials share one trainer and run one after another." in caplog.text
 
 
-def test_a_key_without_field_is_announced(tmp_path, caplog):
+def test_hyperparameter_without_field_warns(tmp_path, caplog):
     searching(tmp_path).hyperparameter_search(lambda trial: {"num_layers": 3}, n_trials=1, backend="optuna")
     assert "`num_layers` is not a field of `TrainingArguments`" in caplog.text
 
 
-def test_a_model_is_gone_before_the_next_is_made(tmp_path):
+def test_model_is_released_before_next_trial(tmp_path):
     made = []
 
     def model_init(trial):
@@ -227,7 +227,7 @@ def test_a_model_is_gone_before_the_next_is_made(tmp_path):
     assert trainer.train().global_step == 2
 
 
-def test_the_default_space_is_that_of_transformers(tmp_path):
+def test_default_space_equals_transformers(tmp_path):
     trainer = searching(tmp_path)
     best = trainer.hyperparameter_search(n_trials=1, backend="optuna")
     assert set(best.hyperparameters) == {
@@ -238,12 +238,12 @@ def test_the_default_space_is_that_of_transformers(tmp_path):
     }
 
 
-def test_a_sequence_to_sequence_trainer_searches_too():
+def test_seq2seq_trainer_searches():
     assert portico.Seq2SeqTrainer.hyperparameter_search is portico.Trainer.hyperparameter_search
 
 
 @pytest.mark.slow
-def test_ray_runs_the_trials(tmp_path, monkeypatch):
+def test_ray_runs_trials(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     from ray import tune
 
@@ -275,26 +275,26 @@ def metric(metrics):
 
 @pytest.mark.parametrize(("direction", "worst"), [("minimize", sys.float_info.max), ("maximize", -sys.float_info.max)])
 @pytest.mark.parametrize("nan", [float("nan"), np.float32("nan")])
-def test_nan_becomes_the_worst_finite_value(direction, worst, nan, caplog):
+def test_nan_becomes_worst_finite_value(direction, worst, nan, caplog):
     caplog.set_level(logging.WARNING, logger="portico")
     assert FiniteObjective(metric, [direction])({"metric": nan}) == worst
     assert "The objective of a trial is NaN; the search gets the worst finite value" in caplog.text
 
 
 @pytest.mark.parametrize("value", [1.5, 0, float("inf"), None, "kept"])
-def test_other_values_stay(value, caplog):
+def test_other_values_are_kept(value, caplog):
     assert FiniteObjective(metric, ["minimize"])({"metric": value}) is value
     assert not caplog.records
 
 
-def test_each_objective_has_its_own_worst_value():
+def test_worst_value_per_objective():
     objective = FiniteObjective(metric, ["minimize", "maximize"])
     nan = float("nan")
     assert objective({"metric": (nan, nan)}) == [sys.float_info.max, -sys.float_info.max]
     assert objective({"metric": [1.0, nan]}) == [1.0, -sys.float_info.max]
 
 
-def test_it_travels_to_other_processes():
+def test_objective_can_be_pickled():
     assert pickle.loads(pickle.dumps(FiniteObjective(metric, ["minimize"])))({"metric": 3}) == 3
 
 
@@ -304,7 +304,7 @@ def test_directions():
 
 
 @pytest.mark.parametrize("direction", ["down", ["minimize", "up"], [], None, ("minimize",)])
-def test_another_direction_is_refused(direction):
+def test_unknown_direction_is_rejected(direction):
     with pytest.raises(
         InputError, match=r"Unknown `direction=.*`; set it to 'minimize' or 'maximize', or to a list with one"
     ):

@@ -7,7 +7,7 @@ from models import toy_trainer
 from portico.hub import finish_uploads, upload_checkpoint
 
 
-def test_the_shards_of_an_index_are_copied(tmp_path, monkeypatch):
+def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
     uploaded = []
 
     def upload_folder(**options):
@@ -35,7 +35,7 @@ def test_the_shards_of_an_index_are_copied(tmp_path, monkeypatch):
     finish_uploads(trainer)
 
 
-def test_only_the_first_process_uploads(tmp_path, monkeypatch):
+def test_only_main_process_uploads(tmp_path, monkeypatch):
     trainer = toy_trainer(tmp_path)
     monkeypatch.setattr(type(trainer), "is_world_process_zero", lambda self: False)
     # Anything else would reach for the hub.

@@ -22,7 +22,7 @@ from portico.lightning_compat import (
 )
 
 
-def test_the_file_was_read_against_the_installed_lightning():
+def test_checked_version_is_installed():
     installed = version("lightning")
     assert installed.startswith(f"{lightning_internals.CHECKED_VERSION}."), (
         f"Lightning {installed} is installed, but src/portico/lightning_compat.py was read against "
@@ -35,18 +35,18 @@ def trainer():
     return pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 
 
-def test_a_loss_is_taken_as_it_is():
+def test_unnormalized_loss_is_not_divided():
     loss = torch.tensor(3.0, requires_grad=True)
     assert UnnormalizedLoss.from_training_step_output(loss, normalize=4).closure_loss == 3.0
 
 
-def test_every_run_takes_losses_as_they_are(tmp_path):
+def test_training_does_not_divide_losses(tmp_path):
     loop = toy_trainer(tmp_path).lightning_trainer.fit_loop.epoch_loop
     assert loop.automatic_optimization.output_result_cls is UnnormalizedLoss
 
 
 @pytest.mark.parametrize("batches", [0, 3])
-def test_loops_stand_where_a_resumed_run_stands(trainer, batches):
+def test_continue_from_sets_loop_progress(trainer, batches):
     continue_from(trainer, epoch=2, num_batches_done=batches, batches_per_epoch=5, steps=7)
     assert trainer.current_epoch == 2
     assert trainer.global_step == 7
@@ -54,12 +54,12 @@ def test_loops_stand_where_a_resumed_run_stands(trainer, batches):
     assert trainer.fit_loop.epoch_loop.total_batch_idx == 10 + batches - 1
 
 
-def test_loops_of_an_endless_stream_can_be_set(trainer):
+def test_continue_from_without_length(trainer):
     continue_from(trainer, epoch=0, num_batches_done=3, batches_per_epoch=sys.maxsize, steps=3)
     assert trainer.global_step == 3
 
 
-def test_an_epoch_ends_where_it_is_told_to(trainer):
+def test_end_epoch_after(trainer):
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
@@ -85,12 +85,12 @@ def test_an_epoch_ends_where_it_is_told_to(trainer):
     assert trainer.global_step == 2
 
 
-def test_only_numbers_are_published(trainer):
+def test_publish_metrics_ignores_non_numbers(trainer):
     publish_metrics(trainer, {"loss": 0.5, "step": 3, "name": "x", "matrix": [1]})
     assert {name: value.item() for name, value in trainer.callback_metrics.items()} == {"loss": 0.5, "step": 3.0}
 
 
-def test_an_evaluation_inside_a_fit_leaves_no_trace(tmp_path):
+def test_evaluation_during_fit_restores_trainer_state(tmp_path):
     class Watch(pl.Callback):
         def __init__(self):
             self.stages = []
@@ -108,7 +108,7 @@ def test_an_evaluation_inside_a_fit_leaves_no_trace(tmp_path):
     assert [str(stage.value) for stage in watch.stages] == ["validate", "train"] * 10
 
 
-def test_contexts_of_the_empty_profiler_may_be_nested():
+def test_null_profiler_contexts_can_be_nested():
     profiler = NullProfiler()
     with profiler.profile("outer"), profiler.profile("inner"):
         profiler.start("action")
@@ -116,14 +116,14 @@ def test_contexts_of_the_empty_profiler_may_be_nested():
     assert profiler.summary() == ""
 
 
-def test_the_empty_profiler_takes_the_place_of_lightnings_own(tmp_path):
+def test_null_profiler_replaces_default(tmp_path):
     assert isinstance(toy_trainer(tmp_path).lightning_trainer.profiler, NullProfiler)
     for name in ("start", "stop"):
         theirs, ours = (getattr(profiler, name) for profiler in (PassThroughProfiler, NullProfiler))
         assert inspect.signature(ours) == inspect.signature(theirs)
 
 
-def test_lightning_hands_a_batch_on_as_it_is(tmp_path):
+def test_batches_are_not_transferred(tmp_path):
     trainer = toy_trainer(tmp_path)
     batch = {"x": torch.ones(2, 3)}
     seen = []
@@ -145,7 +145,7 @@ def _remembering(get_batch_samples, given):
     return fetch
 
 
-def test_a_loss_gets_no_operation_of_its_own():
+def test_loss_gets_no_extra_operation():
     loss = torch.tensor(3.0, requires_grad=True) * 2
     result = UnnormalizedLoss.from_training_step_output(loss, normalize=1)
     assert result.closure_loss is loss
@@ -155,7 +155,7 @@ def test_a_loss_gets_no_operation_of_its_own():
 ANNOUNCER = logging.getLogger("lightning.pytorch.utilities.rank_zero")
 
 
-def test_announcements_are_silenced_and_come_back(caplog):
+def test_quiet_lightning_restores_log_levels(caplog):
     ANNOUNCER.setLevel(logging.INFO)
     with quiet_lightning():
         ANNOUNCER.info("tip")
@@ -164,14 +164,14 @@ def test_announcements_are_silenced_and_come_back(caplog):
     assert [record.message for record in caplog.records] == ["mind this", "later"]
 
 
-def test_levels_come_back_after_an_error():
+def test_quiet_lightning_restores_levels_after_error():
     level = ANNOUNCER.level
     with pytest.raises(KeyError), quiet_lightning():
         raise KeyError
     assert ANNOUNCER.level == level
 
 
-def test_only_warnings_that_do_not_hold_are_silenced():
+def test_quiet_lightning_keeps_other_warnings():
     with quiet_lightning():
         warnings.warn("Found 3 module(s) in eval mode at the start of training", stacklevel=1)
         with pytest.warns(UserWarning, match="mine"):

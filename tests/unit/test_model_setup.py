@@ -19,12 +19,12 @@ def levels():
 
 
 @pytest.mark.parametrize(("name", "level"), [("error", logging.ERROR), ("info", logging.INFO)])
-def test_the_log_level_is_that_of_both_libraries(name, level, tmp_path):
+def test_log_level_applies_to_both_libraries(name, level, tmp_path):
     toy_trainer(tmp_path, log_level=name)
     assert LOGGER.level == transformers.logging.get_verbosity() == level
 
 
-def test_a_passive_log_level_changes_nothing(tmp_path):
+def test_passive_log_level_keeps_levels(tmp_path):
     LOGGER.setLevel(logging.DEBUG)
     transformers.logging.set_verbosity_error()
     toy_trainer(tmp_path)
@@ -37,7 +37,7 @@ def bert_trainer(folder, trainer_class=None, **changes):
     return toy_trainer(folder, trainer_class, parts=parts, max_steps=1, **changes)
 
 
-def test_noise_goes_when_training_fails(tmp_path):
+def test_neftune_hook_is_removed_when_training_fails(tmp_path):
     class Fails(portico.Trainer):
         def compute_loss(self, *args, **kwargs):
             assert self.model.get_input_embeddings()._forward_hooks
@@ -49,7 +49,7 @@ def test_noise_goes_when_training_fails(tmp_path):
     assert not trainer.model.get_input_embeddings()._forward_hooks
 
 
-def test_overflow_is_detected(tmp_path, capsys):
+def test_underflow_overflow_debug_reports_overflow(tmp_path, capsys):
     trainer = bert_trainer(tmp_path, debug="underflow_overflow")
     torch.nn.init.constant_(trainer.model.classifier.weight, float("inf"))
     with pytest.raises(ValueError, match="inf/nan detected"):
@@ -57,7 +57,7 @@ def test_overflow_is_detected(tmp_path, capsys):
     assert "Detected inf/nan" in capsys.readouterr().out
 
 
-def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatch):
+def test_empty_cache_steps(tmp_path, monkeypatch):
     emptied = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append(True))
@@ -66,7 +66,7 @@ def test_the_cache_of_a_device_is_emptied_as_often_as_asked(tmp_path, monkeypatc
     assert len(emptied) == 2
 
 
-def test_kernels_of_liger_are_applied_where_they_run(tmp_path, monkeypatch):
+def test_liger_kernels_are_applied(tmp_path, monkeypatch):
     applied = []
     monkeypatch.setattr("portico.model_setup.apply_liger_kernel", lambda *given: applied.append(given))
     monkeypatch.setattr("portico.validation.check_requirements", lambda args: None)
@@ -75,7 +75,7 @@ def test_kernels_of_liger_are_applied_where_they_run(tmp_path, monkeypatch):
     assert applied == [(trainer.model, {"rope": True})]
 
 
-def test_kernels_of_liger_need_their_package_and_a_gpu(tmp_path, monkeypatch):
+def test_liger_needs_its_package_and_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr("portico.validation.is_liger_kernel_available", lambda: False)
     with pytest.raises(ImportError, match="pip install liger-kernel"):
         bert_trainer(tmp_path, use_liger_kernel=True)
@@ -84,6 +84,6 @@ def test_kernels_of_liger_need_their_package_and_a_gpu(tmp_path, monkeypatch):
         bert_trainer(tmp_path, use_liger_kernel=True)
 
 
-def test_an_unknown_compiler_is_refused(tmp_path):
+def test_unknown_compile_backend_is_rejected(tmp_path):
     with pytest.raises(portico.InputError, match=r"Unknown compiler `torch_compile_backend='nvcc'`.*inductor"):
         bert_trainer(tmp_path, torch_compile_backend="nvcc")

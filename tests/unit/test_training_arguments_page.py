@@ -17,7 +17,7 @@ KNOWN = EFFECTS.keys() | WITHOUT_EFFECT.keys()
 SET = {"local_rank": 0, "sortish_sampler": True}
 
 
-def test_every_field_is_accounted_for():
+def test_every_field_has_an_effect_entry():
     fields = {field.name for arguments in ARGUMENTS for field in dataclasses.fields(arguments)}
     assert not KNOWN & retired_treatments().keys()
     fields -= retired_treatments().keys()
@@ -26,18 +26,18 @@ def test_every_field_is_accounted_for():
     assert REFUSALS.keys() <= fields
 
 
-def test_every_argument_of_transformers_4_has_a_row():
+def test_every_transformers_4_argument_has_a_row():
     assert retired_treatments().keys() == {field.name for field in dataclasses.fields(RetiredArguments)}
     names = [*retired_treatments(), *RENAMED]
     assert all(page().count(f"\n| `{name}` |") == 1 for name in names)
 
 
-def test_the_page_is_current():
+def test_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python docs/training_arguments.py`"
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
-def test_a_field_without_effect_is_announced_once(name, tmp_path, caplog):
+def test_field_without_effect_warns_once(name, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         args = toy_arguments(tmp_path, portico.Seq2SeqTrainingArguments, max_steps=1, **{name: SET[name]})
         toy_trainer(tmp_path, parts={"args": args}).train()
@@ -45,7 +45,7 @@ def test_a_field_without_effect_is_announced_once(name, tmp_path, caplog):
     assert lines == [f"`{name}={SET[name]!r}` has no effect: {WITHOUT_EFFECT[name]}."]
 
 
-def test_nothing_is_announced_by_default(tmp_path, caplog):
+def test_defaults_do_not_warn(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         toy_trainer(tmp_path)
     assert not caplog.records
@@ -62,7 +62,7 @@ def test_nothing_is_announced_by_default(tmp_path, caplog):
         ),
     ],
 )
-def test_tokens_that_cannot_be_counted_are_announced(mode, parts, match, tmp_path, caplog):
+def test_uncountable_tokens_warn(mode, parts, match, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         toy_trainer(tmp_path, parts=parts, max_steps=1, include_num_input_tokens_seen=mode).train()
     assert any(match in record.getMessage() for record in caplog.records)

@@ -10,7 +10,7 @@ def two_processes(length):
     return torch.stack([length, torch.tensor(5)])
 
 
-def test_every_tensor_of_a_nest_is_mapped():
+def test_map_tensors_keeps_containers():
     Pair = namedtuple("Pair", "left right")
     result = map_tensors(lambda tensor: tensor + 1, {"a": Pair(torch.zeros(1), [torch.ones(1), "x"])})
     assert isinstance(result["a"], Pair)
@@ -19,16 +19,16 @@ def test_every_tensor_of_a_nest_is_mapped():
     assert result["a"].right[1] == "x"
 
 
-def test_tensors_are_padded_to_the_longest_of_all():
+def test_pad_across_processes_pads_to_longest():
     padded = pad_to_longest(two_processes, torch.ones(2, 3), dim=1, pad_index=-100, pad_first=False)
     assert padded.tolist() == [[1, 1, 1, -100, -100]] * 2
 
 
-def test_padding_can_come_first():
+def test_pad_first():
     padded = pad_to_longest(two_processes, torch.ones(1, 3, 2), dim=1, pad_index=0, pad_first=True)
     assert padded[0, :, 0].tolist() == [0, 0, 1, 1, 1]
 
 
-def test_tensors_without_the_dimension_are_left_alone():
+def test_tensors_without_the_dimension_are_not_padded():
     tensor = torch.ones(3)
     assert pad_to_longest(two_processes, tensor, dim=1, pad_index=0, pad_first=False) is tensor

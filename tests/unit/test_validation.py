@@ -20,7 +20,7 @@ def test_model_and_model_init_exclude_each_other(tmp_path):
     refused(tmp_path, "either `model` or `model_init`", parts={"model_init": Line})
 
 
-def test_model_init_is_called_right(tmp_path):
+def test_model_init_signature(tmp_path):
     refused(tmp_path, "returned None", parts={"model": None, "model_init": lambda: None})
     refused(tmp_path, "takes 2 arguments", parts={"model": None, "model_init": lambda trial, extra: Line()})
 
@@ -31,20 +31,20 @@ def test_model_init_and_optimizers_exclude_each_other(tmp_path):
     refused(tmp_path, "override `create_optimizer_and_scheduler`", parts=parts)
 
 
-def test_two_choices_of_an_optimizer_exclude_each_other(tmp_path):
+def test_optimizers_and_optimizer_class_exclude_each_other(tmp_path):
     optimizer = torch.optim.SGD(Line().parameters())
     parts = {"optimizers": (optimizer, None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}
     refused(tmp_path, "both choose an optimizer", parts=parts)
 
 
-def test_a_model_without_a_head_is_explained(tmp_path):
+def test_model_without_loss_is_rejected(tmp_path):
     config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     parts = {"model": transformers.BertModel(config), "train_dataset": ToyDataset(4)}
     with pytest.raises(ValueError, match=r"returned no loss, only last_hidden_state.*load one of the `AutoModelFor"):
         toy_trainer(tmp_path, parts=parts).train()
 
 
-def test_a_model_without_a_head_trains_with_a_loss_of_ones_own(tmp_path):
+def test_model_without_loss_trains_with_compute_loss_func(tmp_path):
     class Embedder(portico.Trainer):
         def compute_loss(self, model, inputs, **kwargs):
             return model(**inputs).last_hidden_state.pow(2).mean()
@@ -54,36 +54,36 @@ def test_a_model_without_a_head_trains_with_a_loss_of_ones_own(tmp_path):
     assert toy_trainer(tmp_path, Embedder, parts=parts, max_steps=1).train().global_step == 1
 
 
-def test_evaluation_needs_data(tmp_path):
+def test_evaluate_needs_dataset(tmp_path):
     refused(tmp_path, "eval_strategy='epoch'", parts={"eval_dataset": None}, eval_strategy="epoch")
     trainer = toy_trainer(tmp_path, parts={"eval_dataset": None})
     with pytest.raises(ValueError, match="no evaluation data"):
         trainer.evaluate()
 
 
-def test_training_needs_data(tmp_path):
+def test_train_needs_dataset(tmp_path):
     with pytest.raises(ValueError, match="no training data"):
         toy_trainer(tmp_path, parts={"train_dataset": None}).train()
     with pytest.raises(portico.InputError, match="loader is empty"):
         toy_trainer(tmp_path, parts={"train_dataset": Points(0)}, train_sampling_strategy="sequential").train()
 
 
-def test_a_stream_needs_a_number_of_steps(tmp_path):
+def test_stream_needs_max_steps(tmp_path):
     refused(tmp_path, "set `max_steps`", parts={"train_dataset": PointStream()})
 
 
-def test_a_stream_must_be_long_enough_for_a_step(tmp_path):
+def test_short_stream_is_rejected(tmp_path):
     parts = {"train_dataset": PointStream()}
     trainer = toy_trainer(tmp_path, parts=parts, max_steps=2, gradient_accumulation_steps=6)
     with pytest.raises(portico.InputError, match=r"5 batches in epoch 0, fewer than the 6 .* would never end"):
         trainer.train()
 
 
-def test_best_model_needs_a_metric(tmp_path):
+def test_load_best_model_needs_evaluation(tmp_path):
     refused(tmp_path, "set `metric_for_best_model`", save_strategy="best", eval_strategy="epoch")
 
 
-def test_the_metric_of_the_best_model_must_be_measured(tmp_path):
+def test_metric_for_best_model_must_exist(tmp_path):
     trainer = toy_trainer(tmp_path, eval_strategy="epoch", metric_for_best_model="f1")
     with pytest.raises(KeyError, match=r"^`metric_for_best_model='f1'` is not among .*eval_loss") as raised:
         trainer.train()
@@ -91,7 +91,7 @@ def test_the_metric_of_the_best_model_must_be_measured(tmp_path):
     assert trainer.state.epoch == 1
 
 
-def test_a_collator_must_be_callable(tmp_path):
+def test_collator_must_be_callable(tmp_path):
     refused(tmp_path, "`data_collator` is a str", TypeError, parts={"data_collator": "pad"})
 
 
@@ -103,7 +103,7 @@ def test_a_collator_must_be_callable(tmp_path):
         ("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
     ],
 )
-def test_unknown_choice_is_refused(name, value, allowed, tmp_path):
+def test_unknown_choice_is_rejected(name, value, allowed, tmp_path):
     refused(tmp_path, rf"`{name}='{value}'`; set it to one of .*{allowed}", **{name: value})
 
 
@@ -114,7 +114,7 @@ def test_unknown_choice_is_refused(name, value, allowed, tmp_path):
         ("max_steps", "many", r"`max_steps='many'` is a string; set it to an integer"),
     ],
 )
-def test_string_instead_of_number_is_refused(name, value, match, tmp_path):
+def test_string_instead_of_number_is_rejected(name, value, match, tmp_path):
     refused(tmp_path, match, TypeError, **{name: value})
     refused(tmp_path, match, **{name: value})
 
@@ -128,11 +128,11 @@ def test_string_instead_of_number_is_refused(name, value, match, tmp_path):
         ("num_train_epochs", -1, "a number of 0 or more"),
     ],
 )
-def test_a_number_out_of_range_is_refused(name, value, allowed, tmp_path):
+def test_number_out_of_range_is_rejected(name, value, allowed, tmp_path):
     refused(tmp_path, rf"`{name}={value!r}` cannot be used; set it to {allowed}", **{name: value})
 
 
-def test_no_epochs_are_counted_where_steps_are(tmp_path):
+def test_zero_epochs_with_max_steps(tmp_path):
     assert toy_trainer(tmp_path, num_train_epochs=-1, max_steps=1).train().global_step == 1
 
 
@@ -149,17 +149,17 @@ def test_no_epochs_are_counted_where_steps_are(tmp_path):
         ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
     ],
 )
-def test_a_part_of_the_wrong_kind_is_refused(parts, match, tmp_path):
+def test_part_of_wrong_type_is_rejected(parts, match, tmp_path):
     refused(tmp_path, match, TypeError, parts=parts)
 
 
-def test_metrics_come_by_name(tmp_path):
+def test_compute_metrics_must_return_dict(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: 0.5})
     with pytest.raises(TypeError, match=r"`compute_metrics` returned '0.5' \(float\); let it return a dict"):
         trainer.evaluate()
 
 
-def test_a_schedule_takes_its_own_settings(tmp_path):
+def test_scheduler_kwargs_are_checked(tmp_path):
     trainer = toy_trainer(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"power": 2})
     with pytest.raises(TypeError, match=r"`lr_scheduler_type='cosine'` with .*{'power': 2}.*unexpected keyword"):
         trainer.train()
@@ -168,7 +168,7 @@ def test_a_schedule_takes_its_own_settings(tmp_path):
         trainer.train()
 
 
-def test_an_evaluation_set_is_known_by_its_name(tmp_path):
+def test_unknown_dataset_name_is_rejected(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"eval_dataset": {"easy": Points(2), "hard": Points(2)}})
     with pytest.raises(KeyError, match=r"`eval_dataset='esay'` names a set.*holds 'easy', 'hard'"):
         trainer.evaluate("esay")
@@ -176,12 +176,12 @@ def test_an_evaluation_set_is_known_by_its_name(tmp_path):
         toy_trainer(tmp_path).evaluate("easy")
 
 
-def test_a_prediction_needs_data(tmp_path):
+def test_predict_needs_dataset(tmp_path):
     with pytest.raises(TypeError, match="nothing to predict on"):
         toy_trainer(tmp_path).predict(None)
 
 
-def test_metrics_by_batch_must_say_when_they_are_due(tmp_path):
+def test_batch_eval_metrics_needs_compute_result(tmp_path):
     parts = {"compute_metrics": lambda prediction: {}}
     refused(tmp_path, "must take a boolean `compute_result`", parts=parts, batch_eval_metrics=True)
 
@@ -194,19 +194,19 @@ def test_metrics_by_batch_must_say_when_they_are_due(tmp_path):
         (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
     ],
 )
-def test_there_must_be_something_to_resume_from(resume, match, tmp_path):
+def test_resume_from_missing_checkpoint_is_rejected(resume, match, tmp_path):
     with pytest.raises(portico.InputError, match=match):
         toy_trainer(tmp_path).train(resume_from_checkpoint=resume)
 
 
-def test_a_folder_without_weights_is_no_checkpoint(tmp_path):
+def test_folder_without_weights_is_rejected(tmp_path):
     (tmp_path / "checkpoint-3").mkdir()
     (tmp_path / "checkpoint-3" / "notes.txt").write_text("")
     with pytest.raises(portico.InputError, match=r"checkpoint-3 is not a checkpoint.*notes\.txt"):
         toy_trainer(tmp_path).train(resume_from_checkpoint=True)
 
 
-def test_a_batch_without_inputs_is_explained(tmp_path):
+def test_batch_without_inputs_is_rejected(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"train_dataset": UnknownColumn()})
     with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
         trainer.train()
@@ -215,7 +215,7 @@ def test_a_batch_without_inputs_is_explained(tmp_path):
         toy_trainer(tmp_path, parts=everything, remove_unused_columns=False).train()
 
 
-def test_a_model_that_returns_no_loss_is_explained(tmp_path):
+def test_model_that_returns_no_loss_is_rejected(tmp_path):
     class Silent(Line):
         def forward(self, x, labels=None):
             return {"logits": self.linear(x)}
@@ -224,7 +224,7 @@ def test_a_model_that_returns_no_loss_is_explained(tmp_path):
         toy_trainer(tmp_path, parts={"model": Silent()}).train()
 
 
-def test_a_training_step_goes_backward_once(tmp_path):
+def test_training_step_must_run_one_backward(tmp_path):
     trainer = toy_trainer(tmp_path)
     trainer.accelerator.backward_now = None
     trainer.accelerator.backward(torch.tensor(1.0))
@@ -235,19 +235,19 @@ def test_a_training_step_goes_backward_once(tmp_path):
         trainer.accelerator.take_deferred_loss()
 
 
-def test_an_optimizer_is_asked_for_too_early(tmp_path):
+def test_optimizer_before_training_is_rejected(tmp_path):
     trainer = toy_trainer(tmp_path)
     for ask in (trainer.get_learning_rates, trainer.get_optimizer_group):
         with pytest.raises(ValueError, match="no optimizer yet"):
             ask()
 
 
-def test_noisy_embeddings_need_embeddings(tmp_path):
+def test_neftune_needs_embeddings(tmp_path):
     with pytest.raises(portico.InputError, match=r"`neftune_noise_alpha=5.0`.*Line has no `get_input_embeddings`"):
         toy_trainer(tmp_path, neftune_noise_alpha=5.0).train()
 
 
-def test_activation_checkpointing_needs_a_model_that_can(tmp_path):
+def test_activation_checkpointing_needs_support(tmp_path):
     with pytest.raises(portico.InputError, match="Line has no `activation_checkpointing_enable`"):
         toy_trainer(tmp_path, activation_checkpointing=True).train()
 
@@ -258,20 +258,20 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
-def test_an_argument_that_does_nothing_is_refused(name, tmp_path):
+def test_unsupported_argument_is_rejected(name, tmp_path):
     match = rf"`{name}=.*is not supported by this version of portico; {REFUSALS[name][1]}\.$"
     refused(tmp_path, match, **{name: UNSUPPORTED[name]})
 
 
-def test_every_refusal_is_tested():
+def test_every_rejected_argument_is_covered():
     assert REFUSALS.keys() == UNSUPPORTED.keys()
 
 
-def test_an_unknown_public_name_is_explained():
+def test_unknown_public_name_suggests_close_match():
     with pytest.raises(AttributeError, match=r"no attribute 'Trianer'; it has .*Trainer"):
         portico.Trianer  # noqa: B018
 
 
 @pytest.mark.parametrize(("tracker", "reason"), [("nonsense", "is not supported"), ("comet_ml", "requires comet-ml")])
-def test_a_tracker_that_cannot_report_is_named(tmp_path, tracker, reason):
+def test_unavailable_report_to_is_rejected(tmp_path, tracker, reason):
     refused(tmp_path, rf"`report_to={tracker}` cannot be used \(.*{reason}.*; install its package", report_to=tracker)

@@ -20,7 +20,7 @@ SHARE = Rule((float, type(None)), least=0)
         (Rule((float,)), [-1.0, 2], ["abc", None]),
     ],
 )
-def test_a_rule_allows_its_types_within_its_range(rule, allowed, refused):
+def test_rule_allows_types_within_range(rule, allowed, refused):
     assert all(rule.allows(value) for value in allowed)
     assert not any(rule.allows(value) for value in refused)
 
@@ -33,12 +33,12 @@ def test_a_rule_allows_its_types_within_its_range(rule, allowed, refused):
         (Rule((bool,)), "true or false"),
     ],
 )
-def test_a_refused_value_is_named_with_what_is_allowed(rule, words):
+def test_error_names_value_and_allowed_values(rule, words):
     with pytest.raises(InputError, match=rf"^`data\.size=many` cannot be used; set it to {words}\.$"):
         check_values("data", {"other": 1, "size": "many"}, {"size": rule})
 
 
-def test_training_arguments_have_the_rules_of_their_annotations():
+def test_training_argument_rules_follow_annotations():
     rules = argument_rules()
     assert rules["max_steps"] == Rule((int,))
     assert rules["learning_rate"] == Rule((float,), least=0)
@@ -48,6 +48,6 @@ def test_training_arguments_have_the_rules_of_their_annotations():
 
 
 @pytest.mark.parametrize("name", ["seed", "per_device_train_batch_size", "gradient_accumulation_steps"])
-def test_numbers_that_would_fail_later_are_refused(name):
+def test_numbers_that_fail_later_are_rejected(name):
     with pytest.raises(InputError, match=f"`args.{name}=-1` cannot be used"):
         check_values("args", {name: -1}, argument_rules())

@@ -46,7 +46,7 @@ print("trained")
 """
 
 
-def test_neither_accelerate_nor_datasets_is_needed(tmp_path):
+def test_trains_without_accelerate_and_datasets(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TQDM_DISABLE": "1"}
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

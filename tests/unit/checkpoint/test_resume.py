@@ -12,33 +12,33 @@ from portico.checkpoint.resume import find_checkpoint, load_rng_state, read_stat
 from portico.errors import InputError
 
 
-def test_nothing_is_looked_for_without_being_asked(tmp_path):
+def test_no_checkpoint_without_resume(tmp_path):
     assert find_checkpoint(None, str(tmp_path)) is find_checkpoint(False, str(tmp_path)) is None
 
 
-def test_the_last_checkpoint_is_found_by_number(tmp_path):
+def test_last_checkpoint_is_highest_number(tmp_path):
     for step in (9, 10, 2):
         (tmp_path / f"checkpoint-{step}").mkdir()
     (tmp_path / ".partial" / "checkpoint-11").mkdir(parents=True)
     assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-10")
 
 
-def test_a_named_checkpoint_is_taken(tmp_path):
+def test_named_checkpoint_is_used(tmp_path):
     assert find_checkpoint(str(tmp_path), "elsewhere") == str(tmp_path)
 
 
-def test_a_missing_checkpoint_is_refused(tmp_path):
+def test_missing_checkpoint_is_rejected(tmp_path):
     with pytest.raises(InputError, match="leave it out to start from scratch"):
         find_checkpoint(True, str(tmp_path / "gone"))
     with pytest.raises(InputError, match="is not a folder"):
         find_checkpoint(str(tmp_path / "gone"), str(tmp_path))
 
 
-def test_a_folder_without_state_has_none(tmp_path):
+def test_folder_without_trainer_state(tmp_path):
     assert read_state(str(tmp_path), None) is None
 
 
-def test_a_best_checkpoint_that_is_gone_is_forgotten(tmp_path, caplog):
+def test_deleted_best_checkpoint_is_forgotten(tmp_path, caplog):
     saving = {"save_strategy": "steps", "save_steps": 4}
     trainer = toy_trainer(tmp_path, **saving)
     trainer.train()
@@ -60,7 +60,7 @@ class Counter(transformers.TrainerCallback, transformers.trainer_callback.Export
         return {"args": {"count": self.count}, "attributes": {}}
 
 
-def test_callbacks_go_on_where_they_were(tmp_path, caplog):
+def test_callback_states_are_restored(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
     toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options).train()
     again = toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options)
@@ -78,7 +78,7 @@ def draw():
     return random.random(), np.random.rand(), torch.rand(1).item()
 
 
-def test_every_generator_comes_back(tmp_path):
+def test_every_random_generator_is_restored(tmp_path):
     save_rng_state(str(tmp_path), ALONE)
     expected = draw()
     assert draw() != expected
@@ -86,17 +86,17 @@ def test_every_generator_comes_back(tmp_path):
     assert draw() == expected
 
 
-def test_each_process_has_its_file(tmp_path):
+def test_each_process_has_its_rng_file(tmp_path):
     save_rng_state(str(tmp_path), SimpleNamespace(world_size=2, process_index=1))
     assert [file.name for file in tmp_path.iterdir()] == ["rng_state_1.pth"]
 
 
-def test_a_missing_file_is_told(tmp_path, caplog):
+def test_missing_rng_file_warns(tmp_path, caplog):
     load_rng_state(str(tmp_path), ALONE)
     assert "random numbers continue from the present state" in caplog.text
 
 
-def test_without_a_folder_nothing_happens(caplog):
+def test_loading_rng_without_folder_does_nothing(caplog):
     before = torch.get_rng_state()
     load_rng_state(None, ALONE)
     assert torch.equal(torch.get_rng_state(), before)

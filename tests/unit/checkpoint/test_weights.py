@@ -21,25 +21,25 @@ def save(model, folder, **options):
     save_weights(model, model, str(folder), **{"state_dict": None, "is_main_process": True, **options})
 
 
-def test_weights_come_back(tmp_path):
+def test_weights_round_trip(tmp_path):
     save(changed_line(), tmp_path)
     model = Line()
     load_weights(model, str(tmp_path))
     assert (model.linear.weight == 4.0).all()
 
 
-def test_given_weights_are_written_instead(tmp_path):
+def test_given_state_dict_is_written(tmp_path):
     save(Line(), tmp_path, state_dict=changed_line().state_dict())
     stored = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert (stored["linear.weight"] == 4.0).all()
 
 
-def test_only_the_main_process_writes(tmp_path):
+def test_only_main_process_writes(tmp_path):
     save(Line(), tmp_path, is_main_process=False)
     assert not list(tmp_path.iterdir())
 
 
-def test_older_weight_files_are_read(tmp_path):
+def test_bin_weights_are_read(tmp_path):
     torch.save(changed_line().state_dict(), tmp_path / "pytorch_model.bin")
     model = Line()
     load_weights(model, str(tmp_path))
@@ -61,7 +61,7 @@ def test_sharded_weights_are_read(tmp_path):
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, source.bert.embeddings.word_embeddings.weight)
 
 
-def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
+def test_tied_weights_stay_tied_without_warning(tmp_path, caplog):
     source = tiny_masked_lm()
     save(source, tmp_path)
     model = tiny_masked_lm()
@@ -71,7 +71,7 @@ def test_tied_weights_stay_tied_and_are_not_reported(tmp_path, caplog):
     assert "missing keys" not in caplog.text
 
 
-def test_weights_that_do_not_match_are_told(tmp_path, caplog):
+def test_key_mismatch_warns(tmp_path, caplog):
     torch.save({"linear.weight": torch.ones(1, 3), "other": torch.ones(1)}, tmp_path / "pytorch_model.bin")
     model = Line()
     warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
@@ -80,7 +80,7 @@ def test_weights_that_do_not_match_are_told(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("folder", "found"), [("", r"\['notes\.txt'\]"), ("gone", "no such folder")])
-def test_a_folder_without_weights_is_refused(folder, found, tmp_path):
+def test_folder_without_weights_is_rejected(folder, found, tmp_path):
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(InputError, match=rf"is not a checkpoint.*found: {found}"):
         load_weights(Line(), str(tmp_path / folder))
@@ -115,19 +115,19 @@ def write_adapter(folder):
     (folder / "adapter_model.safetensors").write_text("")
 
 
-def test_only_a_model_around_another_has_adapters():
+def test_plain_model_has_no_adapters():
     assert adapters.has_adapters(Adapted(["default"]))
     assert not adapters.has_adapters(nn.Linear(1, 1))
 
 
-def test_the_one_adapter_is_loaded_as_the_active_one(tmp_path):
+def test_single_adapter_becomes_active(tmp_path):
     write_adapter(tmp_path)
     model = Adapted(["mine"])
     weights.load_weights(model, str(tmp_path))
     assert model.calls == [(str(tmp_path), "mine", True)]
 
 
-def test_of_several_the_active_one_goes_on_learning(tmp_path, caplog):
+def test_active_adapter_of_several_stays_trainable(tmp_path, caplog):
     write_adapter(tmp_path)
     write_adapter(tmp_path / "second")
     (tmp_path / "logs").mkdir()
@@ -138,6 +138,6 @@ def test_of_several_the_active_one_goes_on_learning(tmp_path, caplog):
     assert "training continues with second" in caplog.text
 
 
-def test_a_folder_without_adapters_is_refused(tmp_path):
+def test_folder_without_adapters_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"holds no adapter .* leave it out"):
         weights.load_weights(Adapted(["default"]), str(tmp_path))

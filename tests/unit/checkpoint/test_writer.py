@@ -30,13 +30,13 @@ def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_checkpoint_has_the_files_of_transformers(trained, tmp_path):
+def test_checkpoint_has_the_files_of_transformers(trained, tmp_path):
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
     assert names(tmp_path) == {"checkpoint-2"}
     assert names(tmp_path / "checkpoint-2") == FILES
 
 
-def test_a_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
+def test_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
     (tmp_path / "checkpoint-2" / "stale").write_text("")
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
@@ -44,7 +44,7 @@ def test_a_checkpoint_is_replaced_as_a_whole(trained, tmp_path):
     assert names(tmp_path / "checkpoint-2") == FILES
 
 
-def test_what_an_interrupted_write_left_is_swept(trained, tmp_path):
+def test_partial_checkpoints_are_deleted(trained, tmp_path):
     (tmp_path / ".partial" / "checkpoint-2").mkdir(parents=True)
     (tmp_path / ".partial" / "checkpoint-2" / "half").write_text("")
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
@@ -52,7 +52,7 @@ def test_what_an_interrupted_write_left_is_swept(trained, tmp_path):
     assert "half" not in names(tmp_path / "checkpoint-2")
 
 
-def test_a_failed_write_keeps_the_checkpoint_that_was_there(trained, tmp_path):
+def test_failed_write_keeps_existing_checkpoint(trained, tmp_path):
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
 
     def fail(*args, **kwargs):
@@ -65,7 +65,7 @@ def test_a_failed_write_keeps_the_checkpoint_that_was_there(trained, tmp_path):
     assert names(tmp_path / "checkpoint-2") == FILES
 
 
-def test_a_hook_sees_the_final_name_and_may_write_beside_it(trained, tmp_path):
+def test_save_hook_sees_final_name(trained, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "old").write_text("")
     save = trained.save_model
@@ -82,12 +82,12 @@ def test_a_hook_sees_the_final_name_and_may_write_beside_it(trained, tmp_path):
     assert names(tmp_path / "notes") == {"old", "new"}
 
 
-def test_only_the_newest_are_kept(tmp_path):
+def test_save_total_limit_keeps_newest(tmp_path):
     toy_trainer(tmp_path, save_strategy="steps", save_steps=1, save_total_limit=2).train()
     assert names(tmp_path) == {"checkpoint-9", "checkpoint-10"}
 
 
-def test_a_machine_that_does_not_save_keeps_its_random_states(trained, tmp_path, monkeypatch):
+def test_non_saving_node_writes_its_rng_state(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(type(trained.args), "should_save", property(lambda args: False))
     write_checkpoint(trained, str(tmp_path), "checkpoint-2")
     assert names(tmp_path) == {"checkpoint-2"}
@@ -101,7 +101,7 @@ def bert_trainer(folder, parts=None, **changes):
     return toy_trainer(folder, parts={"model": tiny_bert(), **BERT_PARTS, **(parts or {})}, max_steps=2, **changes)
 
 
-def test_a_saved_model_loads_with_from_pretrained(tmp_path):
+def test_saved_model_loads_with_from_pretrained(tmp_path):
     trainer = bert_trainer(tmp_path)
     trainer.train()
     trainer.save_model()
@@ -110,19 +110,19 @@ def test_a_saved_model_loads_with_from_pretrained(tmp_path):
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
-def test_save_model_goes_where_it_is_told(tmp_path):
+def test_save_model_to_given_folder(tmp_path):
     trainer = bert_trainer(tmp_path / "run")
     trainer.save_model(str(tmp_path / "deep" / "er"))
     assert {"model.safetensors", "config.json", "training_args.bin"} <= _names(tmp_path / "deep" / "er")
 
 
-def test_the_processing_class_is_saved(tmp_path):
+def test_processing_class_is_saved(tmp_path):
     trainer = bert_trainer(tmp_path, parts={"processing_class": tiny_tokenizer()})
     trainer.save_model()
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).vocab_size == 50
 
 
-def test_the_tokenizer_of_the_collator_is_saved(tmp_path):
+def test_collator_tokenizer_is_saved(tmp_path):
     collator = transformers.DataCollatorWithPadding(tiny_tokenizer())
     trainer = bert_trainer(tmp_path, parts={"data_collator": collator})
     trainer.train()
@@ -130,7 +130,7 @@ def test_the_tokenizer_of_the_collator_is_saved(tmp_path):
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).vocab_size == 50
 
 
-def test_any_module_is_saved_and_loaded_back(tmp_path):
+def test_plain_module_is_saved_and_loaded(tmp_path):
     trainer = toy_trainer(tmp_path, save_strategy="epoch")
     trainer.train()
     trainer.save_model()
@@ -149,7 +149,7 @@ class Tied(Line):
         self.twin = self.linear
 
 
-def test_a_module_with_shared_weights_is_saved_and_loaded_back(tmp_path):
+def test_module_with_shared_weights_is_saved_and_loaded(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"model": Tied()}, save_strategy="epoch", num_train_epochs=1)
     trainer.train()
     again = toy_trainer(tmp_path, parts={"model": Tied()}, save_strategy="epoch", num_train_epochs=1)
@@ -157,7 +157,7 @@ def test_a_module_with_shared_weights_is_saved_and_loaded_back(tmp_path):
     assert torch.equal(again.model.twin.weight, trainer.model.linear.weight)
 
 
-def test_a_transposed_weight_is_saved(tmp_path):
+def test_transposed_weight_is_saved(tmp_path):
     model = Line()
     model.linear.weight = torch.nn.Parameter(torch.randn(3, 2).T[:1])
     model.extra = torch.nn.Parameter(torch.randn(3, 2).T)
@@ -178,7 +178,7 @@ def test_metrics_and_state_are_written(tmp_path):
     assert json.loads((tmp_path / "trainer_state.json").read_text())["global_step"] == 10
 
 
-def test_best_checkpoint_is_loaded_and_the_rest_goes(tmp_path):
+def test_best_checkpoint_is_loaded_and_others_are_deleted(tmp_path):
     trainer = toy_trainer(
         tmp_path,
         eval_strategy="epoch",
@@ -195,7 +195,7 @@ def test_best_checkpoint_is_loaded_and_the_rest_goes(tmp_path):
 
 
 @pytest.mark.parametrize("save_only_model", [True, False])
-def test_a_checkpoint_without_optimizer_resumes_with_a_word(save_only_model, tmp_path, caplog):
+def test_resuming_without_optimizer_state_warns(save_only_model, tmp_path, caplog):
     arguments = {"save_strategy": "steps", "save_steps": 4, "save_only_model": save_only_model}
     toy_trainer(tmp_path, **arguments).train()
     again = toy_trainer(tmp_path, **arguments)

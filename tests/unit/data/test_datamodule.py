@@ -15,7 +15,7 @@ class Stream(IterableDataset):
         return iter(range(3))
 
 
-def test_a_training_feed_opens_an_epoch_each_time():
+def test_train_feed_opens_an_epoch_per_iteration():
     opened = []
 
     def open_epoch():
@@ -29,20 +29,20 @@ def test_a_training_feed_opens_an_epoch_each_time():
     assert len(opened) == 2
 
 
-def test_a_training_feed_has_no_state_of_its_own():
+def test_train_feed_is_stateless():
     feed = TrainFeed(2, lambda: iter("ab"))
     feed.load_state_dict(feed.state_dict())
     assert feed.state_dict() == {}
 
 
 @pytest.mark.parametrize(("loader", "length"), [([1, 2, 3], 3), (DataLoader(Stream()), sys.maxsize)])
-def test_an_evaluation_feed_is_as_long_as_its_loader(loader, length):
+def test_evaluation_feed_has_the_length_of_its_loader(loader, length):
     feed = EvaluationFeed(loader)
     assert len(feed) == length
     assert [int(batch) for batch in feed] == [int(batch) for batch in loader]
 
 
-def test_a_feed_is_no_loader_and_draws_nothing_before_its_first_batch():
+def test_feed_draws_nothing_before_first_batch():
     feed = EvaluationFeed(DataLoader(range(4)))
     assert not isinstance(feed, DataLoader)
     before = torch.get_rng_state()
@@ -59,7 +59,7 @@ def columned(size=8, **extra):
     return datasets.Dataset.from_dict({**columns, **{name: [value] * size for name, value in extra.items()}})
 
 
-def test_columns_the_model_does_not_take_are_left_out_and_told_once(tmp_path, caplog):
+def test_unused_columns_are_removed_and_logged_once(tmp_path, caplog):
     parts = {"train_dataset": columned(title="x", number=3), "eval_dataset": columned(title="x")}
     trainer = toy_trainer(tmp_path, parts=parts, eval_strategy="epoch")
     with caplog.at_level(logging.INFO, logger="transformers"):
@@ -71,7 +71,7 @@ def test_columns_the_model_does_not_take_are_left_out_and_told_once(tmp_path, ca
     ]
 
 
-def test_a_columned_set_trains_like_any_other(tmp_path):
+def test_columned_dataset_trains(tmp_path):
     columned_run = toy_trainer(tmp_path / "a", parts={"train_dataset": columned(title="x")})
     plain_run = toy_trainer(tmp_path / "b", parts={"train_dataset": Points(8)})
     columned_run.train()
@@ -79,7 +79,7 @@ def test_a_columned_set_trains_like_any_other(tmp_path):
     assert torch.equal(columned_run.model.linear.weight, plain_run.model.linear.weight)
 
 
-def test_a_set_without_any_column_of_the_model_is_refused(tmp_path):
+def test_dataset_without_model_columns_is_rejected(tmp_path):
     data = datasets.Dataset.from_dict({"text": ["a", "b"], "title": ["a", "b"]})
     trainer = toy_trainer(tmp_path, parts={"train_dataset": data})
     match = r"training set has the columns \['text', 'title'\], and `Line\.forward` takes none of them \(it takes: x"
@@ -87,7 +87,7 @@ def test_a_set_without_any_column_of_the_model_is_refused(tmp_path):
         trainer.train()
 
 
-def test_columns_reach_a_collator_that_asks_for_them(tmp_path):
+def test_remove_unused_columns_off_passes_columns_to_collator(tmp_path):
     seen = set()
 
     def collate(examples):
@@ -99,13 +99,13 @@ def test_columns_reach_a_collator_that_asks_for_them(tmp_path):
     assert seen == {"x", "labels", "title"}
 
 
-def test_named_columned_sets_are_evaluated(tmp_path):
+def test_named_columned_datasets_are_evaluated(tmp_path):
     sets = datasets.DatasetDict({"a": columned(4, title="x"), "b": columned(6)})
     metrics = toy_trainer(tmp_path, parts={"eval_dataset": sets}).evaluate()
     assert {"eval_a_loss", "eval_b_loss"} <= metrics.keys()
 
 
-def test_a_columned_stream_trains(tmp_path):
+def test_columned_stream_trains(tmp_path):
     stream = columned(8, title="x").to_iterable_dataset()
     trainer = toy_trainer(tmp_path, parts={"train_dataset": stream}, max_steps=6)
     assert trainer.train().global_step == 6

@@ -53,14 +53,14 @@ def values(loader):
     return [batch.tolist() for batch in loader]
 
 
-def test_the_next_batch_is_fetched_before_one_is_given():
+def test_next_batch_is_fetched_ahead():
     data = Numbers()
     batches = iter(prepared(data))
     assert next(batches).tolist() == [0, 1, 2, 3]
     assert data.looked_at == list(range(8))
 
 
-def test_nothing_happens_before_the_first_batch_is_asked_for():
+def test_iteration_is_lazy():
     before = torch.get_rng_state()
     data = Numbers()
     iter(prepared(data))
@@ -68,7 +68,7 @@ def test_nothing_happens_before_the_first_batch_is_asked_for():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_iteration_draws_one_base_seed():
+def test_iteration_draws_one_base_seed():
     loader = prepared(Numbers(), shuffle=True)
     torch.manual_seed(5)
     list(loader)
@@ -79,7 +79,7 @@ def test_an_iteration_draws_one_base_seed():
 
 
 @pytest.mark.parametrize("make", [Numbers, NumberStream])
-def test_the_last_batch_is_known_when_it_is_given(make):
+def test_last_batch_is_flagged(make):
     loader = prepared(make())
     ends = [loader.end_of_dataloader for _ in loader]
     assert ends == [False, False, True]
@@ -87,17 +87,17 @@ def test_the_last_batch_is_known_when_it_is_given(make):
 
 
 @pytest.mark.parametrize(("size", "drop_last", "remainder"), [(8, False, 0), (10, True, -1)])
-def test_a_full_last_batch_leaves_no_remainder(size, drop_last, remainder):
+def test_remainder(size, drop_last, remainder):
     loader = prepared(Numbers(size), drop_last=drop_last)
     assert [len(batch) for batch in loader] == [4, 4]
     assert loader.remainder == remainder
 
 
-def test_an_empty_loader_gives_nothing():
+def test_empty_loader_yields_nothing():
     assert values(prepared(Numbers(0))) == []
 
 
-def test_shuffling_is_seeded_and_moves_on_each_epoch():
+def test_shuffling_depends_on_seed_and_epoch():
     loader = prepared(Numbers(), shuffle=True)
     first, second = values(loader), values(loader)
     assert first != second
@@ -107,7 +107,7 @@ def test_shuffling_is_seeded_and_moves_on_each_epoch():
     assert [number for batch in first for number in batch] == list(expected)
 
 
-def test_a_data_set_hears_of_the_epoch():
+def test_set_epoch_reaches_dataset():
     data = NumberStream()
     loader = prepared(data)
     list(loader)
@@ -115,7 +115,7 @@ def test_a_data_set_hears_of_the_epoch():
     assert data.epochs == [0, 1]
 
 
-def test_options_are_carried_over():
+def test_loader_options_are_kept():
     def collate(examples):
         return -torch.stack(examples)
 
@@ -123,14 +123,14 @@ def test_options_are_carried_over():
     assert values(loader)[0] == [0, -1, -2, -3]
 
 
-def test_what_is_no_loader_comes_back():
+def test_other_iterables_are_returned_unchanged():
     batches = [1, 2]
     assert prepare_data_loader(batches, DataLoaderConfig()) is batches
     loader = prepared(Numbers())
     assert prepare_data_loader(loader, DataLoaderConfig()) is loader
 
 
-def test_batches_are_skipped_without_loading_them():
+def test_skipped_batches_are_not_loaded():
     data = Numbers()
     rest = skip_first_batches(prepared(data), 2)
     assert isinstance(rest, DataLoaderShard)
@@ -148,24 +148,24 @@ def test_skipping_keeps_order_and_epoch():
     assert values(rest) == expected[1:]
 
 
-def test_batches_of_a_stream_are_skipped_by_fetching():
+def test_skipped_batches_of_a_stream_are_fetched():
     assert values(skip_first_batches(prepared(NumberStream()), 2)) == [[8, 9]]
 
 
-def test_batches_of_plain_loaders_and_lists_are_skipped():
+def test_plain_loaders_and_lists_can_skip_batches():
     plain = DataLoader(Numbers(), batch_size=4)
     assert values(skip_first_batches(plain, 2)) == [[8, 9]]
     assert values(skip_first_batches(DataLoader(NumberStream(), batch_size=4), 2)) == [[8, 9]]
     assert list(skip_first_batches([1, 2, 3], 2)) == [3]
 
 
-def test_skipping_does_not_change_the_remainder_rule():
+def test_skipping_keeps_remainder():
     rest = skip_first_batches(prepared(Numbers(), drop_last=True), 1)
     list(rest)
     assert rest.remainder == -1
 
 
-def test_moving_keeps_the_containers():
+def test_move_to_device_keeps_containers():
     Pair = namedtuple("Pair", "left right")
     tensor = torch.ones(2)
     meta = torch.device("meta")
@@ -200,7 +200,7 @@ def loaders(dataset, batch_size=2, drop_last=False, **options):
     ]
 
 
-def test_every_process_gets_its_part_of_what_the_first_one_reads():
+def test_dispatcher_sends_each_process_its_part():
     first, second = loaders(NumberStream(8))
     assert isinstance(first, DataLoaderDispatcher)
     assert values(first) == [[0, 1], [4, 5]]
@@ -211,31 +211,31 @@ def test_every_process_gets_its_part_of_what_the_first_one_reads():
     ("size", "parts"),
     [(7, ([[0, 1], [4, 5]], [[2, 3], [6, 0]])), (5, ([[0, 1], [4]], [[2, 3], [0]])), (1, ([[0]], [[0]]))],
 )
-def test_the_last_batch_is_completed_from_the_first(size, parts):
+def test_dispatcher_completes_last_batch_from_first(size, parts):
     first, second = loaders(NumberStream(size))
     assert (values(first), values(second)) == parts
     assert first.end_of_dataloader
     assert first.remainder == second.remainder == (size % 4 or 4)
 
 
-def test_an_incomplete_last_batch_can_be_dropped():
+def test_dispatcher_drops_incomplete_last_batch():
     first, second = loaders(NumberStream(7), drop_last=True)
     assert (values(first), values(second)) == ([[0, 1]], [[2, 3]])
 
 
-def test_batches_can_be_split():
+def test_dispatcher_splits_batches():
     first, second = loaders(NumberStream(6), batch_size=4, split_batches=True)
     assert (values(first), values(second)) == ([[0, 1], [4]], [[2, 3], [5]])
 
 
 @pytest.mark.parametrize(("drop_last", "length"), [(False, 3), (True, 2)])
-def test_the_length_counts_joint_batches(drop_last, length):
+def test_dispatcher_length_counts_joint_batches(drop_last, length):
     first, _ = loaders(Numbers(10), dispatch_batches=True, drop_last=drop_last)
     assert len(first) == length
     assert len(loaders(Numbers(10), dispatch_batches=True, split_batches=True)[0]) == 5
 
 
-def test_batches_are_skipped_after_they_were_sent():
+def test_dispatcher_skips_batches_after_broadcast():
     first, second = (skip_first_batches(loader, 1) for loader in loaders(NumberStream(8)))
     assert (values(first), values(second)) == ([[4, 5]], [[6, 7]])
 
@@ -245,26 +245,26 @@ class Ragged(NumberStream):
         return iter([torch.ones(2), torch.ones(3)])
 
 
-def test_batches_that_cannot_be_joined_are_explained():
+def test_dispatcher_rejects_ragged_batches():
     first, _ = loaders(Ragged(), batch_size=1)
     with pytest.raises(RuntimeError, match=r"have the shapes \(1, 2\), \(1, 3\); pad .* `dispatch_batches=False`"):
         list(first)
 
 
-def test_other_things_than_tensors_cannot_be_joined():
+def test_dispatcher_rejects_strings():
     first, _ = loaders(NumberStream(8))
     first.collate_fn = lambda examples: {"names": ["a", "b"]}
     with pytest.raises(TypeError, match=r"A batch holds a str, .* let the collator return tensors"):
         list(first)
 
 
-def test_data_without_a_batch_are_refused_by_every_process():
+def test_empty_dataset_is_rejected_on_every_process():
     for loader in loaders(NumberStream(0)):
         with pytest.raises(InputError, match=r"`NumberStream`\) yielded no batch; .*\{'dispatch_batches': False\}"):
             list(loader)
 
 
-def test_the_order_is_that_of_seed_plus_epoch():
+def test_seedable_sampler_order_depends_on_seed_plus_epoch():
     sampler = SeedableRandomSampler(range(20), seed=3)
     orders = [list(sampler), list(sampler)]
     assert orders[0] != orders[1]
@@ -273,7 +273,7 @@ def test_the_order_is_that_of_seed_plus_epoch():
         assert order == list(RandomSampler(range(20), generator=generator))
 
 
-def test_an_epoch_can_be_chosen():
+def test_seedable_sampler_set_epoch():
     sampler = SeedableRandomSampler(range(20), seed=3)
     first, second = list(sampler), list(sampler)
     sampler.set_epoch(1)
@@ -282,18 +282,18 @@ def test_an_epoch_can_be_chosen():
     assert list(sampler) == first
 
 
-def test_the_global_generator_is_left_alone():
+def test_seedable_sampler_keeps_global_generator():
     before = torch.get_rng_state()
     list(SeedableRandomSampler(range(20), seed=3))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_a_seed_that_of_the_global_generator_is_taken():
+def test_seedable_sampler_defaults_to_global_seed():
     torch.manual_seed(11)
     assert list(SeedableRandomSampler(range(20))) == list(SeedableRandomSampler(range(20), seed=11))
 
 
-def test_the_counterpart_keeps_what_the_sampler_was_told():
+def test_seedable_sampler_keeps_options():
     generator = torch.Generator()
     plain = RandomSampler(range(20), replacement=True, num_samples=50, generator=generator)
     seeded = SeedableRandomSampler.like(plain, 3)
@@ -315,7 +315,7 @@ class Loud:
         raise AssertionError("data must not be loaded")
 
 
-def test_skipped_batches_are_drawn_but_not_loaded():
+def test_skip_sampler_draws_skipped_batches():
     batches = BatchSampler(SequentialSampler(Loud(10)), batch_size=3, drop_last=False)
     rest = SkipBatchSampler(batches, 2)
     assert list(rest) == [[6, 7, 8], [9]]
@@ -323,7 +323,7 @@ def test_skipped_batches_are_drawn_but_not_loaded():
     assert rest.batch_size == 3
 
 
-def test_more_can_be_skipped_than_there_is():
+def test_skip_sampler_may_skip_everything():
     batches = BatchSampler(SequentialSampler(range(4)), batch_size=2, drop_last=False)
     assert list(SkipBatchSampler(batches, 5)) == []
     assert len(SkipBatchSampler(batches, 5)) == 0

@@ -20,7 +20,7 @@ def shards(kind, data, num_processes, **options):
 
 @settings(max_examples=300, deadline=None)
 @given(SIZES, st.integers(1, 6), PROCESSES, st.booleans(), st.booleans(), st.booleans())
-def test_batches_are_shared_as_accelerate_does(size, batch_size, num_processes, drop_last, even_batches, split):
+def test_batch_sampler_shard_equals_accelerate(size, batch_size, num_processes, drop_last, even_batches, split):
     if split:
         batch_size *= num_processes
     options = {"split_batches": split, "even_batches": even_batches}
@@ -49,7 +49,7 @@ class OwnBatches:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=12), PROCESSES, st.booleans())
-def test_batches_of_many_sizes_are_shared_as_accelerate_does(batches, num_processes, even_batches):
+def test_ragged_batch_sampler_shard_equals_accelerate(batches, num_processes, even_batches):
     ours = shards(BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches)
     theirs = shards(reference.BatchSamplerShard, OwnBatches(batches), num_processes, even_batches=even_batches)
     assert [list(shard) for shard in ours] == [list(shard) for shard in theirs]
@@ -68,7 +68,7 @@ class Stream(IterableDataset):
 
 @settings(max_examples=200, deadline=None)
 @given(SIZES, st.integers(1, 6), PROCESSES, st.booleans(), st.booleans())
-def test_streams_are_shared_as_accelerate_does(size, batch_size, num_processes, drop_last, split):
+def test_iterable_dataset_shard_equals_accelerate(size, batch_size, num_processes, drop_last, split):
     if split:
         batch_size *= num_processes
     options = {"batch_size": batch_size, "drop_last": drop_last, "split_batches": split}
@@ -78,7 +78,7 @@ def test_streams_are_shared_as_accelerate_does(size, batch_size, num_processes, 
     assert [len(shard) for shard in ours] == [len(shard) for shard in theirs]
 
 
-def test_a_stream_with_a_generator_draws_anew_each_epoch():
+def test_stream_generator_is_reseeded_each_epoch():
     class Draws(Stream):
         generator = torch.Generator()
 
@@ -91,7 +91,7 @@ def test_a_stream_with_a_generator_draws_anew_each_epoch():
     assert list(shard) == [expected[index] for index in (0, 1, 4, 5)]
 
 
-def test_a_stream_hears_of_the_epoch():
+def test_set_epoch_reaches_stream():
     class Listens(Stream):
         def set_epoch(self, epoch):
             self.epoch = epoch
@@ -101,7 +101,7 @@ def test_a_stream_hears_of_the_epoch():
     assert stream.epoch == 3
 
 
-def test_batches_that_cannot_be_split_evenly_are_refused():
+def test_indivisible_batch_size_is_rejected():
     match = "each batch of 3 examples over 2 processes, .* set the batch size to a multiple of 2"
     batches = BatchSampler(SequentialSampler(range(9)), 3, False)
     with pytest.raises(InputError, match=match):

@@ -27,7 +27,7 @@ def accelerator():
     return Accelerator(lambda: strategy, {"data_seed": 3})
 
 
-def test_it_tells_where_the_run_is(accelerator):
+def test_process_facts(accelerator):
     assert accelerator.device == torch.device("cpu")
     assert (accelerator.num_processes, accelerator.process_index, accelerator.local_process_index) == (1, 0, 0)
     assert accelerator.is_main_process
@@ -35,12 +35,12 @@ def test_it_tells_where_the_run_is(accelerator):
     accelerator.wait_for_everyone()
 
 
-def test_it_prints_on_the_main_process(accelerator, capsys):
+def test_print_on_main_process(accelerator, capsys):
     accelerator.print("hello")
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_a_loss_waits_for_lightning_in_a_run_alone(accelerator):
+def test_backward_is_deferred_only_during_a_run(accelerator):
     loss = torch.tensor(2.0, requires_grad=True)
     accelerator.backward(loss)
     assert loss.grad == 1.0
@@ -50,7 +50,7 @@ def test_a_loss_waits_for_lightning_in_a_run_alone(accelerator):
     assert accelerator.take_deferred_loss() is loss
 
 
-def test_a_training_step_outside_a_run_leaves_gradients(tmp_path):
+def test_training_step_outside_a_run_accumulates_gradients(tmp_path):
     trainer = toy_trainer(tmp_path, max_steps=1)
     batch = next(iter(trainer.get_train_dataloader()))
     for _ in range(2):
@@ -63,14 +63,14 @@ def test_a_training_step_outside_a_run_leaves_gradients(tmp_path):
         trainer.train()
 
 
-def test_gradients_are_clipped(accelerator):
+def test_clip_grad_norm(accelerator):
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     weight.grad = torch.tensor([3.0, 4.0])
     assert accelerator.clip_grad_norm_([weight], 1.0) == pytest.approx(5.0)
     assert weight.grad.norm() == pytest.approx(1.0)
 
 
-def test_models_come_back_unwrapped(accelerator):
+def test_unwrap_model(accelerator):
     model = Line()
     assert accelerator.prepare(model) is accelerator.prepare_model(model) is model
     assert accelerator.unwrap_model(torch.nn.DataParallel(model)) is model
@@ -79,20 +79,20 @@ def test_models_come_back_unwrapped(accelerator):
     assert accelerator.unwrap_model(compiled) is model
 
 
-def test_loaders_are_prepared_with_the_rest(accelerator):
+def test_prepare_loader_and_model(accelerator):
     loader, model = accelerator.prepare(DataLoader(range(4)), Line())
     assert isinstance(loader, DataLoaderShard)
     assert isinstance(model, Line)
 
 
-def test_on_one_process_results_are_those_of_this_one(accelerator):
+def test_collectives_on_one_process(accelerator):
     nested = {"a": [torch.ones(2)], "b": (torch.zeros(1),)}
     assert accelerator.gather(nested) is nested
     assert accelerator.pad_across_processes(nested) is nested
     assert accelerator.reduce(nested) is nested
 
 
-def test_on_one_process_everyone_is_here(accelerator):
+def test_process_control_on_one_process(accelerator):
     with accelerator.main_process_first(), accelerator.local_main_process_first():
         assert accelerator.is_last_process
     accelerator.end_training()
@@ -100,7 +100,7 @@ def test_on_one_process_everyone_is_here(accelerator):
     assert accelerator.skip_first_batches([1, 2, 3], 2).num_batches == 2
 
 
-def test_objects_are_gathered_as_a_list(accelerator):
+def test_gather_objects_for_metrics(accelerator):
     loader = accelerator.prepare(DataLoader(range(5), batch_size=4))
     with accelerator.iterating(loader):
         list(loader)
@@ -109,7 +109,7 @@ def test_objects_are_gathered_as_a_list(accelerator):
         assert accelerator.gather_for_metrics(torch.arange(3), use_gather_object=True).tolist() == [0]
 
 
-def test_examples_that_fill_up_the_last_batch_are_dropped(accelerator):
+def test_gather_for_metrics_truncates_last_batch(accelerator):
     loader = accelerator.prepare(DataLoader(range(10), batch_size=4))
     repeated = torch.arange(4.0)
     sizes = []
@@ -120,7 +120,7 @@ def test_examples_that_fill_up_the_last_batch_are_dropped(accelerator):
     assert len(accelerator.gather_for_metrics(repeated)) == 4
 
 
-def test_an_inner_evaluation_does_not_disturb_the_outer_one(accelerator):
+def test_nested_iteration_keeps_outer_loader(accelerator):
     outer, inner = (accelerator.prepare(DataLoader(range(size), batch_size=4)) for size in (10, 5))
     with accelerator.iterating(outer):
         next(iter(outer))
@@ -130,13 +130,13 @@ def test_an_inner_evaluation_does_not_disturb_the_outer_one(accelerator):
         assert len(accelerator.gather_for_metrics(torch.arange(4))) == 4
 
 
-def test_contexts_do_nothing_in_full_precision(accelerator):
+def test_no_sync_and_autocast_in_full_precision(accelerator):
     with accelerator.no_sync(Line()), accelerator.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
     accelerator.free_memory()
 
 
-def test_user_code_finds_what_it_calls(tmp_path):
+def test_accelerator_in_overridden_training_step(tmp_path):
     seen = []
 
     class Own(portico.Trainer):
@@ -165,7 +165,7 @@ def trainer_accelerator(tmp_path):
     return toy_trainer(tmp_path).accelerator
 
 
-def test_facts_of_a_single_process(trainer_accelerator):
+def test_state_of_single_process(trainer_accelerator):
     accelerator = trainer_accelerator
     assert accelerator.distributed_type == DistributedType.NO
     assert (accelerator.mixed_precision, accelerator.scaler, accelerator.use_distributed) == (
@@ -180,11 +180,11 @@ def test_facts_of_a_single_process(trainer_accelerator):
     assert (accelerator.parallelism_config, accelerator.gradient_accumulation_steps) == (None, 1)
 
 
-def test_mixed_precision_is_named_as_accelerate_does(tmp_path):
+def test_mixed_precision_name(tmp_path):
     assert toy_trainer(tmp_path, bf16=True).accelerator.mixed_precision == "bf16"
 
 
-def test_facts_of_several_processes():
+def test_state_of_several_processes():
     assert rank(0).distributed_type == DistributedType.MULTI_CPU
     assert rank(1).is_last_process
     assert not rank(0).is_last_process
@@ -195,18 +195,18 @@ def test_facts_of_several_processes():
     ("decorator", "ranks"),
     [("on_main_process", [0]), ("on_local_main_process", [0]), ("on_last_process", [2])],
 )
-def test_a_function_runs_on_some_processes(decorator, ranks):
+def test_decorators_select_processes(decorator, ranks):
     ran = [index for index in range(3) if getattr(rank(index, 3), decorator)(lambda: True)()]
     assert ran == ranks
 
 
-def test_a_function_runs_on_one_process():
+def test_on_process():
     ran = [index for index in range(3) if rank(index, 3).on_process(lambda: True, process_index=1)()]
     assert ran == [1]
     assert rank(1, 3).on_process(process_index=1)(lambda: "here")() == "here"
 
 
-def test_work(trainer_accelerator, tmp_path):
+def test_clipping_accumulation_and_saving(trainer_accelerator, tmp_path):
     model = torch.nn.Linear(2, 1)
     model(torch.full((1, 2), 100.0)).sum().backward()
     trainer_accelerator.clip_grad_value_(model.parameters(), 0.5)
@@ -221,19 +221,19 @@ def test_work(trainer_accelerator, tmp_path):
     assert not (tmp_path / "other.pt").exists()
 
 
-def test_what_is_not_offered_says_where_to_look(trainer_accelerator):
+def test_unavailable_attribute_names_alternative(trainer_accelerator):
     with pytest.raises(AttributeError, match=r"`accelerator\.fp8_backend` is not available.*lightning_trainer"):
         _ = trainer_accelerator.fp8_backend
 
 
-def test_a_run_can_be_ended(tmp_path):
+def test_end_training(tmp_path):
     trainer = toy_trainer(tmp_path, max_steps=1)
     trainer.train()
     trainer.end()
 
 
 @pytest.mark.parametrize("form", ["object", "dict", "file", "late_dict"])
-def test_the_settings_are_read_in_every_form(form, tmp_path):
+def test_accelerator_config_forms(form, tmp_path):
     fields = {"even_batches": False, "dispatch_batches": True}
     file = tmp_path / "accelerator.json"
     file.write_text(json.dumps(fields))
@@ -251,14 +251,14 @@ def test_the_settings_are_read_in_every_form(form, tmp_path):
     }
 
 
-def test_every_field_of_transformers_is_known(tmp_path):
+def test_accelerator_config_has_every_field(tmp_path):
     args = toy_arguments(tmp_path)
     assert accelerator_settings(args) == AcceleratorConfig().to_dict()
     args.accelerator_config = None
     assert accelerator_settings(args) == AcceleratorConfig().to_dict()
 
 
-def test_an_unknown_field_is_refused(tmp_path):
+def test_unknown_field_is_rejected(tmp_path):
     args = toy_arguments(tmp_path)
     args.accelerator_config = {"splitbatches": True}
     with pytest.raises(InputError, match="`accelerator_config` has no field splitbatches; it has split_batches"):
@@ -269,7 +269,7 @@ def accumulating(**accumulation):
     return {"accelerator_config": {"gradient_accumulation_kwargs": accumulation}}
 
 
-def test_accumulation_steps_are_taken_over(tmp_path):
+def test_num_steps_sets_gradient_accumulation(tmp_path):
     trainer = toy_trainer(tmp_path, **accumulating(num_steps=5, sync_each_batch=True))
     assert trainer.args.gradient_accumulation_steps == 5
     assert syncs_each_batch(trainer.args)
@@ -278,17 +278,17 @@ def test_accumulation_steps_are_taken_over(tmp_path):
     assert toy_trainer(tmp_path, parts={"args": trainer.args}).train().global_step == 2
 
 
-def test_two_numbers_of_accumulation_steps_are_refused(tmp_path):
+def test_conflicting_accumulation_steps_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"Both `gradient_accumulation_steps=2` and `num_steps=5` .* set one of them"):
         toy_trainer(tmp_path, gradient_accumulation_steps=2, **accumulating(num_steps=5))
 
 
-def test_an_unknown_field_of_the_accumulation_is_refused(tmp_path):
+def test_unknown_accumulation_field_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"`gradient_accumulation_kwargs` .* has no field steps; it has num_steps"):
         toy_trainer(tmp_path, **accumulating(steps=5))
 
 
-def test_a_state_of_accelerates_own_is_refused(tmp_path):
+def test_use_configured_state_is_rejected(tmp_path):
     args = toy_arguments(tmp_path)
     args.accelerator_config = {"use_configured_state": True}
     with pytest.raises(InputError, match=r"'use_configured_state': True.* set `strategy`, `devices` and"):

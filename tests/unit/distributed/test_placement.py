@@ -10,7 +10,7 @@ from portico.errors import InputError
 ON_THE_CPU = {"accelerator": "cpu", "strategy": "auto", "devices": 1, "num_nodes": 1, "precision": "32-true"}
 
 
-def test_arguments_of_either_library_are_placed(tmp_path):
+def test_placement_of_either_arguments_class(tmp_path):
     assert lightning_placement(toy_arguments(tmp_path)) == ON_THE_CPU
     assert lightning_placement(toy_arguments(tmp_path, HuggingFaceArguments)) == ON_THE_CPU
 
@@ -24,28 +24,28 @@ def test_arguments_of_either_library_are_placed(tmp_path):
         ({"use_cpu": False}, {"accelerator": "auto"}),
     ],
 )
-def test_what_is_asked_for_reaches_lightning(changes, expected, tmp_path):
+def test_placement_of_arguments(changes, expected, tmp_path):
     assert lightning_placement(toy_arguments(tmp_path, **changes)) == {**ON_THE_CPU, **expected}
 
 
-def test_half_precision_reaches_lightning(tmp_path, monkeypatch):
+def test_fp16_becomes_16_mixed(tmp_path, monkeypatch):
     args = toy_arguments(tmp_path)
     args.fp16, args.use_cpu = True, False
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert lightning_placement(args)["precision"] == "16-mixed"
 
 
-def test_half_precision_is_refused_on_a_cpu(tmp_path):
+def test_fp16_on_cpu_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"`fp16=True` means float16, .* set `bf16=True`"):
         toy_arguments(tmp_path, fp16=True)
 
 
-def test_the_launcher_says_how_many_processes_there_are(tmp_path, monkeypatch):
+def test_devices_from_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert lightning_placement(toy_arguments(tmp_path))["devices"] == 2
 
 
-def test_the_strategy_is_known_before_a_run(tmp_path):
+def test_strategy_is_resolved_before_a_run(tmp_path):
     strategy = resolve_strategy(toy_arguments(tmp_path))
     assert isinstance(strategy, SingleDeviceStrategy)
     assert strategy.root_device == torch.device("cpu")
@@ -54,7 +54,7 @@ def test_the_strategy_is_known_before_a_run(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
 @pytest.mark.parametrize("accelerator", ["gpu", "tpu"])
-def test_a_place_that_the_machine_has_not_is_refused(tmp_path, accelerator):
+def test_unavailable_accelerator_is_rejected(tmp_path, accelerator):
     expected = rf"cannot place the run here \(.*\); it got accelerator='{accelerator}'.* for example 'cpu' and 1"
     with pytest.raises(InputError, match=expected):
         resolve_strategy(toy_arguments(tmp_path, accelerator=accelerator))

@@ -32,7 +32,7 @@ def options(strategy):
     ("name", "start_method"),
     [("ddp", "popen"), ("ddp_spawn", "spawn"), ("ddp_fork", "fork"), ("ddp_notebook", "fork")],
 )
-def test_lightnings_names_are_known(name, start_method, tmp_path):
+def test_ddp_names_of_lightning_are_known(name, start_method, tmp_path):
     strategy = ddp_strategy(name, toy_arguments(tmp_path))
     assert strategy._start_method == start_method
     assert options(ddp_strategy(f"{name}_find_unused_parameters_false", toy_arguments(tmp_path))) == {
@@ -41,7 +41,7 @@ def test_lightnings_names_are_known(name, start_method, tmp_path):
     assert ddp_strategy("fsdp", toy_arguments(tmp_path)) is None
 
 
-def test_every_ddp_argument_reaches_the_strategy(tmp_path):
+def test_ddp_arguments_reach_strategy(tmp_path):
     args = toy_arguments(
         tmp_path,
         ddp_find_unused_parameters=False,
@@ -70,7 +70,7 @@ def resolve_strategy_of(args, **changes):
     return resolve_strategy(args)
 
 
-def test_several_devices_mean_data_parallelism(tmp_path):
+def test_several_devices_use_ddp(tmp_path):
     args = toy_arguments(tmp_path)
     assert isinstance(resolve_strategy(args), SingleDeviceStrategy)
     assert isinstance(resolve_strategy_of(args), ModelDDPStrategy)
@@ -78,7 +78,7 @@ def test_several_devices_mean_data_parallelism(tmp_path):
     assert toy_arguments(tmp_path, devices=2).world_size == 2
 
 
-def test_unused_parameters_are_looked_for_unless_activations_are_recomputed(tmp_path):
+def test_find_unused_parameters_without_gradient_checkpointing(tmp_path):
     args = toy_arguments(tmp_path)
 
     def looks(model=None):
@@ -94,7 +94,7 @@ def test_unused_parameters_are_looked_for_unless_activations_are_recomputed(tmp_
     assert looks(Line())
 
 
-def test_options_beside_a_strategy_of_ones_own_are_refused(tmp_path):
+def test_ddp_options_with_strategy_object_are_rejected(tmp_path):
     args = toy_arguments(tmp_path)
     args.strategy, args.devices, args.ddp_bucket_cap_mb = DDPStrategy(), 2, 5
     with pytest.raises(InputError, match="is a DDPStrategy object, which ignores ddp_bucket_cap_mb"):
@@ -105,7 +105,7 @@ def test_options_beside_a_strategy_of_ones_own_are_refused(tmp_path):
     assert used is not args.strategy
 
 
-def test_a_strategy_of_ones_own_serves_every_run(tmp_path):
+def test_strategy_object_is_reused(tmp_path):
     args = toy_arguments(tmp_path)
     args.strategy, args.accelerator = SingleDeviceStrategy(device="cpu"), "cpu"
     trainer = toy_trainer(tmp_path, parts={"args": args})
@@ -113,7 +113,7 @@ def test_a_strategy_of_ones_own_serves_every_run(tmp_path):
     assert trainer.train().global_step == 10
 
 
-def test_own_backward_passes_need_the_model_wrapped(tmp_path):
+def test_own_backward_uses_wrapped_model(tmp_path):
     class Own(portico.Trainer):
         def training_step(self, *args, **kwargs):
             return super().training_step(*args, **kwargs)
@@ -125,7 +125,7 @@ def test_own_backward_passes_need_the_model_wrapped(tmp_path):
         toy_trainer(tmp_path, Own, parts={"args": args})
 
 
-def test_arguments_of_transformers_are_placed_too(tmp_path, monkeypatch):
+def test_transformers_arguments_use_ddp(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     args = toy_arguments(tmp_path, transformers.TrainingArguments)
     assert isinstance(run_placement(args)["strategy"], ModelDDPStrategy)
@@ -142,7 +142,7 @@ def args(tmp_path, monkeypatch):
     return made
 
 
-def test_nothing_asked_for_is_no_strategy(args):
+def test_no_sharding_by_default(args):
     assert sharded_strategy(args) is None
 
 
@@ -157,7 +157,7 @@ def test_nothing_asked_for_is_no_strategy(args):
         (True, {"reshard_after_forward": "no_shard", "version": 1}, "NO_SHARD", False),
     ],
 )
-def test_fsdp_becomes_lightnings_strategy(fsdp, config, sharding, offload, args):
+def test_fsdp_strategy(fsdp, config, sharding, offload, args):
     args.fsdp, args.fsdp_config = fsdp, config
     strategy = sharded_strategy(args, tiny_bert())
     assert isinstance(strategy, FSDPStrategy)
@@ -165,7 +165,7 @@ def test_fsdp_becomes_lightnings_strategy(fsdp, config, sharding, offload, args)
     assert strategy.cpu_offload.offload_params is offload
 
 
-def test_every_setting_of_fsdp_is_taken_over(tmp_path):
+def test_fsdp_settings(tmp_path):
     config = {
         "transformer_layer_cls_to_wrap": "BertLayer",
         "activation_checkpointing": True,
@@ -196,7 +196,7 @@ def test_every_setting_of_fsdp_is_taken_over(tmp_path):
     }
 
 
-def test_layers_are_wrapped_by_what_the_model_says_or_by_size():
+def test_fsdp_wrapping_policy():
     assert "auto_wrap_policy" not in fsdp_options(True, {"auto_wrap_policy": "NO_WRAP"}, tiny_bert())
     assert {layer.__name__ for layer in fsdp_options(True, {}, tiny_bert())["auto_wrap_policy"]} >= {"BertLayer"}
     policy = fsdp_options(True, {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 7}, None)["auto_wrap_policy"]
@@ -213,30 +213,30 @@ def test_layers_are_wrapped_by_what_the_model_says_or_by_size():
         (True, {"auto_wrap_policy": "WRAP"}, "`auto_wrap_policy='WRAP'` .* is not known"),
     ],
 )
-def test_what_lightning_has_not_is_refused(fsdp, config, match):
+def test_unsupported_fsdp_setting_is_rejected(fsdp, config, match):
     with pytest.raises(InputError, match=match):
         fsdp_options(fsdp, config, None)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("fsdp", "FSDPStrategy"), ("deepspeed", "DeepSpeedStrategy")])
-def test_without_devices_they_are_refused_before_any_work(name, kind, tmp_path):
+def test_sharding_without_devices_is_rejected(name, kind, tmp_path):
     value = {"fsdp": "full_shard", "deepspeed": {"zero_optimization": {"stage": 2}}}[name]
     with pytest.raises(InputError, match=rf"`{name}` becomes Lightning's {kind}, which needs CUDA.*'cpu'"):
         toy_arguments(tmp_path, **{name: value})
 
 
-def test_two_strategies_are_refused(args):
+def test_two_strategies_are_rejected(args):
     args.fsdp, args.strategy = True, "ddp"
     with pytest.raises(InputError, match="`fsdp` and `strategy` each choose a strategy"):
         sharded_strategy(args)
 
 
-def test_a_split_of_layers_is_refused(tmp_path):
+def test_parallelism_config_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"set Lightning's `strategy=ModelParallelStrategy\(...\)`"):
         toy_arguments(tmp_path, parallelism_config=object())
 
 
-def test_deepspeed_must_be_installed(args, monkeypatch):
+def test_missing_deepspeed_is_rejected(args, monkeypatch):
     args.deepspeed = {"zero_optimization": {"stage": 2}}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(sharded, "find_spec", lambda name: None)
@@ -244,7 +244,7 @@ def test_deepspeed_must_be_installed(args, monkeypatch):
         sharded_strategy(args)
 
 
-def test_deepspeed_becomes_lightnings_strategy(args, monkeypatch):
+def test_deepspeed_strategy(args, monkeypatch):
     made = {}
     monkeypatch.setattr(sharded, "find_spec", lambda name: object())
     monkeypatch.setattr(sharded, "DeepSpeedStrategy", lambda **options: made.update(options))
@@ -259,13 +259,13 @@ def test_deepspeed_becomes_lightnings_strategy(args, monkeypatch):
     assert made["timeout"].total_seconds() == args.ddp_timeout
 
 
-def test_a_file_configures_deepspeed(args, tmp_path):
+def test_deepspeed_config_file(args, tmp_path):
     args.deepspeed = str(tmp_path / "deepspeed.json")
     (tmp_path / "deepspeed.json").write_text('{"gradient_accumulation_steps": 1}')
     assert deepspeed_config(args) == {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}
 
 
-def test_a_configuration_that_contradicts_the_arguments_is_refused(args):
+def test_contradicting_deepspeed_config_is_rejected(args):
     args.deepspeed = {"gradient_accumulation_steps": 4}
     with pytest.raises(InputError, match=r"`gradient_accumulation_steps=4` .* contradicts .* which say 1"):
         deepspeed_config(args)
@@ -274,7 +274,7 @@ def test_a_configuration_that_contradicts_the_arguments_is_refused(args):
         deepspeed_config(args)
 
 
-def test_weights_in_parts_are_not_written_as_files(tmp_path):
+def test_sharded_weights_are_not_written_by_checkpoint(tmp_path):
     with pytest.raises(InputError, match=r"Under FSDPStrategy .* set `save_strategy='no'`"):
         refuse_sharded_weights(FSDPStrategy())
     refuse_sharded_weights(toy_trainer(tmp_path).lightning_trainer.strategy)

@@ -7,7 +7,7 @@ from models import Line, Points, toy_trainer
 from portico.errors import InputError
 
 
-def test_metrics_carry_the_prefix(tmp_path):
+def test_metric_key_prefix(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: {"one": np.float32(1), "x_two": 2}})
     metrics = trainer.evaluate(metric_key_prefix="x")
     assert metrics["x_one"] == 1.0
@@ -16,7 +16,7 @@ def test_metrics_carry_the_prefix(tmp_path):
     assert {"x_loss", "x_runtime", "x_samples_per_second", "x_steps_per_second"} <= metrics.keys()
 
 
-def test_named_sets_are_evaluated_one_by_one(tmp_path):
+def test_named_datasets_are_evaluated(tmp_path):
     sets = {"a": Points(4), "b": Points(6, seed=2)}
     trainer = toy_trainer(tmp_path, parts={"eval_dataset": sets})
     metrics = trainer.evaluate()
@@ -26,7 +26,7 @@ def test_named_sets_are_evaluated_one_by_one(tmp_path):
 
 
 @pytest.mark.parametrize("size", [5, 6])
-def test_the_loss_is_a_mean_over_examples(size, tmp_path):
+def test_loss_is_mean_over_examples(size, tmp_path):
     trainer = toy_trainer(tmp_path, per_device_eval_batch_size=4)
     data = Points(size)
     losses = []
@@ -37,7 +37,7 @@ def test_the_loss_is_a_mean_over_examples(size, tmp_path):
     assert trainer.evaluate(data)["eval_loss"] == pytest.approx(np.mean(losses))
 
 
-def test_losses_that_are_not_finite_are_left_out(tmp_path):
+def test_nonfinite_losses_are_ignored(tmp_path):
     class Breaks(Line):
         def forward(self, x, labels=None):
             outputs = super().forward(x, labels)
@@ -48,7 +48,7 @@ def test_losses_that_are_not_finite_are_left_out(tmp_path):
     assert np.isnan(unfiltered.evaluate(Points(5))["eval_loss"])
 
 
-def test_predictions_come_in_the_order_of_the_data(tmp_path):
+def test_predictions_keep_data_order(tmp_path):
     trainer = toy_trainer(tmp_path)
     output = trainer.predict(Points(5))
     # The last bits of a matrix product depend on its number of rows, on some CPUs.
@@ -57,7 +57,7 @@ def test_predictions_come_in_the_order_of_the_data(tmp_path):
     assert "test_loss" in output.metrics
 
 
-def test_loss_alone_keeps_no_predictions(tmp_path):
+def test_prediction_loss_only_keeps_no_predictions(tmp_path):
     seen = []
     trainer = toy_trainer(tmp_path, parts={"compute_metrics": seen.append}, prediction_loss_only=True)
     assert "eval_loss" in trainer.evaluate()
@@ -70,18 +70,18 @@ class EmptyStream(IterableDataset):
         return iter(())
 
 
-def test_an_empty_set_gives_no_loss(tmp_path):
+def test_empty_dataset_has_no_loss(tmp_path):
     metrics = toy_trainer(tmp_path).evaluate(Points(0))
     assert "eval_loss" not in metrics
     assert metrics["eval_samples_per_second"] == 0
 
 
-def test_an_empty_stream_is_refused(tmp_path):
+def test_empty_stream_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"\(`EmptyStream`\) yielded no batch"):
         toy_trainer(tmp_path).evaluate(EmptyStream())
 
 
-def test_outputs_can_be_left_out(tmp_path):
+def test_ignore_keys(tmp_path):
     class Talkative(Line):
         def forward(self, x, labels=None):
             return {**super().forward(x, labels), "extra": x}
@@ -91,7 +91,7 @@ def test_outputs_can_be_left_out(tmp_path):
     assert trainer.predict(Points(4), ignore_keys=["extra"]).predictions.shape == (4, 1)
 
 
-def test_the_gathering_of_one_evaluation_can_be_swapped(tmp_path):
+def test_gather_function_can_be_replaced_for_one_evaluation(tmp_path):
     trainer = toy_trainer(tmp_path)
     seen = []
 
@@ -107,14 +107,14 @@ def test_the_gathering_of_one_evaluation_can_be_swapped(tmp_path):
     assert len(seen) == count
 
 
-def test_the_model_is_left_in_evaluation_mode(tmp_path):
+def test_model_stays_in_eval_mode(tmp_path):
     trainer = toy_trainer(tmp_path)
     trainer.model.train()
     trainer.evaluate()
     assert not trainer.model.training
 
 
-def test_predictions_can_be_differentiated_later(tmp_path):
+def test_evaluation_tensors_can_be_differentiated_later(tmp_path):
     kept = []
 
     class Keeps(Dataset):

@@ -48,7 +48,7 @@ def accuracy(data):
     return (data.scores.argmax(-1) == data.right).float().mean().item()
 
 
-def test_a_metric_goes_by_the_name_of_its_class(tmp_path):
+def test_metric_is_named_after_its_class(tmp_path):
     metric = MulticlassAccuracy(3, average="micro")
     metrics = classifier(tmp_path, metric).evaluate()
     assert metrics["eval_MulticlassAccuracy"] == pytest.approx(accuracy(Classes()))
@@ -57,7 +57,7 @@ def test_a_metric_goes_by_the_name_of_its_class(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{}, {"batch_eval_metrics": True}, {"eval_do_concat_batches": False}])
-def test_a_dict_of_metrics_gives_its_names(changes, tmp_path):
+def test_metrics_of_a_dict_use_its_keys(changes, tmp_path):
     metrics = {"accuracy": MulticlassAccuracy(3, average="micro"), "f1": MulticlassF1Score(3, average="micro")}
     trainer = classifier(tmp_path, metrics, **changes)
     for size in (7, 4):
@@ -65,12 +65,12 @@ def test_a_dict_of_metrics_gives_its_names(changes, tmp_path):
         assert result["x_accuracy"] == result["x_f1"] == pytest.approx(accuracy(Classes(size)))
 
 
-def test_a_collection_keeps_its_names(tmp_path):
+def test_metric_collection_keeps_its_names(tmp_path):
     collection = MetricCollection({"a": MulticlassAccuracy(3, average="micro")}, prefix="my_")
     assert "eval_my_a" in classifier(tmp_path, collection).evaluate()
 
 
-def test_streaming_keeps_no_logits(tmp_path):
+def test_streaming_metrics_keep_no_logits(tmp_path):
     trainer = classifier(tmp_path, MulticlassAccuracy(3))
     output = trainer.evaluation_loop(trainer.get_eval_dataloader(), description="Evaluation")
     assert output.predictions is None
@@ -78,7 +78,7 @@ def test_streaming_keeps_no_logits(tmp_path):
     assert "eval_loss" in output.metrics
 
 
-def test_a_prediction_has_arrays_and_metrics(tmp_path):
+def test_prediction_has_arrays_and_metrics(tmp_path):
     output = classifier(tmp_path, {"accuracy": MulticlassAccuracy(3, average="micro")}).predict(Classes(5))
     assert torch.equal(torch.from_numpy(output.predictions), Classes(5).scores)
     assert output.label_ids.tolist() == Classes(5).right.tolist()
@@ -89,7 +89,7 @@ def ones_of(logits, labels):
     return torch.ones(len(labels))
 
 
-def test_metrics_see_preprocessed_logits(tmp_path):
+def test_metrics_get_preprocessed_logits(tmp_path):
     metrics = {"sum": SumOfPredictions()}
     parts = {
         "compute_metrics": metrics,
@@ -103,7 +103,7 @@ class SumOfPredictions(SumMetric):
         super().update(preds)
 
 
-def test_a_metric_counts_gathered_examples_once(tmp_path):
+def test_metric_counts_gathered_examples_once(tmp_path):
     def in_two_processes(tensor, group=None):
         return [tensor, tensor]
 
@@ -119,7 +119,7 @@ def test_a_metric_counts_gathered_examples_once(tmp_path):
     assert metric.compute() == 2, "and does so again"
 
 
-def test_an_evaluation_that_broke_off_leaves_no_count(tmp_path):
+def test_metric_is_reset_after_failed_evaluation(tmp_path):
     class Breaks(MeanSquaredError):
         broken = True
 
@@ -137,7 +137,7 @@ def test_an_evaluation_that_broke_off_leaves_no_count(tmp_path):
     assert trainer.evaluate()["eval_mse"] == first
 
 
-def test_an_evaluation_inside_another_counts_for_itself(tmp_path):
+def test_nested_evaluation_has_its_own_metric_state(tmp_path):
     class Nests(TrainerCallback):
         depth = 0
 
@@ -154,7 +154,7 @@ def test_an_evaluation_inside_another_counts_for_itself(tmp_path):
     assert nests.inner == pytest.approx(accuracy(Classes(4)))
 
 
-def test_results_that_are_no_numbers_become_lists(tmp_path):
+def test_tensor_results_become_lists(tmp_path):
     metrics = {"matrix": ConfusionMatrix(task="multiclass", num_classes=3), "mean": MeanOfTwo()}
     trainer = classifier(tmp_path, metrics)
     result = trainer.evaluate()
@@ -174,12 +174,12 @@ class MeanOfTwo(MeanMetric):
 
 
 @pytest.mark.parametrize("data", [Classes(0), None])
-def test_no_batch_or_no_logits_gives_no_metric(data, tmp_path):
+def test_no_metric_without_batches_or_logits(data, tmp_path):
     trainer = classifier(tmp_path, {"accuracy": MulticlassAccuracy(3)}, prediction_loss_only=data is None)
     assert "eval_accuracy" not in trainer.evaluate(data)
 
 
-def test_the_best_model_can_be_chosen_by_a_metric(tmp_path):
+def test_best_model_by_torchmetrics_metric(tmp_path):
     parts = {"compute_metrics": {"mse": MeanSquaredError()}, "model": Line()}
     trainer = toy_trainer(
         tmp_path,
@@ -195,7 +195,7 @@ def test_the_best_model_can_be_chosen_by_a_metric(tmp_path):
     )
 
 
-def test_an_update_that_fails_says_what_it_got(tmp_path):
+def test_failing_update_names_its_inputs(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"compute_metrics": MulticlassAccuracy(3)})
     with pytest.raises((ValueError, RuntimeError)) as caught:
         trainer.evaluate()
@@ -205,16 +205,16 @@ def test_an_update_that_fails_says_what_it_got(tmp_path):
 
 
 @pytest.mark.parametrize("metrics", [{}, {"a": lambda prediction: {}}])
-def test_a_dict_of_anything_else_is_refused(metrics, tmp_path):
+def test_dict_of_other_values_is_rejected(metrics, tmp_path):
     with pytest.raises(InputError, match=r"is a dict of (nothing|function); give a dict of `torchmetrics.Metric`"):
         toy_trainer(tmp_path, parts={"compute_metrics": metrics})
 
 
-def test_more_than_logits_and_labels_is_refused(tmp_path):
+def test_include_for_metrics_with_torchmetrics_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"`include_for_metrics=\['loss'\]` gives more than logits and labels"):
         toy_trainer(tmp_path, parts={"compute_metrics": MeanSquaredError()}, include_for_metrics=["loss"])
 
 
-def test_a_function_of_batches_must_know_when_to_compute(tmp_path):
+def test_batch_metric_needs_compute_result(tmp_path):
     with pytest.raises(InputError, match="`compute_result` argument"):
         toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: {}}, batch_eval_metrics=True)

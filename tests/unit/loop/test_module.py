@@ -50,7 +50,7 @@ def watched(output_dir, **changes):
     return trainer, watch
 
 
-def test_both_libraries_count_the_same_steps_and_epochs(tmp_path):
+def test_lightning_counts_same_steps_and_epochs(tmp_path):
     trainer, watch = watched(tmp_path, gradient_accumulation_steps=2)
     trainer.train()
     assert watch.seen == [(step, epoch, batch) for epoch in (0, 1) for batch, step in _steps_of_an_epoch(epoch)]
@@ -61,7 +61,7 @@ def _steps_of_an_epoch(epoch):
     return enumerate(3 * epoch + steps for steps in (0, 1, 1, 2, 3))
 
 
-def test_both_libraries_count_the_same_after_a_resume_inside_an_epoch(tmp_path):
+def test_lightning_counts_same_steps_after_mid_epoch_resume(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": 2}
     toy_trainer(tmp_path, **saving).train()
     trainer, watch = watched(tmp_path, **saving)
@@ -71,7 +71,7 @@ def test_both_libraries_count_the_same_after_a_resume_inside_an_epoch(tmp_path):
     assert trainer.lightning_trainer.global_step == trainer.state.global_step == 6
 
 
-def test_callbacks_see_a_normal_run(tmp_path):
+def test_lightning_callbacks_see_a_normal_run(tmp_path):
     trainer, watch = watched(tmp_path, eval_strategy="epoch")
     trainer.train()
     epoch = ["epoch_start", "epoch_end", "validation_end"]
@@ -80,7 +80,7 @@ def test_callbacks_see_a_normal_run(tmp_path):
     assert watch.calls[-1] == "train_end"
 
 
-def test_model_checkpoint_keeps_the_best_by_an_evaluation_metric(tmp_path):
+def test_model_checkpoint_monitors_evaluation_metric(tmp_path):
     keeper = ModelCheckpoint(
         dirpath=tmp_path / "kept", monitor="eval_loss", filename="{step}", every_n_train_steps=2, save_top_k=2
     )
@@ -93,7 +93,7 @@ def test_model_checkpoint_keeps_the_best_by_an_evaluation_metric(tmp_path):
     assert len(list((tmp_path / "kept").glob("*.ckpt"))) == 2
 
 
-def test_model_checkpoint_monitors_what_is_logged(tmp_path):
+def test_model_checkpoint_monitors_logged_value(tmp_path):
     keeper = ModelCheckpoint(dirpath=tmp_path / "kept", monitor="loss", every_n_train_steps=1)
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [keeper]}, **EVALUATED)
     trainer.train()
@@ -101,7 +101,7 @@ def test_model_checkpoint_monitors_what_is_logged(tmp_path):
     assert float(keeper.best_model_score) == pytest.approx(min(losses))
 
 
-def test_early_stopping_stops_both_sides(tmp_path):
+def test_early_stopping_callback_stops_run(tmp_path):
     stopper = EarlyStopping(monitor="eval_loss", patience=1, stopping_threshold=1e9, check_on_train_epoch_end=False)
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [stopper]}, **EVALUATED)
     trainer.train()
@@ -110,7 +110,7 @@ def test_early_stopping_stops_both_sides(tmp_path):
     assert trainer.control.should_training_stop
 
 
-def test_early_stopping_at_the_end_of_an_epoch_stops_both_sides(tmp_path):
+def test_early_stopping_callback_stops_run_at_epoch_end(tmp_path):
     stopper = EarlyStopping(monitor="eval_loss", stopping_threshold=1e9, check_on_train_epoch_end=True)
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [stopper]}, eval_strategy="epoch")
     trainer.train()
@@ -118,14 +118,14 @@ def test_early_stopping_at_the_end_of_an_epoch_stops_both_sides(tmp_path):
     assert trainer.state.epoch == 1.0
 
 
-def test_early_stopping_that_is_patient_lets_the_run_end(tmp_path):
+def test_early_stopping_with_patience_lets_run_end(tmp_path):
     stopper = EarlyStopping(monitor="eval_loss", patience=100)
     trainer = toy_trainer(tmp_path, parts={"lightning_callbacks": [stopper]}, **EVALUATED)
     trainer.train()
     assert trainer.state.global_step == 10
 
 
-def test_loggers_get_what_is_logged_at_its_step(tmp_path):
+def test_lightning_loggers_get_logged_values(tmp_path):
     logger = CSVLogger(tmp_path, name="csv", version="")
     trainer = toy_trainer(tmp_path, parts={"loggers": [logger]}, logging_steps=3, **EVALUATED)
     trainer.train()
@@ -141,7 +141,7 @@ def test_loggers_get_what_is_logged_at_its_step(tmp_path):
     assert {step for step, _ in evaluated} == {2, 4, 6, 8, 10}
 
 
-def test_a_second_logger_gets_the_same(tmp_path):
+def test_every_lightning_logger_gets_logged_values(tmp_path):
     loggers = [CSVLogger(tmp_path, name=name, version="") for name in ("one", "two")]
     toy_trainer(tmp_path, parts={"loggers": loggers}, max_steps=2).train()
     for logger in loggers:
@@ -150,7 +150,7 @@ def test_a_second_logger_gets_the_same(tmp_path):
     assert first == second != ""
 
 
-def test_the_lightning_objects_are_there(tmp_path):
+def test_lightning_objects_are_accessible(tmp_path):
     trainer = toy_trainer(tmp_path)
     assert isinstance(trainer.module, portico.TrainerModule)
     assert isinstance(trainer.datamodule, portico.TrainerDataModule)
@@ -159,12 +159,12 @@ def test_the_lightning_objects_are_there(tmp_path):
     assert trainer.module.model is trainer.model
 
 
-def test_an_accumulation_scheduler_is_refused(tmp_path):
+def test_gradient_accumulation_scheduler_is_rejected(tmp_path):
     with pytest.raises(portico.InputError, match="gradient_accumulation_steps"):
         toy_trainer(tmp_path, parts={"lightning_callbacks": [GradientAccumulationScheduler({0: 2})]})
 
 
-def test_evaluation_alone_is_seen_by_lightning_callbacks(tmp_path):
+def test_evaluate_calls_lightning_callbacks(tmp_path):
     trainer, watch = watched(tmp_path)
     trainer.evaluate()
     assert watch.calls == ["validation_end"]
@@ -181,7 +181,7 @@ class PredictsEachStep(TrainerCallback):
         self.trainer.predict(Points(4), metric_key_prefix="eval")
 
 
-def test_a_prediction_inside_a_fit_is_no_validation(tmp_path):
+def test_predict_during_training_runs_no_validation_hooks(tmp_path):
     stopping = EarlyStopping("eval_loss", patience=1, min_delta=100.0)
     saving = ModelCheckpoint(tmp_path / "lightning", monitor="eval_loss", save_top_k=-1)
     predicts = PredictsEachStep()
@@ -194,7 +194,7 @@ def test_a_prediction_inside_a_fit_is_no_validation(tmp_path):
     assert trainer.lightning_trainer.callback_metrics["eval_loss"] == trainer.state.log_history[-2]["eval_loss"]
 
 
-def test_a_prediction_inside_a_fit_is_a_test_to_lightning_callbacks(tmp_path):
+def test_predict_during_training_runs_test_hooks(tmp_path):
     class Tested(Callback):
         def __init__(self):
             self.calls = []

@@ -26,7 +26,7 @@ def listed(*batches, **options):
     return batch_list.result()
 
 
-def test_nothing_gives_nothing():
+def test_no_batches():
     assert joined() is None
     assert listed() is None
 
@@ -38,7 +38,7 @@ def test_batches_are_joined_in_order(num_rows):
     assert result.dtype == np.int64
 
 
-def test_numbers_without_a_dimension_are_joined():
+def test_scalars_are_joined():
     assert joined(torch.tensor(1.0), torch.tensor(2.0)).tolist() == [1.0, 2.0]
 
 
@@ -51,7 +51,7 @@ def test_short_batches_are_padded():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("num_rows", [None, 40])
-def test_rows_of_many_widths_are_those_of_transformers(dtype, num_rows):
+def test_padding_equals_transformers(dtype, num_rows):
     generator = torch.Generator().manual_seed(0)
     widths = torch.randint(1, 9, (60,), generator=generator).tolist()
     batches = [
@@ -65,7 +65,7 @@ def test_rows_of_many_widths_are_those_of_transformers(dtype, num_rows):
     assert np.array_equal(result, expected)
 
 
-def test_rows_are_spread_a_part_at_a_time(monkeypatch):
+def test_rows_are_spread_in_chunks(monkeypatch):
     monkeypatch.setattr("portico.loop.outputs._MOVED_AT_ONCE_BYTES", 64)
     batches = [torch.full((50, width), float(width)) for width in (1, 3, 2, 7, 5)]
     result = joined(*batches)
@@ -77,7 +77,7 @@ def test_rows_are_spread_a_part_at_a_time(monkeypatch):
 
 @pytest.mark.parametrize("num_rows", [None, 1])
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_block_grows_when_more_comes_than_expected(num_rows, in_place, monkeypatch):
+def test_buffer_grows_beyond_expected_rows(num_rows, in_place, monkeypatch):
     if not in_place:
         monkeypatch.setattr("portico.loop.outputs._GROWS_IN_PLACE", False)
     batches = [torch.arange(start, start + 7) for start in range(0, 700, 7)]
@@ -94,7 +94,7 @@ def test_a_block_grows_when_more_comes_than_expected(num_rows, in_place, monkeyp
     ],
 )
 @pytest.mark.parametrize("width", [2, 3])
-def test_types_that_differ_are_joined_as_in_transformers(first, second, width):
+def test_dtype_promotion_equals_transformers(first, second, width):
     batches = [torch.ones(2, 2, dtype=first), torch.full((1, width), 1.5).to(second)]
     theirs = EvalLoopContainer()
     for batch in batches:
@@ -111,7 +111,7 @@ def resident_mebibytes():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process from /proc")
 @pytest.mark.parametrize("num_rows", [None, 3000])
 @pytest.mark.parametrize("widths", [[64], [16, 48, 64, 32]])
-def test_memory_stays_near_that_of_the_result(num_rows, widths):
+def test_peak_memory_is_close_to_result(num_rows, widths):
     Path("/proc/self/clear_refs").write_text("5")  # forgets the highest point so far
     before = resident_mebibytes()
     arrays = OutputBuffer(num_rows=num_rows)
@@ -123,7 +123,7 @@ def test_memory_stays_near_that_of_the_result(num_rows, widths):
     assert (int(line.split()[1]) / 1024 - before) / (result.nbytes / 2**20) < 1.2
 
 
-def test_nests_keep_their_form():
+def test_nested_outputs_keep_their_structure():
     Pair = namedtuple("Pair", "left right")
     batch = {"a": (torch.ones(2), [torch.zeros(2)]), "b": Pair(torch.ones(2, 1), torch.ones(2))}
     result = joined(batch, batch)
@@ -133,12 +133,12 @@ def test_nests_keep_their_form():
     assert result["b"].left.shape == (4, 1)
 
 
-def test_a_view_is_kept_as_it_looks():
+def test_views_are_copied():
     wide = torch.arange(12.0).view(3, 4)
     assert joined(wide[:, 1], wide.t()[0]).tolist() == [1.0, 5.0, 9.0, 0.0, 4.0, 8.0]
 
 
-def test_rows_that_cannot_be_joined_are_refused():
+def test_incompatible_shapes_are_rejected():
     message = r"rows of shape \[4, 4\] follow rows of shape \[4, 3\].*`eval_do_concat_batches=False`"
     with pytest.raises(InputError, match=message):
         joined(torch.ones(2, 4, 3), torch.ones(2, 4, 4))
@@ -146,12 +146,12 @@ def test_rows_that_cannot_be_joined_are_refused():
         joined(torch.ones(2, 1), torch.ones(2))
 
 
-def test_outputs_that_come_and_go_are_refused():
+def test_changing_outputs_are_rejected():
     with pytest.raises(InputError, match=r"gave the outputs \[\"\['b'\]\"\] where those before it gave"):
         joined({"a": torch.ones(1)}, {"b": torch.ones(1)})
 
 
-def test_outputs_that_are_no_tensors_are_refused():
+def test_non_tensor_outputs_are_rejected():
     with pytest.raises(TypeError, match=r"Unsupported type str among the outputs .*, at \[1\].*`ignore_keys`"):
         joined((torch.ones(1), "text"))
 
@@ -163,7 +163,7 @@ class Elsewhere:
         self.type = "elsewhere"
 
 
-def test_tensors_leave_the_device_when_told_to(monkeypatch):
+def test_eval_accumulation_moves_tensors(monkeypatch):
     arrays = OutputBuffer(move_every=2)
     arrays.add(torch.ones(2))
     column = arrays._columns[""]
@@ -177,39 +177,39 @@ def test_tensors_leave_the_device_when_told_to(monkeypatch):
     assert arrays.result().tolist() == [1.0] * 6 + [0.0]
 
 
-def test_lists_leave_the_device_when_told_to():
+def test_eval_accumulation_moves_lists():
     batch_list = OutputList(move_every=2)
     for _ in range(3):
         batch_list.add(torch.ones(2))
     assert [type(batch) for batch in batch_list._batches] == [np.ndarray, np.ndarray, torch.Tensor]
 
 
-def test_batches_can_stay_apart():
+def test_output_list_keeps_batches():
     result = listed(torch.ones(2), torch.ones(1))
     assert [len(batch) for batch in result] == [2, 1]
     assert all(isinstance(batch, np.ndarray) for batch in result)
 
 
-def test_a_batch_that_stays_apart_keeps_nothing_else_alive():
+def test_output_list_copies_views():
     hidden = torch.ones(2, 1000)
     (batch,) = listed(hidden[:, 0])
     assert torch.from_numpy(batch).untyped_storage().nbytes() == 8
 
 
 @pytest.mark.parametrize("collect", [OutputBuffer, OutputList])
-def test_a_result_is_given_once(collect):
+def test_result_empties_the_buffer(collect):
     arrays = collect()
     arrays.add(torch.ones(1))
     assert arrays.result() is not None
     assert arrays.result() is None
 
 
-def test_types_that_numpy_lacks_become_floats():
+def test_bfloat16_becomes_float32():
     assert to_arrays(torch.ones(1, dtype=torch.bfloat16)).dtype == np.float32
     assert to_arrays(torch.ones(1, requires_grad=True)).dtype == np.float32
     assert to_arrays("text") == "text"
 
 
-def test_model_outputs_are_nests_too():
+def test_model_outputs_are_nested_tensors():
     output = SequenceClassifierOutput(logits=torch.ones(2, 3))
     assert joined(output, output)["logits"].shape == (4, 3)

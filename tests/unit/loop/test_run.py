@@ -29,7 +29,7 @@ class UserError(Exception):
 
 @pytest.mark.parametrize("event", ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_save"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("mine")])
-def test_an_error_in_a_callback_comes_out_as_it_is(event, error, tmp_path):
+def test_callback_error_is_not_wrapped(event, error, tmp_path):
     step = {"on_train_begin": 0, "on_epoch_begin": 5, "on_save": 2}.get(event, 3)
     trainer = toy_trainer(tmp_path, parts={"callbacks": [RaiseAt(event, step, error)]}, **SAVING)
     with pytest.raises(type(error)) as caught:
@@ -39,14 +39,14 @@ def test_an_error_in_a_callback_comes_out_as_it_is(event, error, tmp_path):
     assert not trainer.is_in_train
 
 
-def test_an_exit_asked_for_by_user_code_stays_an_exit(tmp_path):
+def test_system_exit_of_user_code_is_kept(tmp_path):
     trainer = toy_trainer(tmp_path, parts={"callbacks": [RaiseAt("on_step_end", 2, SystemExit(3))]})
     with pytest.raises(SystemExit) as caught:
         trainer.train()
     assert caught.value.code == 3
 
 
-def test_a_termination_is_not_taken_for_success(tmp_path):
+def test_sigterm_ends_training_with_system_exit(tmp_path):
     class Terminate(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == 3:
@@ -60,7 +60,7 @@ def test_a_termination_is_not_taken_for_success(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["forward", "data"])
-def test_an_error_in_model_or_data_comes_out_and_leaves_whole_checkpoints(place, tmp_path):
+def test_model_or_data_error_keeps_checkpoints_complete(place, tmp_path):
     class FailingLine(Line):
         calls = 0
 
@@ -86,7 +86,7 @@ def test_an_error_in_model_or_data_comes_out_and_leaves_whole_checkpoints(place,
     assert _entries(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
 
-def test_an_error_in_compute_metrics_comes_out(tmp_path):
+def test_compute_metrics_error_is_not_wrapped(tmp_path):
     def fail(prediction):
         raise UserError("metrics")
 
@@ -99,7 +99,7 @@ def test_an_error_in_compute_metrics_comes_out(tmp_path):
     assert trainer.evaluate()["eval_loss"] > 0
 
 
-def test_a_trainer_trains_again_after_an_interrupt(tmp_path):
+def test_trainer_can_train_again_after_interrupt(tmp_path):
     interrupt = RaiseAt("on_step_end", 3, KeyboardInterrupt())
     trainer = toy_trainer(tmp_path, parts={"callbacks": [interrupt]}, **SAVING)
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,7 @@ def test_a_trainer_trains_again_after_an_interrupt(tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("disk full")])
 @pytest.mark.parametrize("method", ["save_model", "_save"])
-def test_an_interrupted_save_leaves_no_checkpoint(method, error, tmp_path):
+def test_interrupted_save_leaves_no_checkpoint(method, error, tmp_path):
     trainer_class = type("Breaks", (portico.Trainer,), {method: _breaking_at(4, method, error)})
     trainer = toy_trainer(tmp_path, trainer_class, **SAVING)
     with pytest.raises(type(error)):
@@ -160,7 +160,7 @@ class TerminateAtPrediction(TrainerCallback):
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_a_termination_ends_an_evaluation(method, batch, tmp_path):
+def test_sigterm_ends_evaluation(method, batch, tmp_path):
     terminate = TerminateAtPrediction(batch)
     trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]})
     with pytest.raises(SystemExit) as caught:
@@ -171,7 +171,7 @@ def test_a_termination_ends_an_evaluation(method, batch, tmp_path):
 
 
 @pytest.mark.parametrize("batch", [4, 6])
-def test_a_termination_in_the_last_evaluation_of_a_run_is_heard(batch, tmp_path):
+def test_sigterm_in_last_evaluation_ends_run(batch, tmp_path):
     terminate = TerminateAtPrediction(batch)
     trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]}, eval_strategy="epoch")
     with pytest.raises(SystemExit) as caught:
@@ -180,7 +180,7 @@ def test_a_termination_in_the_last_evaluation_of_a_run_is_heard(batch, tmp_path)
     assert terminate.seen == batch
 
 
-def test_a_termination_while_the_run_is_finished_is_heard(tmp_path):
+def test_sigterm_while_finishing_ends_run(tmp_path):
     class AtTheEnd(TrainerCallback):
         def on_train_end(self, args, state, control, **kwargs):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -44,7 +44,7 @@ def settings(folder, *overrides):
 
 
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")
-def test_a_run_writes_its_results(folder):
+def test_run_writes_results(folder):
     composed = settings(folder, "args.predict_with_generate=true", "args.generation_max_length=5")
     metrics = call_runner(composed, str(folder / "out"))
     assert {"train_loss", "eval_loss", "eval_exact_match"} <= set(metrics)
@@ -53,13 +53,13 @@ def test_a_run_writes_its_results(folder):
     assert {"model.safetensors", "all_results.json", "trainer_state.json", "checkpoint-2"} <= written
 
 
-def test_without_generation_there_is_the_loss(folder):
+def test_run_without_generation_reports_loss(folder):
     metrics = call_runner(settings(folder), str(folder / "out"))
     assert "eval_loss" in metrics
     assert "eval_exact_match" not in metrics
 
 
-def test_an_unknown_key_is_refused(folder):
+def test_unknown_key_is_rejected(folder):
     with pytest.raises(
         InputError, match=r"'data.train_files' is not a setting; the nearest valid names are: data.train"
     ):
@@ -67,7 +67,7 @@ def test_an_unknown_key_is_refused(folder):
 
 
 @pytest.mark.parametrize("setting", ["model.name_or_path", "data.train_file", "data.validation_file"])
-def test_a_setting_without_default_is_asked_for(folder, setting):
+def test_required_setting(folder, setting):
     composed = settings(folder, f"{setting}=null")
     with pytest.raises(InputError, match=f"`{setting}` is not set; a sequence-to-sequence run has no default for it"):
         call_runner(composed, str(folder / "out"))
@@ -86,7 +86,7 @@ def test_a_setting_without_default_is_asked_for(folder, setting):
         ("args.optim=none", "These training arguments cannot be used: none is not a valid OptimizerNames"),
     ],
 )
-def test_what_cannot_be_used_is_told_before_training(folder, override, message):
+def test_invalid_setting_is_rejected_before_training(folder, override, message):
     composed = settings(folder, override.format(folder=folder))
     with pytest.raises(InputError, match=message):
         call_runner(composed, str(folder / "out"))
@@ -96,14 +96,14 @@ def test_what_cannot_be_used_is_told_before_training(folder, override, message):
     ("content", "message"),
     [("", "holds no pair"), ("{", r"pairs.jsonl:1 is no JSON \("), ("\n[1]", "pairs.jsonl:2 has no text under both")],
 )
-def test_a_broken_file_is_refused(tmp_path, content, message):
+def test_broken_file_is_rejected(tmp_path, content, message):
     file = tmp_path / "pairs.jsonl"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_pairs(str(file), source="source", target="target")
 
 
-def test_texts_are_cut():
+def test_texts_are_truncated():
     tokenizer = word_tokenizer()
     item = TokenizedPairs([("w1 w2 w3", "w4 w5 w6")], tokenizer, max_source_length=2, max_target_length=1)[0]
     assert len(item["input_ids"]) == len(item["attention_mask"]) == 2

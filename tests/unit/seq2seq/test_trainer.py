@@ -40,41 +40,41 @@ def seq2seq_trainer(output_dir, parts=None, trainer_class=portico.Seq2SeqTrainer
     return trainer_class(**options)
 
 
-def test_plain_training_arguments_are_refused(tmp_path):
+def test_plain_training_arguments_are_rejected(tmp_path):
     with pytest.raises(InputError, match="`args` is a TrainingArguments, which has no settings of generation; give"):
         seq2seq_trainer(tmp_path, {"args": toy_arguments(tmp_path)})
 
 
-def test_something_that_is_no_arguments_is_refused(tmp_path):
+def test_other_argument_types_are_rejected(tmp_path):
     with pytest.raises(TypeError, match="`args` is a dict; give"):
         seq2seq_trainer(tmp_path, {"args": {}})
 
 
-def test_arguments_of_transformers_are_taken(tmp_path):
+def test_transformers_arguments_are_accepted(tmp_path):
     args = toy_arguments(tmp_path, transformers.Seq2SeqTrainingArguments, predict_with_generate=True)
     trainer = seq2seq_trainer(tmp_path, {"args": args})
     assert trainer.args is args
     assert trainer.predict(Pairs(2), max_length=4).predictions.dtype.name == "int64"
 
 
-def test_arguments_are_made_where_there_are_none(tmp_path, monkeypatch):
+def test_default_arguments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(portico.Seq2SeqTrainer(model=tiny_t5()).args, portico.Seq2SeqTrainingArguments)
 
 
-def test_a_model_that_cannot_generate_is_refused(tmp_path):
+def test_model_without_generate_is_rejected(tmp_path):
     with pytest.raises(InputError, match="`predict_with_generate=True`, but Line has no `generate`; give a model"):
         seq2seq_trainer(tmp_path, {"model": Line()}, predict_with_generate=True)
 
 
-def test_a_missing_padding_token_is_refused_before_training(tmp_path):
+def test_missing_padding_token_is_rejected_before_training(tmp_path):
     model = tiny_t5()
     model.config.pad_token_id = None
     with pytest.raises(InputError, match="Pad_token_id must be set"):
         seq2seq_trainer(tmp_path, {"model": model, "processing_class": None}, predict_with_generate=True)
 
 
-def test_an_own_prediction_step_need_not_generate_in_our_way(tmp_path):
+def test_overridden_prediction_step_needs_no_padding_token(tmp_path):
     class OwnStep(portico.Seq2SeqTrainer):
         def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
             return None, inputs["labels"], inputs["labels"]
@@ -83,7 +83,7 @@ def test_an_own_prediction_step_need_not_generate_in_our_way(tmp_path):
     assert seq2seq_trainer(tmp_path, parts, trainer_class=OwnStep, predict_with_generate=True) is not None
 
 
-def test_each_model_of_model_init_gets_the_generation_config(tmp_path):
+def test_model_init_models_get_generation_config(tmp_path):
     config = GenerationConfig(max_length=5, pad_token_id=0, decoder_start_token_id=0)
     parts = {"model": None, "model_init": tiny_t5}
     trainer = seq2seq_trainer(tmp_path, parts, generation_config=config, max_steps=1)
@@ -93,7 +93,7 @@ def test_each_model_of_model_init_gets_the_generation_config(tmp_path):
     assert trainer.model.generation_config.max_length == 5
 
 
-def test_settings_of_one_evaluation_reach_every_set_of_a_dict(tmp_path):
+def test_generation_settings_reach_every_named_dataset(tmp_path):
     seen = []
 
     class Watched(portico.Seq2SeqTrainer):
@@ -107,7 +107,7 @@ def test_settings_of_one_evaluation_reach_every_set_of_a_dict(tmp_path):
     assert seen == [{"max_length": 6, "num_beams": 2}] * 2
 
 
-def test_metrics_get_tokens(tmp_path):
+def test_compute_metrics_gets_tokens(tmp_path):
     shapes = []
 
     def count(prediction):
@@ -119,7 +119,7 @@ def test_metrics_get_tokens(tmp_path):
     assert shapes == [((5, 20), (5, 20))]
 
 
-def test_processes_wait_for_each_other_where_weights_are_spread(monkeypatch):
+def test_synced_gpus_with_sharded_weights(monkeypatch):
     class Spread:
         zero_stage_3 = True
         model = None
@@ -134,7 +134,7 @@ def test_processes_wait_for_each_other_where_weights_are_spread(monkeypatch):
     assert not shards_weights(Spread())
 
 
-def test_spread_weights_are_brought_together(monkeypatch):
+def test_sharded_weights_are_gathered_for_generation(monkeypatch):
     class Wrapped(torch.nn.Module):
         @classmethod
         def summon_full_params(cls, module):
@@ -158,17 +158,17 @@ def test_spread_weights_are_brought_together(monkeypatch):
     ],
     ids=str,
 )
-def test_arguments_fill_in_what_the_caller_left_open(given, expected):
+def test_generation_defaults_from_arguments(given, expected):
     args = SimpleNamespace(generation_max_length=12, generation_num_beams=3)
     assert generation_options(given, args) == expected
 
 
-def test_unset_arguments_fill_in_nothing():
+def test_unset_arguments_set_no_generation_defaults():
     args = SimpleNamespace(generation_max_length=None, generation_num_beams=None)
     assert generation_options({"num_beams": None}, args) == {"num_beams": None}
 
 
-def test_decoder_inputs_made_of_the_labels_are_left_out():
+def test_decoder_inputs_from_labels_are_dropped():
     tokens = torch.ones(2, 3)
     made = {"input_ids": tokens, "labels": tokens, "decoder_input_ids": tokens, "decoder_attention_mask": tokens}
     assert set(generation_inputs(made)) == {"input_ids", "labels"}
@@ -185,7 +185,7 @@ def test_padded_length(length, max_length, max_new_tokens, expected):
     assert padded_length(torch.ones(2, length), config) == expected
 
 
-def test_padding_keeps_type_and_rows():
+def test_padding_keeps_dtype_and_rows():
     padded = pad_tokens(torch.tensor([[5, 6], [7, 8]]), 4, 1)
     assert padded.tolist() == [[5, 6, 1, 1], [7, 8, 1, 1]]
     assert padded.dtype is torch.int64
@@ -206,7 +206,7 @@ def test_padding_token(processing_class, expected):
     assert padding_token(processing_class, model(7)) == expected
 
 
-def test_a_missing_padding_token_is_told():
+def test_missing_padding_token_error():
     with pytest.raises(InputError, match=r"`processing_class` has neither a padding token nor an end token; set its"):
         padding_token(tokenizer(None, None), model(7))
     for padless in (model(None), torch.nn.Linear(1, 1)):
@@ -214,7 +214,7 @@ def test_a_missing_padding_token_is_told():
             padding_token(None, padless)
 
 
-def test_a_given_configuration_is_copied():
+def test_generation_config_object_is_copied():
     config = GenerationConfig(num_beams=2)
     loaded = load_generation_config(config)
     assert loaded is not config
@@ -222,23 +222,23 @@ def test_a_given_configuration_is_copied():
 
 
 @pytest.mark.parametrize("place", ["folder", "file", "text"])
-def test_a_configuration_is_read_from(place, tmp_path):
+def test_generation_config_is_loaded_from(place, tmp_path):
     GenerationConfig(num_beams=2).save_pretrained(tmp_path)
     sources = {"folder": tmp_path, "file": tmp_path / "generation_config.json", "text": str(tmp_path)}
     assert load_generation_config(sources[place]).num_beams == 2
 
 
-def test_another_file_name_is_read(tmp_path):
+def test_generation_config_with_other_file_name(tmp_path):
     GenerationConfig(num_beams=3).save_pretrained(tmp_path, config_file_name="beams.json")
     assert load_generation_config(str(tmp_path / "beams.json")).num_beams == 3
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_contradicting_settings_are_refused_before_training():
+def test_invalid_generation_config_is_rejected_before_training():
     with pytest.raises(ValueError, match=r"(?s)`top_p`.* Fix these issues to train your model\.$"):
         load_generation_config(GenerationConfig(do_sample=False, top_p=0.9))
 
 
-def test_something_else_is_refused():
+def test_other_generation_config_types_are_rejected():
     with pytest.raises(InputError, match=r"`generation_config` is a dict; give a `GenerationConfig`, the path"):
         load_generation_config({"num_beams": 2})
