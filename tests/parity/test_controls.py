@@ -1,4 +1,4 @@
-"""Negative controls: each parity test fails when what it watches over is switched off.
+"""Negative controls: each parity test fails when the behaviour it tests is broken.
 
 A control runs the body of a parity test with one switch of :mod:`parity.switches` thrown (in portico alone), and
 requires the comparison with transformers to fail. ``CONTROLS`` below is the whole table, a row for each case of each
@@ -208,7 +208,7 @@ def _name(value):
 
 uninterrupted = test_resume.uninterrupted
 
-# Where a switch breaks the run itself, before there is anything to compare.
+# Switches under which the run itself fails, before there is anything to compare.
 BROKEN_RUNS = {gradients.backward_deferred: (RuntimeError, TypeError)}
 
 
@@ -234,7 +234,7 @@ def test_every_parity_test_has_a_control():
         for name, test in vars(module).items()
         if name.startswith("test_") and inspect.isfunction(test)
     }
-    # It looks at a file of its own alone.
+    # It compares two files of portico.
     tests.remove(test_resume.test_weights_round_trip)
     assert {case[0] for case, _ in CONTROLS} == tests
 

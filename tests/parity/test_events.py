@@ -1,4 +1,4 @@
-"""What callbacks are given, and what they may do: both libraries at once, and Lightning's beside them."""
+"""Arguments and control flow of callbacks, also together with Lightning's callbacks."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ ARGUMENTS = {
     "save_steps": 3,
     "max_steps": 5,
 }
-# Accelerate wraps these two, under classes of its own.
+# Accelerate wraps these two in its own classes.
 WRAPPED = ("optimizer", "train_dataloader", "eval_dataloader")
 
 
@@ -28,7 +28,7 @@ def without_times(values):
 
 
 class Arguments(TrainerCallback):
-    """Writes down what each event is called with."""
+    """A callback that records the arguments of each event."""
 
     def __init__(self):
         self.calls = []
@@ -55,7 +55,7 @@ def test_same_event_arguments(tmp_path):
         }
 
     ours, _ = compare(tmp_path, callbacks=[Arguments], after=after, **ARGUMENTS)
-    # `on_push_begin` belongs to the hub.
+    # `on_push_begin` is tested with the hub.
     assert {call[0] for call in ours.extra["calls"]} == set(EVENTS) - {"on_push_begin"}
 
 

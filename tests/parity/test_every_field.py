@@ -1,4 +1,4 @@
-"""Every training argument that has an effect has the one it has under transformers.
+"""Every training argument has the same effect as under transformers.
 
 A scenario sets fields that can be told apart in one short run. What a run shows is compared: history, events, weights,
 files, tracked scalars, predictions, the model's configuration.
@@ -124,7 +124,7 @@ SCENARIOS = {
     "watching": {"debug": "underflow_overflow", "skip_memory_metrics": False},
     "scripts": {"do_train": True, "do_eval": True, "do_predict": True, "resume_from_checkpoint": "folder"},
 }
-# These do not show in one short run on a CPU, or in none without what they need.
+# Fields whose effect does not show in a short run on a CPU, and where each is tested instead.
 UNSEEN = {
     "checkpointing",
     "compilation",
@@ -182,7 +182,7 @@ def what_shows(trainer):
 
 def unmeasured(trainer_class):
     class Unmeasured(trainer_class):
-        """Logs bytes as 0, since no two runs use the same."""
+        """Log memory as 0, since it differs from run to run."""
 
         def log(self, logs, *args, **kwargs):
             super().log({key: 0 if "_mem_" in key else value for key, value in logs.items()}, *args, **kwargs)
@@ -199,7 +199,7 @@ def observe(library, folder, name, arguments):
     if name == "resume":
         run(library, folder, max_steps=2, **SAVED)
         options["resume"] = True
-    # A run takes its arguments from the scenario before it takes those of every run.
+    # A scenario overrides the arguments that all runs share.
     outcome = run(
         library, folder, base=unmeasured, after=what_shows, callbacks=(), **{"max_steps": 3, **arguments}, **options
     )
@@ -212,7 +212,7 @@ def observe(library, folder, name, arguments):
 
 
 def scalars(folder):
-    """Return what TensorBoard shows: values with their steps, by tag."""
+    """Return the values and steps that TensorBoard shows, by tag."""
     read = {}
     for run_folder in sorted((folder / "runs").glob("*")) if (folder / "runs").is_dir() else ():
         reader = pytest.importorskip(TENSORBOARD).EventAccumulator

@@ -19,7 +19,7 @@ COMMAND = (
 
 
 def main(library, line):
-    """Train, evaluate and predict as the script for text classification does."""
+    """Train, evaluate and predict like the text classification script of transformers."""
     parser = transformers.HfArgumentParser(library.TrainingArguments)
     (training_args,) = parser.parse_args_into_dataclasses(line)
     set_seed(training_args.seed)

@@ -1,4 +1,4 @@
-"""What a user can do wrong is caught by the `except` that catches it under transformers."""
+"""Errors have the exception types of transformers."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ class Silent(Line):
 
 
 class Growing(Line):
-    """Gives logits that are wider with each batch, where no padding is known."""
+    """A model whose logits get wider with each batch in a dimension that is not padded."""
 
     def forward(self, x, labels=None):
         self.width = getattr(self, "width", 1) + 1

@@ -1,4 +1,4 @@
-"""The same training where an argument changes what the model computes in, how it is batched, or when a run ends."""
+"""The same training with arguments that change precision, batching or the end of a run."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
 
 class Ragged(ToyDataset):
-    """Token sequences of several lengths, which are their own labels."""
+    """Token sequences of several lengths, which are also the labels."""
 
     def __getitem__(self, index):
         tokens = self.tokens[index][: 2 + index % 5]

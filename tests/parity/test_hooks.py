@@ -1,4 +1,4 @@
-"""Each hook that a subclass may override is called as often, and at the same steps, as under transformers."""
+"""Each hook that a subclass may override is called at the same steps as under transformers."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ SAVING = {
 
 
 def recording(calls):
-    """Return a maker of subclasses that note each call of a hook, then do as before."""
+    """Return a function that makes a subclass which records each call of a hook."""
 
     def note(name):
         def hook(self, *args, **kwargs):
@@ -77,7 +77,7 @@ def recording(calls):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The calls of a run that resumes, for each library."""
+    """Return the recorded calls of a resumed run of each library."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
     for library in (transformers, portico):
         run(library, folder / library.__name__, **SAVING)

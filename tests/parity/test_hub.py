@@ -1,4 +1,4 @@
-"""What is uploaded, when and as what: the calls of both libraries against a fake of the hub's client."""
+"""Uploads of both libraries, recorded by a fake of the hub's client."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,7 +13,7 @@ from parity.peers import run
 
 
 class FakeHub:
-    """Stands for the client: writes down each call, and what lies in the folder when it comes."""
+    """A fake client that records each call and the content of the folder at that moment."""
 
     def __init__(self, root, *, finishes):
         self.root = root
@@ -94,7 +94,7 @@ def test_running_upload_delays_next(always, pushed, monkeypatch):
         counts.append((len(hub.calls), len(outcome.trainer.push_in_progress.jobs)))
     assert counts[0] == counts[1]
     assert counts[1] == ((4, 3) if always else (2, 1))
-    # Training waits for what was started.
+    # Training waits for the running upload.
     assert waits[0] == waits[1] == counts[1][1]
 
 

@@ -1,4 +1,4 @@
-"""Scripts in which a single name comes from portico and the others stay those of transformers."""
+"""Scripts that import a single name from portico and the others from transformers."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from transformers.integrations import TensorBoardCallback
 import portico
 from parity.peers import assert_identical, assert_same_checkpoint, load_trusted, run, run_seq2seq
 
-# Which library each name is imported from.
+# The library that each name is imported from.
 ONLY_TRAINER = SimpleNamespace(
     TrainingArguments=transformers.TrainingArguments,
     Trainer=portico.Trainer,

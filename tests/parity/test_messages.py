@@ -1,4 +1,4 @@
-"""What a run counts, said in the same lines at the same level to whoever listens to the logger of transformers."""
+"""A run logs the same counts at the same levels to the logger of transformers."""
 
 import logging
 import re
@@ -19,12 +19,12 @@ SCENARIOS = {
     "prediction": {"max_steps": 1, "after": lambda trainer: trainer.predict(ToyDataset(5)).metrics and {}},
     "tokens": {"max_steps": 2, "include_num_input_tokens_seen": "non_padding"},
 }
-# Headings, the numbers below them, and folders; other messages have words of their own in each library.
+# Headings, the numbers below them, and folders; the wording of other messages differs between the libraries.
 COUNT = re.compile(r"\n?\*\*\*\*\*|  [A-Z].* [=:] |(Saving|Loading|Deleting).* run")
 
 
 class Listener(logging.Handler):
-    """Keeps the level and the text of each line, with the folder of the run left out."""
+    """Record level and text of each line, without the folder of the run."""
 
     def __init__(self, folder):
         super().__init__()
@@ -39,7 +39,7 @@ class Listener(logging.Handler):
 
 @pytest.fixture
 def heard(tmp_path):
-    """Train with a library and return what its logger said."""
+    """Return a function that trains with a library and returns the lines it logged."""
     level = transformers_logging.get_verbosity()
 
     def listen(library, **options):

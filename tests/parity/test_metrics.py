@@ -34,7 +34,7 @@ def test_same_metrics_of_inputs_and_losses(tmp_path):
 
 
 class StreamedAccuracy:
-    """Keeps counts over the batches of an evaluation, as ``batch_eval_metrics`` asks for."""
+    """A metric with a state over the batches of an evaluation, for ``batch_eval_metrics``."""
 
     def __init__(self):
         self.right = self.seen = 0
@@ -115,7 +115,7 @@ def test_same_numbers_with_preprocessed_logits(tmp_path):
 
 
 class TwoTargets(torch.nn.Module):
-    """Takes its labels under two names of its own."""
+    """A model with two label arguments."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The same training where arguments or parts change the model, the optimizer or what is saved."""
+"""The same training with arguments or parts that change the model, the optimizer or the checkpoints."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every name of ``optim`` trains as under transformers, or ends with an error that names the missing package."""
+"""Every value of ``optim`` trains as under transformers, or raises an error that names the missing package."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_same_numbers_with_layerwise_optimizer(tmp_path):
 
 
 def settings(optimizer):
-    # Under transformers the optimizer stands inside accelerate's.
+    # Under transformers, accelerate wraps the optimizer.
     inner = getattr(optimizer, "optimizer", optimizer)
     groups = [
         {
@@ -77,7 +77,7 @@ def settings(optimizer):
         }
         for group in inner.param_groups
     ]
-    # Accelerate's wrapper adds `differentiable`, a default of torch's.
+    # Accelerate's wrapper adds torch's default `differentiable`.
     return type(inner).__name__, {**inner.defaults, "differentiable": False}, groups
 
 
@@ -88,7 +88,7 @@ def outcome_or_error(library, name, folder):
         return error
 
 
-# Optional packages warn of torch's newer ways; a schedule that steps before its optimizer is our own doing.
+# Optional packages use deprecated parts of torch; the test steps a schedule before its optimizer.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("error:Detected call of:UserWarning")
 @pytest.mark.parametrize("name", [name.value for name in OptimizerNames])

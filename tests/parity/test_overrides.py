@@ -17,7 +17,7 @@ SAVED = {"save_strategy": "steps", "save_steps": 2, **EVALUATED}
 
 
 def note(trainer, **values):
-    """Write down a call where the comparison of histories sees it."""
+    """Record a call in the log history, which is compared."""
     trainer.state.log_history.append(values)
 
 
@@ -161,7 +161,7 @@ def examples_of_its_own(hook, self, loader):
 
 
 def collator_of_its_own(hook, self, collator, description=None):
-    # It leaves every column, and turns the batch round, which shows.
+    # It keeps every column and reverses the batch, which shows in the numbers.
     return lambda examples: collator(examples[::-1])
 
 
@@ -232,7 +232,7 @@ def test_same_numbers_with_overridden(name, tmp_path):
 
 
 class Batches:
-    """Batches from no ``DataLoader``."""
+    """Batches that do not come from a ``DataLoader``."""
 
     def __init__(self, dataset, size):
         self.dataset, self.size = dataset, size
@@ -367,7 +367,7 @@ def old_batches(trainer_class):
     return Old
 
 
-# The same said today: a loss without a count is a mean, which is divided by the batches of its window.
+# The current equivalent: a loss without a count is a mean, which is divided by the batches of its window.
 WITHOUT_COUNT = {"_get_num_items_in_batch": lambda hook, self, batches, device: None}
 OLD = {
     old_loss_alone: WITHOUT_COUNT,

@@ -1,4 +1,4 @@
-"""Two processes of portico and two of transformers train, evaluate, predict, save and resume alike."""
+"""Two processes train, evaluate, predict, save and resume the same under both libraries."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from parity.process_scenarios import SCENARIOS, accuracy
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-# One launch costs as much as many scenarios: these are the ones whose code differs most.
+# A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
@@ -123,7 +123,7 @@ def test_same_training_with_launched_processes(quick, tmp_path):
 
 @pytest.fixture
 def own_environment():
-    """Let no process variables that Lightning sets stay behind."""
+    """Remove the environment variables that Lightning sets for its processes."""
     before = dict(os.environ)
     os.environ["OMP_NUM_THREADS"] = "1"
     yield
@@ -142,7 +142,7 @@ def test_same_training_with_spawned_processes(strategy, quick, tmp_path, own_env
     assert_same_values(dict(trainer.model.state_dict()), expected["weights"])
     assert_same_values(trainer.predict(ToyDataset(7, seed=4)).predictions, expected["extra"]["predictions"])
     assert untimed(trainer.evaluate()) == expected["extra"]["eval"]
-    # Between the calls there is nobody to wait for.
+    # Between the calls there are no other processes to wait for.
     trainer.accelerator.wait_for_everyone()
     assert trainer.accelerator.gather(torch.ones(2)).tolist() == [1.0, 1.0]
 
@@ -160,7 +160,7 @@ def test_metrics_do_not_depend_on_number_of_processes(size, tmp_path, own_enviro
 def evaluated(trainer, size):
     prediction = trainer.predict(ToyDataset(size, seed=3))
     metrics = untimed(prediction.metrics)
-    # The mean loss of a batch counts for each of its examples; batches of two processes are other batches.
+    # The mean loss of a batch counts for each of its examples, and two processes have different batches.
     metrics.pop("test_loss")
     return metrics, (prediction.predictions, prediction.label_ids)
 

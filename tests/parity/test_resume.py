@@ -1,4 +1,4 @@
-"""Checkpoints of either library, continued by either: always the weights of one uninterrupted training."""
+"""Either library resumes the checkpoints of either, and ends with the weights of an uninterrupted run."""
 
 import pytest
 import safetensors.torch
@@ -30,7 +30,7 @@ class StopAt(TrainerCallback):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Return the outcome of a training by transformers, and the folder it saved into."""
+    """Return the outcome of a training by transformers and its output folder."""
     folder = tmp_path_factory.mktemp("whole")
     return run(transformers, folder, **SAVING), folder
 
@@ -47,9 +47,9 @@ def test_resumed_run_equals_uninterrupted_run(first, second, step, uninterrupted
         assert torch.equal(resumed.weights[name], tensor), name
     assert resumed.history[:-1] == whole.history[:-1]
     if step < 6:
-        # A finished run has no epoch left in which the random states would be brought back.
+        # A finished run has no epoch left in which random states would be restored.
         assert torch.equal(resumed.rng, whole.rng)
-    # The checkpoint at `step` itself remembers that the run was stopped.
+    # The checkpoint at `step` records that the run was stopped.
     for number in range(step + 1, 7):
         assert_same_checkpoint(tmp_path / f"checkpoint-{number}", saved / f"checkpoint-{number}")
 

@@ -26,7 +26,7 @@ def space(trial):
 
 
 class ListedPredictions:
-    """Metrics that are neither the loss nor alone."""
+    """Return several metrics other than the loss."""
 
     def __call__(self, prediction):
         right = prediction.predictions.argmax(-1) == prediction.label_ids
@@ -34,7 +34,7 @@ class ListedPredictions:
 
 
 def search(library, output_dir, *, trainer_options=None, hp_space=space, study=None, after=None, **options):
-    """Search with ``library`` and return everything a user could see; options in capitals are training arguments."""
+    """Search with ``library`` and return everything observable; options in capitals are training arguments."""
     arguments = {name.lower(): options.pop(name) for name in list(options) if name.isupper()}
     recorder = Recorder()
     trainer = library.Trainer(

@@ -1,4 +1,4 @@
-"""The same searches through Ray Tune and Weights & Biases, by stand-ins of both."""
+"""The same searches through fakes of Ray Tune and Weights & Biases."""
 
 import sys
 

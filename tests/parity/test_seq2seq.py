@@ -9,8 +9,8 @@ import portico
 from models import Pairs, tiny_t5, tiny_tokenizer
 from parity.peers import SEQ2SEQ_MODELS, assert_identical, collating, compare_seq2seq, run_seq2seq, untimed
 
-# An encoder-decoder of transformers says at every loss that it is no longer trained as it was in version 4.11.
-# Without a length of its own a model generates 20 tokens, and transformers says so.
+# An encoder-decoder warns at every loss that training has changed since transformers 4.11.
+# Without a configured length a model generates 20 tokens, and transformers warns.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces a better way:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning"),
@@ -21,7 +21,7 @@ GENERATED = {"predict_with_generate": True, **EVALUATED}
 
 
 def token_counts(prediction):
-    """Depends on every generated token and on all padding."""
+    """A metric that depends on every generated token and on all padding."""
     tokens, labels = prediction.predictions, prediction.label_ids
     return {"tokens": int((tokens * (1 + torch.arange(tokens.shape[1]).numpy())).sum()), "right": int(labels.sum())}
 
@@ -66,7 +66,7 @@ def test_same_generated_tokens(tmp_path, name, settings):
 
 
 def test_same_tokens_with_decoder_inputs_from_collator(tmp_path):
-    """Generation starts anew instead of going on from the labels."""
+    """Generation starts from scratch instead of continuing from the labels."""
     options = with_metrics(tiny_t5, with_model=True)
     compare_seq2seq(tmp_path, trainer_options=options, after=predicting(max_length=8), **GENERATED)
 
@@ -148,7 +148,7 @@ def test_same_numbers_with_generation_and(tmp_path, settings):
 
 
 def test_same_numbers_with_generation_and_label_smoothing(tmp_path):
-    """The smoothed loss leaves the labels out of the model's inputs, so the collator makes the decoder's."""
+    """Label smoothing removes the labels from the model's inputs, so the collator makes the decoder inputs."""
     options = {"trainer_options": with_metrics(tiny_t5, with_model=True), "label_smoothing_factor": 0.1}
     compare_seq2seq(tmp_path, after=predicting(max_length=10), **options, **GENERATED)
 
@@ -161,7 +161,7 @@ def test_same_metrics_of_named_datasets(tmp_path):
 
 
 class CountedCalls:
-    """A subclass in the style of the question answering example: it sets what is generated with by itself."""
+    """A subclass in the style of the question answering example, which sets the generation arguments itself."""
 
     @staticmethod
     def base(trainer_class):
@@ -203,7 +203,7 @@ def test_same_best_model(tmp_path):
 
 @pytest.mark.parametrize(("first", "second"), [(transformers, portico), (portico, transformers)])
 def test_either_library_resumes_the_other(tmp_path, first, second):
-    """Compared with a resumed run: the first evaluation settles how a model generates, and is not made again."""
+    """Compare with a resumed run: the first evaluation sets the generation config, and is not repeated."""
     options = {"trainer_options": with_metrics(tiny_t5), "save_strategy": "steps", "save_steps": 2, **GENERATED}
     for library in (first, second):
         run_seq2seq(library, tmp_path / library.__name__, **options)

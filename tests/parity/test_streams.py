@@ -1,4 +1,4 @@
-"""The same training on streams that are short, end early or give nothing at all."""
+"""The same training on streams that are short, end early or are empty."""
 
 import pytest
 import transformers
@@ -15,7 +15,7 @@ BY_ALL = {"accelerator_config": {"dispatch_batches": False}}
 
 
 class OneShot(ToyStream):
-    """A stream that can be gone through once."""
+    """A stream that can be iterated once."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -47,7 +47,7 @@ def test_same_numbers_after_resume_on_short_stream(ignore_data_skip, tmp_path):
         "max_steps": 5,
         "ignore_data_skip": ignore_data_skip,
     }
-    # Its third step is in the second epoch.
+    # The third step is in the second epoch.
     run(transformers, tmp_path / "first", **SAVED, **options)
     compare(tmp_path, resume=str(tmp_path / "first" / "checkpoint-3"), **options)
 
@@ -61,7 +61,7 @@ def test_training_ends_with_stream_read_by_every_process(tmp_path):
 def test_exhausted_stream_is_rejected(library, tmp_path):
     with pytest.raises(ValueError, match=r"(?i)batch"):
         run(library, tmp_path, train_dataset=lambda: OneShot(8), max_steps=7, **SAVED)
-    # What was trained before is there.
+    # The weights trained so far are kept.
     assert {folder.name for folder in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}
 
 
@@ -77,7 +77,7 @@ class StopAfterEpoch(TrainerCallback):
 
 
 def test_run_can_be_stopped_before_first_step(tmp_path):
-    """Without the callback transformers goes on for ever, and portico says so (tests/unit/test_validation.py)."""
+    """Without the callback transformers never ends, and portico raises (tests/unit/test_validation.py)."""
     options = {"train_dataset": lambda: ToyStream(8), "gradient_accumulation_steps": 3, "max_steps": 2}
     ours, _ = compare(tmp_path, callbacks=[StopAfterEpoch], **options)
     assert ours.train_output.global_step == 0

@@ -1,4 +1,4 @@
-"""Negative controls of whole modules: their tests fail when what they watch over is switched off.
+"""Negative controls of whole modules: their tests fail when the behaviour they test is broken.
 
 Where :mod:`parity.test_controls` has a row for each case, here a module runs once under a switch, in a process of its
 own, and every test of it must fail but those named below, each with the reason.
@@ -14,7 +14,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-# Module: the switches that are off, and what goes on to hold, by the beginnings of the names, each with the reason.
+# Module: its switches, and the prefixes of the tests that still pass, each with the reason.
 CONTROLS = {
     "events": ("order.order_not_seeded", {"test_lightning_callbacks_stop_a_run": "tests portico alone"}),
     "every_field": (
@@ -64,7 +64,7 @@ def test_module_fails_under_switch(module, tmp_path):
 
 
 def outcomes(module, switches, file):
-    """Run the quick tests of ``module`` with ``switches`` (names between spaces) off, and return which failed."""
+    """Run the quick tests of ``module`` under ``switches`` (separated by spaces), and return which failed."""
     command = [sys.executable, "-m", "pytest", str(FOLDER / f"test_{module}.py"), "-p", "parity.switched"]
     options = [f"--switch={switches}", f"--failed={file}", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
     path = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])

@@ -9,7 +9,7 @@ from parity.peers import compare, untimed
 
 
 class PlainModel(torch.nn.Module):
-    """No Hugging Face model, and no keyword arguments: its loss is a mean of means."""
+    """A plain module that does not take `num_items_in_batch`, so its loss is a mean of means."""
 
     def __init__(self):
         super().__init__()
@@ -84,7 +84,7 @@ ARGUMENTS = {
     "log_first_step": {"logging_steps": 5, "logging_first_step": True},
     "log_epoch": {"logging_strategy": "epoch"},
     "tokens_seen": {"include_num_input_tokens_seen": "all"},
-    # Each worker draws from a generator of its own.
+    # Each worker has its own generator.
     "workers": {"dataloader_num_workers": 2, "train_dataset": lambda: ToyDataset(draws=True)},
 }
 

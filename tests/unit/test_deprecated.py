@@ -1,4 +1,4 @@
-"""Training arguments under the names that transformers 4 had for them."""
+"""Names of transformers 4: renamed and retired arguments, argument files, and methods of the trainer."""
 
 import dataclasses
 import inspect

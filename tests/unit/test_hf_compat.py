@@ -49,7 +49,7 @@ def test_lazy_names_are_declared_for_type_checkers():
 
 
 def test_unknown_name_raises_attribute_error():
-    with pytest.raises(AttributeError, match="'portico.hf_compat' has no attribute 'Trainr'"):
+    with pytest.raises(AttributeError, match=r"'portico\.hf_compat' has no attribute 'Trainr'"):
         _ = hf_compat.Trainr
 
 

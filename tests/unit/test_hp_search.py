@@ -1,4 +1,4 @@
-"""What a search refuses, survives and passes on; its trials are compared with transformers in the parity suite."""
+"""Errors, warnings and options of a search; its trials are compared with transformers in the parity suite."""
 
 import logging
 import os
@@ -88,7 +88,7 @@ def test_several_processes_need_optuna(tmp_path, monkeypatch):
 
 
 def as_one_of_two(monkeypatch, from_first_process, *, is_first):
-    """Let a process take itself for one of two in a search alone."""
+    """Make this process one of two in a search, with the messages of the first process faked."""
     monkeypatch.setattr(Accelerator, "from_first_process", from_first_process)
     monkeypatch.setattr(Accelerator, "is_main_process", is_first)
 
@@ -114,7 +114,7 @@ def test_main_process_shares_trials_and_pruning(tmp_path, monkeypatch):
 
 def test_other_process_follows_until_last_trial(tmp_path, monkeypatch):
     trials = [optuna.trial.FixedTrial({"learning_rate": rate}, number) for number, rate in enumerate((0.1, 0.05))]
-    # What the first process says: a trial, whether it is pruned at its evaluation, and at last that there is none.
+    # Messages of the first process: a trial, whether it is pruned at its evaluation, and the end of the search.
     said = iter([trials[0], True, trials[1], False, False, None])
     as_one_of_two(monkeypatch, lambda accelerator, data: next(said), is_first=False)
     trainer = searching(tmp_path, eval_strategy="steps", eval_steps=1)
@@ -247,7 +247,7 @@ def test_ray_runs_trials(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     from ray import tune
 
-    # The processes of the trials import the toy model by its name.
+    # The worker processes of the trials import the toy model by name.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     trainer = searching(tmp_path / "run", eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)

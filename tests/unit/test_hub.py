@@ -1,4 +1,4 @@
-"""Which files of a checkpoint are uploaded as the model."""
+"""Files of a checkpoint that are uploaded as the model."""
 
 import json
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
 def test_only_main_process_uploads(tmp_path, monkeypatch):
     trainer = toy_trainer(tmp_path)
     monkeypatch.setattr(type(trainer), "is_world_process_zero", lambda self: False)
-    # Anything else would reach for the hub.
+    # Any other call would access the hub.
     upload_checkpoint(trainer, str(tmp_path / "checkpoint-1"))
     trainer.init_hf_repo()
     trainer.create_model_card()

@@ -81,7 +81,7 @@ def test_end_epoch_after(trainer):
     trainer.fit_loop.max_epochs = 1
     with quiet_lightning():
         trainer.fit(Module(), TrainFeed(sys.maxsize, batches))
-    # Three batches make a step, and the two that are left.
+    # A step of three batches, then one of the two that remain.
     assert trainer.global_step == 2
 
 

@@ -139,7 +139,7 @@ def test_optimizer_hook_sees_gradients(tmp_path):
 
 
 class Fused(torch.optim.SGD):
-    """Updates the weights in a backward pass of its own, as LOMO does."""
+    """An optimizer that updates the weights during its own backward pass, as LOMO does."""
 
     def __init__(self, parameters, lr):
         super().__init__(parameters, lr=lr)

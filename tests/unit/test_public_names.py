@@ -12,7 +12,7 @@ import portico.mrc.metrics
 def test_every_public_name_exists(package):
     assert package.__all__ == dir(package)
     for name in package.__all__:
-        # Constants have no name of their own.
+        # Constants have no `__name__`.
         assert getattr(getattr(package, name), "__name__", name) == name
 
 

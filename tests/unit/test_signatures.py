@@ -1,4 +1,4 @@
-"""The public surface beside that of the installed transformers, name by name; each difference has its reason here."""
+"""The public API compared with the installed transformers name by name; each difference is listed with its reason."""
 
 import dataclasses
 import inspect
@@ -70,7 +70,7 @@ def test_constructor_adds_keyword_only_arguments():
 
 @pytest.fixture(scope="module")
 def trainers(tmp_path_factory):
-    """A trainer of each library that has trained and evaluated."""
+    """Return a trainer of each library after training and evaluation."""
     made = []
     for library in (transformers, portico):
         args = library.TrainingArguments(
@@ -96,7 +96,7 @@ def test_plain_attributes_have_same_values(trainers):
     plain = [name for name in plain if name not in ATTRIBUTES_NOT_THERE and "time" not in name]
     assert len(plain) > 10
     for name in plain:
-        # `False` here is `None` there, for a switch that is not set.
+        # A switch that is not set is `False` in portico and `None` in transformers.
         assert (getattr(ours, name) or None) == (getattr(theirs, name) or None), name
 
 

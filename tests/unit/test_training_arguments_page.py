@@ -1,4 +1,4 @@
-"""Every field of the training arguments is accounted for, in the code and on its page."""
+"""Every field of the training arguments has an effect entry in the code and a row on its documentation page."""
 
 import dataclasses
 import logging

@@ -6,7 +6,7 @@ from portico.tree import map_tensors, pad_to_longest
 
 
 def two_processes(length):
-    """Answer as if another process held tensors of length 5."""
+    """Return a fake gather in which another process has tensors of length 5."""
     return torch.stack([length, torch.tensor(5)])
 
 

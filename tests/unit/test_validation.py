@@ -1,4 +1,4 @@
-"""What is said to a person who gave something that cannot be used."""
+"""Error messages for invalid arguments, parts and data."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Portico trains where neither accelerate nor datasets is installed."""
+"""Portico trains without accelerate and datasets."""
 
 import os
 import subprocess

@@ -87,7 +87,7 @@ def test_folder_without_weights_is_rejected(folder, found, tmp_path):
 
 
 class Adapted(nn.Module):
-    """Stands for a model of PEFT, which is no dependency: it writes down what it is asked to do."""
+    """A fake of PEFT's model, which is not a dependency; it records the calls."""
 
     def __init__(self, active_adapters):
         super().__init__()

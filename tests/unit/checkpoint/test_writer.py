@@ -142,7 +142,7 @@ def test_plain_module_is_saved_and_loaded(tmp_path):
 
 
 class Tied(Line):
-    """Two names for one tensor, which safetensors refuses to store twice."""
+    """A model with two names for one tensor, which safetensors refuses to store twice."""
 
     def __init__(self):
         super().__init__()

@@ -180,7 +180,7 @@ def test_move_to_device_keeps_containers():
 
 
 def loaders(dataset, batch_size=2, drop_last=False, **options):
-    """Return the loaders of two processes, of which the second replays what the first one sent."""
+    """Return the loaders of two processes; the second replays the broadcasts of the first."""
     sent = []
 
     def send(data):
@@ -303,7 +303,7 @@ def test_seedable_sampler_keeps_options():
 
 
 class Loud:
-    """Tells which batch indices were asked for."""
+    """A batch sampler that records the indices requested."""
 
     def __init__(self, size):
         self.size = size

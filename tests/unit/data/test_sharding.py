@@ -1,4 +1,4 @@
-"""Each process gets the batches that accelerate gives it."""
+"""Each process gets the same batches as under accelerate."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_batch_sampler_shard_equals_accelerate(size, batch_size, num_processes, 
 
 
 class OwnBatches:
-    """A batch sampler of the user's own, that has no one batch size."""
+    """A user-defined batch sampler with varying batch sizes."""
 
     def __init__(self, batches):
         self.batches = batches

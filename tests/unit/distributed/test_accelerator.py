@@ -274,7 +274,7 @@ def test_num_steps_sets_gradient_accumulation(tmp_path):
     assert trainer.args.gradient_accumulation_steps == 5
     assert syncs_each_batch(trainer.args)
     assert trainer.train().global_step == 2
-    # The same arguments serve again.
+    # The same arguments can be used again.
     assert toy_trainer(tmp_path, parts={"args": trainer.args}).train().global_step == 2
 
 

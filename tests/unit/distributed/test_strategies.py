@@ -135,7 +135,7 @@ def test_transformers_arguments_use_ddp(tmp_path, monkeypatch):
 
 @pytest.fixture
 def args(tmp_path, monkeypatch):
-    """Arguments on a machine that seems to have CUDA."""
+    """Return a function that makes arguments on a machine that appears to have CUDA."""
     made = toy_arguments(tmp_path)
     made.use_cpu = False
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

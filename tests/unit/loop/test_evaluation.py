@@ -51,7 +51,7 @@ def test_nonfinite_losses_are_ignored(tmp_path):
 def test_predictions_keep_data_order(tmp_path):
     trainer = toy_trainer(tmp_path)
     output = trainer.predict(Points(5))
-    # The last bits of a matrix product depend on its number of rows, on some CPUs.
+    # On some CPUs the last bits of a matrix product depend on its number of rows.
     torch.testing.assert_close(torch.from_numpy(output.predictions), trainer.model.linear(Points(5).x).detach())
     assert torch.equal(torch.from_numpy(output.label_ids), Points(5).y)
     assert "test_loss" in output.metrics

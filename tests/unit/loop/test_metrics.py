@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics, and functions that see batches."""
+"""Metrics of torchmetrics, and metric functions that are called per batch."""
 
 import json
 
@@ -14,7 +14,7 @@ from portico.errors import InputError
 
 
 class Classes(Dataset):
-    """Scores of three classes and the right one."""
+    """Logits of three classes, with the label."""
 
     def __init__(self, size=7):
         generator = torch.Generator().manual_seed(2)
@@ -29,7 +29,7 @@ class Classes(Dataset):
 
 
 class Parrot(torch.nn.Module):
-    """Gives the scores it is given."""
+    """A model that returns its input as logits."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a person who knows Lightning sees of a run."""
+"""A run as seen by Lightning's callbacks and loggers."""
 
 import csv
 
@@ -15,7 +15,7 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
 
 class Watch(Callback):
-    """Notes both libraries' counts at the end of each batch."""
+    """A callback that records the counts of both libraries at the end of each batch."""
 
     def __init__(self):
         self.trainer = None
@@ -173,7 +173,7 @@ def test_evaluate_calls_lightning_callbacks(tmp_path):
 
 
 class PredictsEachStep(TrainerCallback):
-    """Predicts inside a fit, under the very names that a monitor waits for."""
+    """A callback that predicts during training, with metric names that a Lightning callback monitors."""
 
     trainer = None
 

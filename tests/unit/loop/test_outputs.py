@@ -157,7 +157,7 @@ def test_non_tensor_outputs_are_rejected():
 
 
 class Elsewhere:
-    """Counts the tensors that a device holds: `device.type` is all that tells them apart."""
+    """A fake device that counts the tensors it holds."""
 
     def __init__(self):
         self.type = "elsewhere"

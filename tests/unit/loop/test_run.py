@@ -1,4 +1,4 @@
-"""Trainings and savings that break off."""
+"""Errors, interrupts and SIGTERM during training, evaluation and saving."""
 
 import os
 import signal

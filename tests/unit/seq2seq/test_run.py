@@ -1,4 +1,4 @@
-"""A run as the command line starts it: what it writes and what it refuses."""
+"""A run as started by the command line: the files it writes and the settings it rejects."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the trainer refuses, announces and passes on; its numbers are in the parity suite."""
+"""Errors, warnings and generation settings; the numbers are compared in the parity suite."""
 
 from types import SimpleNamespace
 
