@@ -105,7 +105,7 @@ def test_same_optimizer_or_missing_package(name, tmp_path):
     assert isinstance(ours, type(theirs))
     assert isinstance(ours, portico.InputError)
     assert str(ours).startswith(f"`optim={name!r}`")
-    assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set `optim` to another name, as 'adamw_torch'.")
+    assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set another name, as `optim='adamw_torch'`.")
 
 
 def test_malformed_optim_args_are_rejected(tmp_path):
