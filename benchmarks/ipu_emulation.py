@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import poptorch_emulator as poptorch
-from portico.ipu.device_program import DeviceProgram
+from portico.ipu.program import DeviceProgram
 
 SHAPES = ((1, 1, 1), (1, 1, 8), (2, 2, 4))
 

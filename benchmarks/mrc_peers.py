@@ -1,4 +1,4 @@
-"""The rules of transformers' QA example and of PrimeQA, one candidate after the other as there, to measure against."""
+"""The rules of transformers' QA example and of PrimeQA, one candidate at a time as in the originals."""
 
 import json
 from collections import defaultdict
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def features_of_examples(examples: Rows, features: Rows) -> dict[int, list[int]]:
-    """Return which features each example has, looking through whole rows, as the QA example does."""
+    """Return the features of each example, reading whole rows as the QA example does."""
     index = {example_id: e for e, example_id in enumerate(example["id"] for example in examples)}
     found = defaultdict(list)
     for f, feature in enumerate(features):
@@ -90,7 +90,7 @@ def primeqa_records(
 ) -> dict[str, list[dict[str, Any]]]:
     """Rank the spans of documents by PrimeQA's rules, its default scorer and one context of several passages.
 
-    Features stand in the order of their examples; their rows are read one after the other, as there.
+    Features are in the order of their examples; their rows are read one at a time, as in PrimeQA.
     """
     rows_of_examples = groupby(enumerate(features), key=lambda row: row[1]["example_idx"])
     records = {}

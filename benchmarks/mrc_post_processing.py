@@ -1,7 +1,7 @@
-"""What it costs to turn logits into answers, beside transformers' QA example and PrimeQA.
+"""The cost of turning logits into answers, compared with transformers' QA example and PrimeQA.
 
-The rules of both are written anew in `mrc_peers`, candidate by candidate as there; portico must give the same answers
-before anything is timed. Each line times the two by turns and gives the median of the rounds' ratios with their range.
+`mrc_peers` re-implements the rules of both, one candidate at a time as in the originals; portico must give the same
+answers before anything is timed. Each line times the two in alternation and prints the median ratio and its range.
 
     OMP_NUM_THREADS=1 python benchmarks/mrc_post_processing.py
     OMP_NUM_THREADS=1 python benchmarks/mrc_post_processing.py --questions 1000 --documents 30 --rounds 3
@@ -25,14 +25,14 @@ FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 
 
 def as_dataset(rows: list[dict[str, Any]]) -> Any:
-    """Return records as a Dataset, which the examples of transformers keep features in."""
+    """Return records as a Dataset, as used by the examples of transformers."""
     import datasets
 
     return datasets.Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
 
 
 def squad(num_questions: int, rounds: int) -> Task:
-    """Time SQuAD-size post-processing; return the task."""
+    """Time post-processing of passages of SQuAD's size; return the task."""
     task = squad_task(num_questions)
     logits = (task.start_logits, task.end_logits)
     rows = [task.features[i] for i in range(len(task.features))]
@@ -88,10 +88,10 @@ def documents(num_questions: int, rounds: int) -> None:
 
 
 def collecting(task: Task) -> None:
-    """Show what is kept of a window, and that taking twice the windows costs twice as much."""
+    """Show the memory kept for each window, and that twice the windows cost twice as much."""
     num_features = len(task.features)
     for times in (1, 2, 4):
-        # A window that comes again costs what another does, though the first is kept in the end.
+        # A repeated window costs as much as a new one, although only the first is kept in the end.
         post_processor = SpanPostProcessor(task.examples, task.features, version_2_with_negative=True)
 
         def collect(post_processor: SpanPostProcessor = post_processor, times: int = times) -> None:
@@ -109,7 +109,7 @@ def collecting(task: Task) -> None:
 
 
 def show(what: str) -> None:
-    """Begin a line."""
+    """Print the beginning of a line."""
     print(f"{what:60}", end="", flush=True)
 
 

@@ -15,7 +15,7 @@ from poptorch_emulator.machine import pool
 
 @contextmanager
 def one_free_ipu() -> Iterator[None]:
-    """Leave one IPU free, whatever programs of other tests still hold."""
+    """Leave one IPU free, no matter how many programs of other tests still hold."""
     gc.collect()
     with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + 1):
         yield

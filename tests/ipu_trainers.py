@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import transformers
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 
@@ -97,4 +98,32 @@ def ipu_trainer(
     trainer.callback_handler.callbacks = [
         callback for callback in trainer.callback_handler.callbacks if type(callback).__name__ != "PrinterCallback"
     ]
+    return trainer
+
+
+def plain_trainer(output_dir: Any, model: Any, batch_size: int, **changes: Any) -> transformers.Trainer:
+    """Return the trainer of transformers; `batch_size` is the rows of a weight update of the program."""
+    parts = {
+        name: changes.pop(name) for name in ("train_dataset", "eval_dataset", "compute_metrics") if name in changes
+    }
+    options = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": batch_size,
+        "per_device_eval_batch_size": 2,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "max_grad_norm": 0.0,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 3,
+        **changes,
+    }
+    trainer = transformers.Trainer(
+        model,
+        transformers.TrainingArguments(str(output_dir), **options),
+        **{"train_dataset": Sentences(), "eval_dataset": Sentences(10, seed=1), **parts},
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
     return trainer

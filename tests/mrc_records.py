@@ -1,4 +1,4 @@
-"""Records of TyDi QA and Natural Questions, small and whole."""
+"""Small but complete records of TyDi QA and Natural Questions."""
 
 DOCUMENT = "Łódź liegt in Polen. 大阪 is in Japan.\nIs it?"
 TOWN = (DOCUMENT.index("大阪"), DOCUMENT.index("大阪") + 2)
@@ -47,7 +47,7 @@ def tydi_of_hub(raw):
 
 
 def natural_questions(**changes):
-    """A record as the hub has it; a token begins at every tenth byte of the page."""
+    """A record in the hub's format; a token begins at every tenth byte of the page."""
     rows = [
         {"token": token, "is_html": "<" in token, "start_byte": 10 * t, "end_byte": 10 * t + len(token)}
         for t, token in enumerate(TOKENS)

@@ -6,9 +6,9 @@ from portico.errors import InputError as InputError
 from portico.gradient_descent.callbacks import BatchCallback as BatchCallback
 from portico.gradient_descent.callbacks import EpochCallback as EpochCallback
 from portico.gradient_descent.checkpointer import Checkpointer as Checkpointer
-from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer as GradientDescentTrainer
 from portico.gradient_descent.moving_average import ExponentialMovingAverage as ExponentialMovingAverage
 from portico.gradient_descent.moving_average import MovingAverage as MovingAverage
+from portico.gradient_descent.trainer import GradientDescentTrainer as GradientDescentTrainer
 from portico.ipu.accelerator import IPUAccelerator as IPUAccelerator
 from portico.ipu.arguments import IPUTrainingArguments as IPUTrainingArguments
 from portico.ipu.config import IPUConfig as IPUConfig

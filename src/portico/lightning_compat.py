@@ -125,8 +125,8 @@ def plain_batch_sampler(sampler: Any) -> Any:
     return sampler._batch_sampler if isinstance(sampler, _IndexBatchSamplerWrapper) else sampler
 
 
-def wrapped_closure(precision: Precision, model: Any, optimizer: Any, closure: Callable[[], Any]) -> Any:
-    """Return ``closure`` with the hooks that ``precision`` runs after it."""
+def run_closure(precision: Precision, model: Any, optimizer: Any, closure: Callable[[], Any]) -> Any:
+    """Run the closure of a step and the hooks after it, and return the result of the closure."""
     return precision._wrap_closure(model, optimizer, closure)
 
 

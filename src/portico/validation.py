@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from portico.argument_rules import argument_rules
 from portico.arguments import TrainingArguments, adopt_arguments
 from portico.distributed.accelerator import apply_accelerator_settings
 from portico.distributed.strategies import refuse_own_backward, refuse_sharded_weights
@@ -19,6 +18,7 @@ from portico.errors import InputError, InputRuntimeError, InputTypeError, Missin
 from portico.hf_compat import DebugOption, has_length, is_liger_kernel_available, logger
 from portico.loop.metrics import check_metrics
 from portico.model_setup import apply_log_level
+from portico.settings import argument_rules
 
 if TYPE_CHECKING:
     from torch import nn

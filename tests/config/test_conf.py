@@ -1,22 +1,23 @@
 """Every file of `conf` is composed, and says nothing that does not exist."""
 
 import functools
-import importlib.util
 from pathlib import Path
 
 import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
-from transformers import Seq2SeqTrainingArguments
 
-from fake_runner import OVERRIDES, valid_keys
 from portico.cli import compose
-from portico.cli.keys import TOP_LEVEL_NAMES
-from portico.cli.location import config_dir, experiment_names
+from portico.cli.compose import config_dir, experiment_names
+from portico.cli.errors import TOP_LEVEL_NAMES
+from portico.experiment import TARGET, build_experiment, experiment_class, import_target
+from portico.settings import settings_of
 
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
-REAL_RUNNER = importlib.util.find_spec("portico.mrc.experiment.run") is not None
+# Each file of these groups names its class; the trainer chooses those of `strategy` and `args`.
+OF_THE_COMMAND_LINE = ("paths", "objective", "name", "mode", "overwrite")
+NAME_THEIR_CLASS = ("trainer", "data", "model", "preprocess", "postprocess", "metric")
 
 
 def override(file: Path) -> str:
@@ -38,13 +39,12 @@ def experiment_of(file: Path) -> str:
 def compose_file(file: Path):
     """Compose a file, once for all tests that look at it.
 
-    The groups of MRC are composed for a runner that costs nothing; other runners say what they take.
+    A trainer is composed alone: it chooses the class of the experiment itself.
     """
     experiment = experiment_of(file)
-    overrides = OVERRIDES if experiment == "mrc" else ()
     if file.parts[0] == "experiment":
-        return compose(overrides, experiment=experiment)
-    return compose([override(file), *overrides], experiment=experiment)
+        return compose(experiment=experiment)
+    return compose([override(file)], experiment=None if file.parts[0] == "trainer" else experiment)
 
 
 def test_checkout_is_what_is_tested():
@@ -55,8 +55,13 @@ def test_checkout_is_what_is_tested():
 @pytest.mark.parametrize("file", GROUP_FILES, ids=str)
 def test_composes_and_every_key_exists(file):
     settings = compose_file(file)
-    assert set(settings) <= set(TOP_LEVEL_NAMES)
-    assert set(settings["args"]) <= set(valid_keys()["args"])
+    assert set(settings) <= {TARGET, *TOP_LEVEL_NAMES}
+
+
+@pytest.mark.parametrize("file", [file for file in GROUP_FILES if file.parts[0] in NAME_THEIR_CLASS], ids=str)
+def test_every_group_names_a_class_that_can_be_imported(file):
+    group = file.parts[0]
+    assert callable(import_target(f"{group}.{TARGET}", compose_file(file)[group][TARGET]))
 
 
 def written_settings(file: Path):
@@ -86,9 +91,10 @@ def test_every_file_says_what_it_is_for(file):
 
 @pytest.mark.parametrize("file", [file for file in GROUP_FILES if file.parts[0] in ("args", "debug")], ids=str)
 def test_args_fit_together(file, tmp_path):
-    """TrainingArguments refuses combinations, such as keeping the best model without evaluating."""
-    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), **compose_file(file)["args"])
-    assert args.learning_rate > 0
+    """TrainingArguments refuse combinations, such as keeping the best model without evaluating."""
+    settings = {**compose_file(file), "strategy": {}, "callbacks": [], "logger": []}
+    settings = {name: value for name, value in settings.items() if name not in OF_THE_COMMAND_LINE}
+    assert build_experiment(settings, str(tmp_path)).training_arguments().learning_rate > 0
 
 
 @pytest.mark.parametrize("group", ["callbacks", "logger"])
@@ -100,12 +106,29 @@ def test_targets_can_be_imported(group):
 
 
 def test_debug_cuts_down_what_the_experiment_says():
-    settings = compose(["debug=limit", *OVERRIDES])
+    settings = compose(["debug=limit"])
     assert settings["args"]["num_train_epochs"] == 1
     assert settings["data"]["max_train_samples"] == 512
 
 
-@pytest.mark.skipif(not REAL_RUNNER, reason="the runner of this experiment is not there")
 @pytest.mark.parametrize("experiment", experiment_names())
-def test_experiment_names_a_runner_that_takes_it(experiment):
-    assert compose(experiment=experiment)["name"] == experiment
+def test_experiment_composes_and_is_named_after_its_file(experiment):
+    settings = compose(experiment=experiment)
+    assert settings["name"] == experiment
+    assert "train" in experiment_class(settings).MODES
+
+
+def written_keys(file: Path):
+    content = OmegaConf.to_container(OmegaConf.load(CONF / file))
+    return {} if "@package _global_" in (CONF / file).read_text() else content
+
+
+@pytest.mark.parametrize("file", [file for file in GROUP_FILES if file.parts[0] in NAME_THEIR_CLASS[1:]], ids=str)
+def test_a_file_states_only_what_differs_from_the_default(file):
+    """What repeats a default would hide that it changes."""
+    content = written_keys(file)
+    if TARGET not in content:
+        return
+    known = settings_of(import_target(TARGET, content[TARGET])).defaults
+    repeated = {key for key, value in content.items() if key in known and known[key] == value}
+    assert not repeated

@@ -1,4 +1,4 @@
-"""The commands of the README, cut down: one in a process of its own, the others here."""
+"""The commands of the README, cut down: one in its own process, the others here."""
 
 import json
 import os
@@ -56,6 +56,7 @@ BAD = {
     "not SQuAD": (["data.train_file=list.json", "data.validation_file=list.json"], "list.json"),
     "a wrong answer_start": (["data.train_file=moved.json", "data.validation_file=moved.json"], "answer_start"),
     "an empty set": (["data.train_file=empty.json", "data.validation_file=empty.json"], "empty.json"),
+    "a format without a source": (["data=squad", "data.dataset_name=null"], "data.format=squad"),
     "an unknown key": (["args.learning_rat=1"], "learning_rate"),
     "too long a sequence": (["preprocess.max_seq_length=256", "model.max_position_embeddings=128"], "max_seq_length"),
     "too wide a stride": (["preprocess.doc_stride=192", "preprocess.max_seq_length=192"], "doc_stride"),

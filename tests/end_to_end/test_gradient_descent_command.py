@@ -1,4 +1,4 @@
-"""AllenNLP's trainer from the command line: once in a process of its own, then here."""
+"""AllenNLP's trainer from the command line: once in its own process, then here."""
 
 import json
 import os

@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from portico.cli import compose
-from portico.cli.location import experiment_names
+from portico.cli.compose import experiment_names
 
 FOLDER = Path(__file__).parent
 PACKAGES = [

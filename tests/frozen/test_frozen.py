@@ -3,7 +3,7 @@
 import pytest
 
 from frozen.surface import FOLDER, composed, public_surface
-from portico.cli.location import experiment_names
+from portico.cli.compose import experiment_names
 
 
 def test_public_names_and_signatures_are_as_recorded():

@@ -14,10 +14,9 @@ import transformers
 
 import portico
 from models import Line, Points, toy_arguments, toy_trainer
-from portico.argument_rules import argument_rules
 from portico.arguments import as_transformers_arguments
 from portico.deprecated import RENAMED, RetiredArguments
-from portico.mrc.experiment.run import valid_keys
+from portico.settings import argument_rules, settings_of
 
 VALUES = {
     "evaluation_strategy": "epoch",
@@ -146,7 +145,7 @@ def test_parser_accepts_renamed_flag(tmp_path):
 
 
 def test_portico_command_line_knows_renamed_arguments():
-    assert set(RENAMED) <= set(valid_keys()["args"])
+    assert set(RENAMED) <= set(settings_of(portico.TrainingArguments).known)
     assert argument_rules()["per_gpu_train_batch_size"] == argument_rules()["per_device_train_batch_size"]
 
 

@@ -28,7 +28,7 @@ def test_unknown_name_lists_public_names(package):
         "portico",
         "portico.gradient_descent",
         "portico.mrc",
-        "portico.mrc.answers",
+        "portico.mrc.postprocess",
         "portico.mrc.metrics.scores",
         "portico.mrc.report",
     ],

@@ -23,6 +23,8 @@ from portico.lightning_compat import continue_from
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
+    import transformers
+
     from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
@@ -132,7 +134,7 @@ def save_rng_state(folder: str, args: "TrainingArguments") -> None:
     torch.save(present_rng_states(args), _rng_file(folder, args))
 
 
-def present_rng_states(args: "TrainingArguments") -> dict[str, Any]:
+def present_rng_states(args: "transformers.TrainingArguments") -> dict[str, Any]:
     """Return the states of Python's, numpy's and torch's generators of this process."""
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -163,7 +165,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
     set_rng_states(states, args)
 
 
-def set_rng_states(states: dict[str, Any], args: "TrainingArguments") -> None:
+def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments") -> None:
     """Set the RNG states of this process."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])

@@ -1,9 +1,11 @@
 """From the shell command to the exit code."""
 
+import logging
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,25 +15,33 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import env_override
 from omegaconf import DictConfig, OmegaConf
 
-from portico.cli.composition import CONFIG_NAME, HYDRA_VERSION_BASE, register_open_sections, to_plain
-from portico.cli.explain import CONFIG_ERRORS, explain
-from portico.cli.location import config_dir
-from portico.cli.objective import objective_value
-from portico.cli.run_folder import claim, interruption, recorded_config, removed_if_refused
-from portico.cli.runner import call_runner, check_settings
+from portico.cli.compose import (
+    CONFIG_NAME,
+    HYDRA_VERSION_BASE,
+    checked,
+    config_dir,
+    experiment_of,
+    register_resolvers,
+    to_plain,
+)
+from portico.cli.errors import CONFIG_ERRORS, explain
+from portico.cli.folders import claim, interruption, recorded_config, removed_if_refused
 from portico.errors import InputError
+from portico.settings import suggestion
+
+log = logging.getLogger(__name__)
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 Task = Callable[[DictConfig], float | None]
 
 
 def main() -> None:
-    """Compose the configuration that the command line asks for and run it, once or as a sweep.
+    """Compose the configuration that the command line describes and run it, once or as a sweep.
 
     Exits with one paragraph on stderr: with code 1 if the user's input cannot be used or a file cannot be opened,
     with code 130 after an interrupt. Other errors keep their traceback, and with `HYDRA_FULL_ERROR=1` all do.
     """
-    register_open_sections()
+    register_resolvers()
     launch = hydra.main(str(config_dir()), CONFIG_NAME, HYDRA_VERSION_BASE)
     if os.environ.get(FULL_ERROR) == "1":
         launch(run)()
@@ -60,24 +70,54 @@ def run(config: DictConfig) -> float | None:
     """
     folder = Path(HydraConfig.get().runtime.output_dir)
     with removed_if_refused(folder):
-        # In a sweep the folder is one of many; what is recorded is the one in use.
+        # In a sweep the folder is one of many; the one in use is recorded.
         config.paths.output_dir = str(folder)
-        settings = to_plain(config)
-        check_settings(settings)
-        with _claimed(folder, settings, config) if _is_first_process() else nullcontext():
-            metrics = call_runner(settings, str(folder))
+        settings = checked(to_plain(config))
+        with _claimed(folder, settings) if _is_first_process() else nullcontext():
+            experiment = experiment_of(settings, str(folder))
+            metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
 
 
+def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
+    """Return the metric that a sweep optimises.
+
+    Args:
+        metrics: What the experiment returned.
+        objective: `metric`, a key of the metrics or None, and `mode`, "max" or "min".
+
+    Returns:
+        A finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
+        the mode, with a warning. None if no metric is named.
+
+    Raises:
+        InputError: If the run has no such metric.
+    """
+    name, mode = objective["metric"], objective["mode"]
+    if name is None:
+        return None
+    if name not in metrics:
+        raise InputError(
+            f"objective.metric='{name}' is not a metric of this run{suggestion(name, list(metrics))} "
+            f"The run has: {', '.join(metrics)}. Its results are written; set objective.metric to one of these."
+        )
+    value = float(metrics[name])
+    if math.isfinite(value):
+        return value
+    worst = -sys.float_info.max if mode == "max" else sys.float_info.max
+    log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, value, worst)
+    return worst
+
+
 @contextmanager
-def _claimed(folder: Path, settings: dict[str, Any], config: DictConfig) -> Iterator[None]:
+def _claimed(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     claim(folder, settings)
-    with recorded_config(folder, OmegaConf.to_yaml(config, resolve=True)):
+    with recorded_config(folder, OmegaConf.to_yaml(OmegaConf.create(settings))):
         yield
 
 
 def _is_first_process() -> bool:
-    """Return whether this process is the only one of the run or its first; the others join the folder it has claimed."""
+    """Return whether this process is the run's only one or its first; the others join the folder it has claimed."""
     return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 

@@ -1,8 +1,6 @@
-"""AllenNLP's trainer: ``GradientDescentTrainer`` with its schedulers, checkpointer, averages and callbacks.
+"""AllenNLP's trainer: ``GradientDescentTrainer`` with its schedulers, checkpointer, moving average and callbacks.
 
-A second facade over the module, the data module, the evaluation and the loops of the Hugging Face one:
-``gradient_descent_trainer`` (what users build) -> ``descent`` (what happens in a training) -> ``loop`` (the Hugging
-Face facade underneath) -> ``run`` (the order of events) -> Lightning.
+Read ``trainer`` (what users build), then ``run`` (the order of events, over Hugging Face's and Lightning's loops).
 """
 
 from portico.lazy import lazy_exports

@@ -1,86 +1,156 @@
-"""Arguments of the trainer that are checked or sorted before anything is built."""
+"""The arguments of the trainer: built from configurations, checked, and translated into Lightning's."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
 import transformers
 from torch import nn
 
-from portico.gradient_descent.callbacks import TrainerCallback
+from portico.gradient_descent.batches import steps_per_epoch
+from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
+from portico.gradient_descent.construction import as_lazy, convert
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.learning_rate_schedulers import LearningRateScheduler
-from portico.gradient_descent.momentum_schedulers import MomentumScheduler
 from portico.gradient_descent.moving_average import MovingAverage
+from portico.gradient_descent.optimizers import Optimizer, freeze, make_parameter_groups
+from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
 from portico.hf_compat import has_length
 
-_KINDS: Mapping[str, type] = {
-    "model": nn.Module,
-    "optimizer": torch.optim.Optimizer,
+if TYPE_CHECKING:
+    from portico.gradient_descent.trainer import GradientDescentTrainer
+
+# In the order in which they need each other: the optimizer first, then what follows it.
+_LAZY_PARTS: Mapping[str, Any] = {
+    "optimizer": Optimizer,
+    "moving_average": MovingAverage,
     "learning_rate_scheduler": LearningRateScheduler,
     "momentum_scheduler": MomentumScheduler,
-    "moving_average": MovingAverage,
     "checkpointer": Checkpointer,
     "tensorboard_writer": TensorboardWriter,
 }
-_SCHEDULERS = ("learning_rate_scheduler", "momentum_scheduler")
-_NEEDED = ("model", "optimizer", "data_loader")
+_CALLBACKS: Mapping[str, Any] = {
+    "batch_callbacks": BatchCallback,
+    "epoch_callbacks": EpochCallback,
+    "end_callbacks": EndCallback,
+    "callbacks": TrainerCallback,
+}
+_TYPES: Mapping[str, type] = {**_LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+_REQUIRED = ("model", "optimizer", "data_loader")
+# Apex kept float32 copies of half-precision weights at O2; Lightning's mixed precision comes closest.
+_PRECISIONS = {"O0": "32-true", "O1": "16-mixed", "O2": "16-mixed", "O3": "16-true"}
 
 
-def check_counts(**counts: Any) -> None:
-    """Refuse counts that are no int of 1 or more, by the names of their arguments.
+# Construction
+
+
+def construct_parts(
+    model: nn.Module,
+    *,
+    data_loader: Any,
+    serialization_dir: str | None,
+    counts: Mapping[str, int],
+    no_grad: Sequence[str] | None,
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the parts of a trainer that need each other, as arguments of its constructor.
+
+    Args:
+        model: The model; parameters that match ``no_grad`` are frozen before anything else is built.
+        data_loader: Training batches; their number gives the schedulers the steps of an epoch.
+        serialization_dir: Folder of the run.
+        counts: ``num_epochs``, ``num_gradient_accumulation_steps`` and ``world_size``.
+        no_grad: Regular expressions of the parameters to freeze.
+        given: Lazy parts and lists of callbacks, or their configurations, by argument name; ``None`` for the default.
 
     Raises:
-        ConfigurationError: Names the argument, its value and what is allowed.
+        ConfigurationError: If a part cannot be built.
     """
     for name, count in counts.items():
-        if type(count) is not int or count < 1:
-            raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
+        check_count(name, count)
+    # All are looked up before the first is built, so that a wrong name is reported at once.
+    lazy = {name: as_lazy(base, given[name]) for name, base in _LAZY_PARTS.items()}
+    made: dict[str, Any] = {
+        name: convert(list[base], given[name], name, {"serialization_dir": serialization_dir})  # type: ignore[valid-type]
+        for name, base in _CALLBACKS.items()
+    }
+    freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ConfigurationError(
+            f"The model has no parameter left to train with `no_grad={no_grad}`; let its patterns match fewer names."
+        )
+    known: dict[str, Any] = {
+        "model_parameters": trainable,
+        # torch's classes take the parameters under this name.
+        "params": make_parameter_groups(trainable),
+        "serialization_dir": serialization_dir,
+    }
+    lazy["optimizer"] = lazy["optimizer"] or as_lazy(Optimizer, "adam")
+    for name, part in lazy.items():
+        if part is None:
+            continue
+        made[name] = part.construct(**known)
+        if name == "optimizer":
+            known |= {
+                "optimizer": made[name],
+                "num_epochs": counts["num_epochs"],
+                "num_steps_per_epoch": steps_per_epoch(
+                    data_loader, counts["num_gradient_accumulation_steps"], counts["world_size"]
+                ),
+                # A parameter group may have frozen some more.
+                "parameters": [pair for pair in trainable if pair[1].requires_grad],
+            }
+    return made
+
+
+# Checks
+
+
+def check_count(name: str, count: Any) -> None:
+    """Raise ``ConfigurationError`` unless ``count`` is an int of 1 or more."""
+    if type(count) is not int or count < 1:
+        raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
 def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
-    """Refuse limits of gradients that are no numbers above 0.
-
-    Raises:
-        ConfigurationError: Names the argument, its value and what is allowed.
-    """
-    only_measured = isinstance(grad_norm, bool)
-    for name, limit in {"grad_norm": None if only_measured else grad_norm, "grad_clipping": grad_clipping}.items():
-        if limit is None:
+    """Raise ``ConfigurationError`` unless both are positive numbers or ``None``; ``grad_norm`` may also be a bool."""
+    for name, limit in {"grad_norm": grad_norm, "grad_clipping": grad_clipping}.items():
+        if limit is None or (name == "grad_norm" and isinstance(limit, bool)):
             continue
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
-            raise ConfigurationError(f"`{name}={limit!r}` is no limit; set it to a number above 0, or to None.")
+            raise ConfigurationError(f"`{name}={limit!r}` is not a limit; set it to a number above 0, or to None.")
 
 
-def check_objects(**parts: Any) -> None:
-    """Refuse arguments of the constructor that are not yet, or not at all, what they should be.
-
-    Args:
-        **parts: Model, optimizer, loaders and the other parts by argument name, ``None`` where there is none.
-
-    Raises:
-        ConfigurationError: Names the argument, what it is and what it should be.
-    """
-    given = {name: part for name, part in parts.items() if part is not None or name in _NEEDED}
+def check_parts(trainer: "GradientDescentTrainer") -> None:
+    """Raise ``ConfigurationError`` if a part of ``trainer`` has the wrong type, or belongs to another training."""
+    names = [*_TYPES, "data_loader", "validation_data_loader"]
+    given = {name: getattr(trainer, name) for name in names}
+    given = {name: part for name, part in given.items() if part is not None or name in _REQUIRED}
     for name, part in given.items():
-        if name in _KINDS:
-            _check_kind(name, part, _KINDS[name])
-        else:
+        if name not in _TYPES:
             _check_loader(name, part)
-    for name in _SCHEDULERS:
-        if name in given:
-            _check_scheduler(name, given[name], parts["optimizer"])
-    _check_parameters(parts["model"], parts["optimizer"])
-
-
-def _check_kind(name: str, part: Any, kind: type) -> None:
-    if not isinstance(part, kind):
+        elif not isinstance(part, _TYPES[name]):
+            raise ConfigurationError(
+                f"`{name}={part!r}` is a {type(part).__name__}; give a {_TYPES[name].__name__}, or build the trainer "
+                "with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+            )
+    optimizer = trainer.optimizer
+    for name in ("learning_rate_scheduler", "momentum_scheduler"):
+        if name in given and given[name].optimizer is not optimizer:
+            raise ConfigurationError(
+                f"`{name}` ({type(given[name]).__name__}) was made for another optimizer than `optimizer`, whose "
+                "values it would not change; make it for the same object."
+            )
+    own = {id(parameter) for parameter in trainer.model.parameters()}
+    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise ConfigurationError(
-            f"`{name}={part!r}` is a {type(part).__name__}; give a {kind.__name__}, or build the trainer with "
-            "`GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+            f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
+            "make it for `model.parameters()`."
         )
 
 
@@ -96,50 +166,143 @@ def _check_loader(name: str, loader: Any) -> None:
         )
 
 
-def _check_scheduler(name: str, scheduler: Any, optimizer: Any) -> None:
-    if scheduler.optimizer is not optimizer:
+def as_folder(given: str | Path | None) -> Path | None:
+    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it is none, or that of a file."""
+    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
         raise ConfigurationError(
-            f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose values "
-            "it would not change; make it of the same object."
+            f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
+            "holds the run to resume."
         )
+    return None if given is None else Path(given)
 
 
-def _check_parameters(model: Any, optimizer: Any) -> None:
-    own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        raise ConfigurationError(
-            f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
-            "make it of `model.parameters()`."
-        )
-
-
-class SortedCallbacks(NamedTuple):
-    """Callbacks by the library whose kind they are, each in the order given."""
-
-    hugging_face: list[Any]
-    lightning: list[Any]
-    allennlp: list[TrainerCallback]
-
-
-def sort_callbacks(callbacks: Sequence[Any]) -> SortedCallbacks:
-    """Sort ``callbacks`` by the library whose kind they are.
-
-    Raises:
-        ConfigurationError: If one is of none.
-    """
-    kinds = SortedCallbacks([], [], [])
+def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
+    """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
+    of_allennlp: list[TrainerCallback] = []
+    of_hugging_face: list[Any] = []
+    of_lightning: list[pl.Callback] = []
     for callback in callbacks:
         is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
         if is_class or isinstance(callback, transformers.TrainerCallback):
-            kinds.hugging_face.append(callback)
+            of_hugging_face.append(callback)
         elif isinstance(callback, pl.Callback):
-            kinds.lightning.append(callback)
+            of_lightning.append(callback)
         elif isinstance(callback, TrainerCallback):
-            kinds.allennlp.append(callback)
+            of_allennlp.append(callback)
         else:
             raise ConfigurationError(
-                f"`callbacks` holds {callback!r}, which is a callback neither of Hugging Face nor of Lightning, nor a "
+                f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
                 "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
                 "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return kinds
+    return of_allennlp, of_hugging_face, of_lightning
+
+
+# Lightning's words
+
+
+def lightning_placement(
+    cuda_device: int | torch.device | None, distributed: bool, world_size: int, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return Lightning's ``accelerator``, ``strategy``, ``devices`` and ``num_nodes``, as far as they are chosen.
+
+    Args:
+        cuda_device: Index of a GPU, -1 for the CPU, ``None`` for the default.
+        distributed: Train on ``world_size`` processes.
+        world_size: Number of processes.
+        chosen: The same in Lightning's words, ``None`` where not chosen; these take precedence.
+
+    Raises:
+        ConfigurationError: If the arguments do not go together.
+    """
+    options = {**_device(cuda_device), **_processes(distributed, world_size)}
+    return options | {name: value for name, value in chosen.items() if value is not None}
+
+
+def lightning_precision(
+    opt_level: str | None, use_amp: bool, grad_scaling: bool, precision: str | None, accelerator: str | None
+) -> dict[str, Any]:
+    """Return Lightning's ``precision``, if it is chosen.
+
+    Args:
+        opt_level: Precision in the words of Apex.
+        use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
+        grad_scaling: Scale the loss in mixed precision.
+        precision: Precision in Lightning's words; takes precedence.
+        accelerator: Lightning's accelerator, ``None`` for the default.
+
+    Raises:
+        ConfigurationError: If the arguments do not go together, or need a GPU.
+    """
+    if use_amp and not grad_scaling:
+        raise ConfigurationError(
+            "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "
+            "loss; leave `grad_scaling` out, or set `precision='bf16-mixed'` instead of `use_amp`."
+        )
+    of_allennlp = _precision(opt_level, use_amp)
+    chosen = precision or of_allennlp
+    on_cpu = accelerator == "cpu" or (accelerator is None and not torch.accelerator.is_available())
+    if of_allennlp is not None and on_cpu and str(chosen).startswith("16"):
+        given = "use_amp=True" if opt_level is None else f"opt_level={opt_level!r}"
+        raise ConfigurationError(
+            f"`{given}` means half precision, which requires a CUDA device, but the run is on the CPU; leave it out, "
+            "or set `precision='bf16-mixed'`."
+        )
+    return {} if chosen is None else {"precision": chosen}
+
+
+def _device(cuda_device: Any) -> dict[str, Any]:
+    if isinstance(cuda_device, list | tuple):
+        raise ConfigurationError(
+            f"`cuda_device={list(cuda_device)}` names several devices, but each process trains on one; set "
+            f"`distributed=True` and `world_size={len(cuda_device)}` for one process on each."
+        )
+    if isinstance(cuda_device, torch.device):
+        cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
+    if cuda_device is None:
+        return {}
+    if type(cuda_device) is not int:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
+            "for the CPU, or to None for the default."
+        )
+    if cuda_device < 0:
+        return {"accelerator": "cpu"}
+    num_devices = torch.cuda.device_count()
+    if cuda_device >= num_devices:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device}`, but this machine has {num_devices} GPUs that torch can use; set it to -1 "
+            "for the CPU, or to None for the default."
+        )
+    return {"accelerator": "cuda", "devices": [cuda_device]}
+
+
+def _processes(distributed: bool, world_size: int) -> dict[str, Any]:
+    if not distributed:
+        return {}
+    if world_size <= 1:
+        raise ConfigurationError(
+            f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
+            "than 1 device; set `world_size` to the number of processes."
+        )
+    # AllenNLP's DDP searches for unused parameters too.
+    return {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
+
+
+def _precision(opt_level: str | None, use_amp: bool) -> str | None:
+    if opt_level is None:
+        return "16-mixed" if use_amp else None
+    if opt_level not in _PRECISIONS:
+        raise ConfigurationError(
+            f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
+            "`precision`."
+        )
+    if opt_level in ("O2", "O3"):
+        warnings.warn(
+            f"`opt_level='{opt_level}'` becomes Lightning's `precision='{_PRECISIONS[opt_level]}'`, which differs "
+            "from Apex: at O2 Apex keeps the weights in half precision with float32 copies, at O3 it keeps batch "
+            "normalisation in float32 on request; neither is done here.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return _PRECISIONS[opt_level]

@@ -1,40 +1,68 @@
-"""AllenNLP's checkpoints: a file of weights and a file of training state for each."""
+"""AllenNLP's checkpoints: when they are written, what they hold, which are kept, and how a training is recovered.
 
+A checkpoint is a pair of files, ``model_state_e{E}_b{B}.th`` (the weights, or their moving averages) and
+``training_state_e{E}_b{B}.th`` (everything else), after ``E`` whole epochs and ``B`` optimizer steps of the next.
+"""
+
+import logging
 import re
 import time
 import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
+from transformers import TrainerCallback
 
+from portico.checkpoint.writer import exportable_callbacks, gradient_scaler
+from portico.gradient_descent.batches import random_states, steps_per_epoch
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.files import replace_file
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.retention import Retention
-from portico.gradient_descent.trainer import Trainer, TrainerCheckpoint
 from portico.hf_compat import safe_globals
 
+if TYPE_CHECKING:
+    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
 _MODEL_FILE = re.compile(r"model_state_e(\d+)_b(\d+)\.th")
+# What only a run leaves behind, AllenNLP's or Hugging Face's.
+_SIGNS_OF_A_RUN = ("*model_state_*.th", "best.th", "metrics*.json", "checkpoint-*", "trainer_state.json")
+_STATEFUL = ("learning_rate_scheduler", "momentum_scheduler", "moving_average")
 _UNSET: Any = object()
+
+
+class TrainerCheckpoint(NamedTuple):
+    """The content of a checkpoint.
+
+    Args:
+        model_state: Weights: the moving averages where there are any.
+        trainer_state: Everything else that a training needs to resume.
+    """
+
+    model_state: dict[str, Any]
+    trainer_state: dict[str, Any]
 
 
 class Checkpointer(Registrable):
     """Decides when a checkpoint is written, writes it, and removes older ones.
 
-    A checkpoint is the pair ``model_state_e{E}_b{B}.th`` and ``training_state_e{E}_b{B}.th``: after ``E`` whole epochs
-    and ``B`` optimizer steps of the next. The names of AllenNLP 1 are accepted for the arguments of AllenNLP 2.
+    The argument names of AllenNLP 1 are accepted next to those of AllenNLP 2.
 
     Args:
         serialization_dir: Folder of the checkpoints; without one nothing is written.
         save_completed_epochs: Write at the end of each epoch.
-        save_every_num_seconds: Write also in mid-epoch, after so many seconds. Older name: ``model_save_interval``.
-        save_every_num_batches: Write also in mid-epoch, after so many optimizer steps.
-        keep_most_recent_by_count: How many checkpoints to keep; ``None`` for all that the age does not end. Older
-            name: ``num_serialized_models_to_keep``, where -1 means all.
-        keep_most_recent_by_age: Seconds to keep a checkpoint, beside those kept by count.
-        keep_serialized_model_every_num_seconds: Keep one for good every so many seconds.
+        save_every_num_seconds: Also write within an epoch, at this interval. Older name: ``model_save_interval``.
+        save_every_num_batches: Also write within an epoch, after this many optimizer steps.
+        keep_most_recent_by_count: Number of checkpoints to keep; ``None`` for all that their age does not expire.
+            Older name: ``num_serialized_models_to_keep``, where -1 means all.
+        keep_most_recent_by_age: Seconds to keep a checkpoint, in addition to those kept by count.
+        keep_serialized_model_every_num_seconds: Keep one permanently at this interval.
         num_serialized_models_to_keep: See ``keep_most_recent_by_count``.
         model_save_interval: See ``save_every_num_seconds``.
 
@@ -76,18 +104,15 @@ class Checkpointer(Registrable):
         self._save_completed_epochs = save_completed_epochs
         self._save_every_num_seconds = save_every_num_seconds
         self._save_every_num_batches = save_every_num_batches
-        self._retention = Retention(
-            keep_most_recent_by_count, keep_most_recent_by_age, keep_serialized_model_every_num_seconds
-        )
-        self._last_save_time = time.time()
+        self._keep_count = keep_most_recent_by_count
+        self._keep_age = keep_most_recent_by_age
+        self._keep_every_num_seconds = keep_serialized_model_every_num_seconds
+        self._permanent: set[tuple[int, int]] = set()
+        self._last_permanent = self._last_save_time = time.time()
         self._last_save = (0, 0)
 
     def check_processes(self, num_processes: int) -> None:
-        """Refuse to save by the clock, which every process reads for itself, where several must save together.
-
-        Raises:
-            ConfigurationError: If there are several processes.
-        """
+        """Raise ``ConfigurationError`` if several processes, which must save together, would save by the clock."""
         if num_processes > 1 and self._save_every_num_seconds is not None:
             raise ConfigurationError(
                 f"`save_every_num_seconds={self._save_every_num_seconds}` of the checkpointer is not supported in "
@@ -95,35 +120,35 @@ class Checkpointer(Registrable):
             )
 
     def maybe_save_checkpoint(
-        self, trainer: Trainer, num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: "Trainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
-        """Write a checkpoint if it is time; tell whether one was written.
+        """Write a checkpoint if one is due; return whether one was written.
 
         Args:
-            trainer: Whose state is written.
-            num_epochs_completed: Whole epochs that are behind.
-            num_batches_in_epoch_completed: Optimizer steps of the present epoch; 0 at the end of an epoch.
+            trainer: Trainer whose state is written.
+            num_epochs_completed: Whole epochs.
+            num_batches_in_epoch_completed: Optimizer steps of the current epoch; 0 at the end of an epoch.
         """
         if not self._is_due(num_epochs_completed, num_batches_in_epoch_completed):
             return False
         self.save_checkpoint(trainer)
         return True
 
-    def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint now, and remove those that are no longer kept; nothing without a folder."""
+    def save_checkpoint(self, trainer: "Trainer") -> None:
+        """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])
             if self.serialization_dir is not None and trainer.is_primary:
-                # The training state last: a checkpoint counts once it is there.
+                # The training state last: without it a checkpoint does not count.
                 for path, state in zip(self._paths(point), (model_state, trainer_state), strict=True):
                     with replace_file(path) as staging:
                         torch.save(state, staging)
-                self._remove_superfluous()
+                self._remove_expired()
         self._last_save_time = time.time()
         self._last_save = point
 
     def find_latest_checkpoint(self) -> tuple[str, str] | None:
-        """Return the two files of the latest checkpoint; ``None`` where there is none."""
+        """Return the two files of the latest checkpoint, or ``None``."""
         points = self._points()
         if not points:
             return None
@@ -131,10 +156,10 @@ class Checkpointer(Registrable):
         return str(model_path), str(training_path)
 
     def load_checkpoint(self) -> TrainerCheckpoint | None:
-        """Return the states of the latest checkpoint, on the CPU; ``None`` where there is none.
+        """Return the states of the latest checkpoint, on the CPU, or ``None``.
 
         Raises:
-            ConfigurationError: If a file of it cannot be read.
+            ConfigurationError: If one of its files cannot be read.
         """
         paths = self.find_latest_checkpoint()
         if paths is None:
@@ -145,9 +170,9 @@ class Checkpointer(Registrable):
         except (RuntimeError, EOFError, UnpicklingError) as error:
             reason = str(error).partition(".")[0]
             raise ConfigurationError(
-                f"Could not recover training from the checkpoint {paths[1]} ({reason}): a file of it is damaged, or a "
-                "callback keeps something else than tensors and plain values in its state. Delete its two files to go "
-                "on from the checkpoint before, or specify another serialization directory."
+                f"Could not recover training from the checkpoint {paths[1]} ({reason}): one of its files is damaged, "
+                "or a callback keeps something other than tensors and plain values in its state. Delete its two files "
+                "to resume from the checkpoint before, or specify another serialization directory."
             ) from error
         return TrainerCheckpoint(*states)
 
@@ -167,19 +192,243 @@ class Checkpointer(Registrable):
         return self.serialization_dir / f"model_state_{suffix}", self.serialization_dir / f"training_state_{suffix}"
 
     def _points(self) -> list[tuple[int, int]]:
-        """Return the whole checkpoints on disk, the oldest first."""
+        """Return the complete checkpoints on disk, the oldest first."""
         if self.serialization_dir is None or not self.serialization_dir.is_dir():
             return []
         matches = (_MODEL_FILE.fullmatch(path.name) for path in self.serialization_dir.iterdir())
         points = sorted((int(match[1]), int(match[2])) for match in matches if match is not None)
         return [point for point in points if self._paths(point)[1].is_file()]
 
-    def _remove_superfluous(self) -> None:
-        written = [(point, self._paths(point)[1].stat().st_mtime) for point in self._points()]
-        for point in self._retention.superfluous(written):
-            # The training state first, so that no half of a checkpoint counts as one.
-            for path in reversed(self._paths(point)):
-                path.unlink()
+    def _remove_expired(self) -> None:
+        """Remove the checkpoints that are kept neither by count, nor by age, nor permanently."""
+        count, age, points, now = self._keep_count, self._keep_age, self._points(), time.time()
+        if count is None and age is None:
+            return
+        for index, point in enumerate(points):
+            model_path, training_path = self._paths(point)
+            written = training_path.stat().st_mtime
+            is_recent = index >= len(points) - (count or 0) or (age is not None and now - written <= age)
+            if not is_recent and not self._is_permanent(point, written):
+                # The training state first, so that half a checkpoint never counts as one.
+                training_path.unlink()
+                model_path.unlink()
+
+    def _is_permanent(self, point: tuple[int, int], written: float) -> bool:
+        every = self._keep_every_num_seconds
+        if point not in self._permanent and every is not None and written - self._last_permanent > every:
+            self._permanent.add(point)
+            self._last_permanent = written
+        return point in self._permanent
+
+
+Checkpointer.register("default")(Checkpointer)
+
+
+class BestWeights:
+    """Keeps the best weights of a training until its end, in ``best.th`` or in memory.
+
+    Args:
+        folder: Folder of the file; ``None`` keeps them in memory.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / "best.th"
+        self._in_memory: dict[str, Any] | None = None
+
+    @property
+    def exist(self) -> bool:
+        """Whether weights have been kept."""
+        return self._in_memory is not None if self.path is None else self.path.is_file()
+
+    def save(self, model: nn.Module, *, is_primary: bool) -> None:
+        """Keep the weights of ``model``; only the first process writes the file."""
+        if self.path is None:
+            self._in_memory = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+        elif is_primary:
+            with replace_file(self.path) as staging:
+                torch.save(model.state_dict(), staging)
+
+    def load(self, model: nn.Module) -> None:
+        """Load the weights into ``model``."""
+        weights = self._in_memory
+        if self.path is not None:
+            weights = torch.load(self.path, map_location="cpu", weights_only=True)
+        assert weights is not None, "weights have been kept"
+        model.load_state_dict(weights)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a file to write to; it replaces ``path`` on success and is removed on failure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        yield staging
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path | None) -> None:
+    """Raise ``ConfigurationError`` if ``folder`` holds a run that cannot be resumed."""
+    if folder is None or not folder.is_dir():
+        return
+    signs = sorted(path.name for pattern in _SIGNS_OF_A_RUN for path in folder.glob(pattern))
+    if signs:
+        raise ConfigurationError(
+            f"The serialization directory {folder} already holds a run ({', '.join(signs[:3])}), but no checkpoint "
+            "that training can resume from. Specify another directory to write to, or delete the existing one."
+        )
+
+
+# Recovery
+
+
+def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
+    """Return everything but the weights that ``trainer`` needs to resume as if it had never stopped.
+
+    While the moving averages are assigned, their state contains the trained weights.
+    """
+    loop = trainer.loop
+    of_process = {
+        "random_states": random_states(trainer.data_loader, loop.args),
+        **trainer.progress.state_of_process(),
+    }
+    state = {
+        "version": _VERSION,
+        "metric_tracker": trainer.metric_tracker.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "data": _data_counts(trainer),
+        "processes": _of_all_processes(of_process, loop.args.world_size),
+        "callbacks": {
+            library: {
+                name: one.state()["attributes"] if library == "hugging_face" else one.state_dict()
+                for name, one in _stateful_callbacks(trainer, library).items()
+            }
+            for library in ("allennlp", "hugging_face", "lightning")
+        },
+        **trainer.progress.state_dict(),
+    }
+    for name in _STATEFUL:
+        part = getattr(trainer, name)
+        if part is not None:
+            state[name] = part.state_dict()
+    scaler = gradient_scaler(loop)
+    if scaler is not None:
+        state["scaler"] = scaler.state_dict()
+    return state
+
+
+def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheckpoint) -> None:
+    """Restore ``trainer`` from ``checkpoint``; nothing is changed if it belongs to another training.
+
+    Raises:
+        ConfigurationError: If model, optimizer or data differ from those the checkpoint was written with.
+    """
+    model_state, state = checkpoint
+    reason = _why_not(trainer, model_state, state)
+    if reason is not None:
+        raise ConfigurationError(
+            f"Could not recover training from the checkpoint in {trainer.serialization_dir}: {reason}. Did you mean "
+            "to output to a different serialization directory or delete the existing serialization directory?"
+        )
+    trainer.model.load_state_dict(model_state)
+    trainer.optimizer.load_state_dict(state["optimizer"])
+    trainer.metric_tracker.load_state_dict(state["metric_tracker"])
+    # A run that resumes with more processes than before has no states for the new ones.
+    of_process = state["processes"][trainer.loop.args.process_index % len(state["processes"])]
+    trainer.progress.load_state_dict(state, of_process)
+    for name in _STATEFUL:
+        if name in state:
+            getattr(trainer, name).load_state_dict(state[name])
+    if trainer.moving_average is not None:
+        # The model's state holds the averages, the backups are the trained weights.
+        trainer.moving_average.restore()
+    restore_callbacks(trainer, "allennlp", state["callbacks"])
+    restore_callbacks(trainer, "hugging_face", state["callbacks"])
+    # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
+    trainer.restored_callbacks = state["callbacks"]
+    trainer.restored_scaler = state.get("scaler")
+    trainer.restored_states = of_process["random_states"]
+
+
+def restore_callbacks(
+    trainer: "GradientDescentTrainer", library: str, states: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Restore the states of the callbacks of one library; Lightning's must be set up, to know their folders."""
+    callbacks = _stateful_callbacks(trainer, library)
+    unknown = [name for name in states[library] if name not in callbacks]
+    if unknown:
+        logger.warning(
+            "The checkpoint holds states of callbacks that this training does not have: %s.", ", ".join(unknown)
+        )
+    for name, state in states[library].items():
+        if name in unknown:
+            continue
+        if library == "hugging_face":
+            vars(callbacks[name]).update(state)
+        else:
+            callbacks[name].load_state_dict(state)
+
+
+def _why_not(
+    trainer: "GradientDescentTrainer", model_state: Mapping[str, Any], state: Mapping[str, Any]
+) -> str | None:
+    """Return how the checkpoint differs from the current training, if it does."""
+    if state.get("version") != _VERSION:
+        return f"it is of version {state.get('version')}, this is version {_VERSION}"
+    current, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
+    different = sorted(name for name in {**current, **saved} if current.get(name) != saved.get(name))
+    if different:
+        return f"its model has other weights ({', '.join(different[:3])})"
+    if _group_sizes(trainer.optimizer.state_dict()) != _group_sizes(state["optimizer"]):
+        return "its optimizer has other parameter groups"
+    for name in _STATEFUL:
+        if (name in state) != (getattr(trainer, name) is not None):
+            return f"it was written {'with' if name in state else 'without'} a `{name}`"
+    if _data_counts(trainer) != state["data"]:
+        return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
+    return None
+
+
+def _shapes(model_state: Mapping[str, Any]) -> dict[str, Any]:
+    # The extra state of a module need not be a tensor.
+    return {name: getattr(value, "shape", None) for name, value in model_state.items()}
+
+
+def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:
+    group = trainer.num_gradient_accumulation_steps
+    return {
+        "num_steps_per_epoch": steps_per_epoch(trainer.data_loader, group),
+        "num_gradient_accumulation_steps": group,
+    }
+
+
+def _group_sizes(optimizer_state: Mapping[str, Any]) -> list[int]:
+    return [len(group["params"]) for group in optimizer_state["param_groups"]]
+
+
+def _of_all_processes(state: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+    if world_size == 1:
+        return [state]
+    gathered: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(gathered, state)
+    return gathered
+
+
+def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict[str, Any]:
+    """Return the callbacks of a library by the names of their classes; further callbacks of a class are numbered."""
+    candidates: Iterable[Any] = {
+        "allennlp": [callback for callback in trainer.own_callbacks if hasattr(callback, "state_dict")],
+        "hugging_face": [one for one in exportable_callbacks(trainer.loop) if isinstance(one, TrainerCallback)],
+        "lightning": trainer.loop._lightning_parts["callbacks"],
+    }[library]
+    named: dict[str, Any] = {}
+    for callback in candidates:
+        name = type(callback).__qualname__
+        same = sum(known.partition(" ")[0] == name for known in named)
+        named[f"{name} {same + 1}" if same else name] = callback
+    return named
 
 
 def _deprecated(older: str, newer: str) -> None:
@@ -188,6 +437,3 @@ def _deprecated(older: str, newer: str) -> None:
         FutureWarning,
         stacklevel=3,
     )
-
-
-Checkpointer.register("default")(Checkpointer)

@@ -1,40 +1,157 @@
-"""From a configuration (plain dicts, lists and values) to objects, by the annotations of their constructors."""
+"""AllenNLP's dependency injection: objects built from plain values (dicts, lists, strings) by annotations.
+
+A class registered with ``@Base.register("name")`` can be written as ``{"type": "name", ...}`` wherever a ``Base`` is
+expected. What depends on objects that do not exist yet, as a scheduler on its optimizer, is a :class:`Lazy`.
+"""
 
 import collections.abc
+import functools
 import inspect
+import json
 import logging
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.lazy import Lazy
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.signatures import parameters_of
 
 logger = logging.getLogger(__name__)
 
-# Types a plain value may have where one of these is annotated; texts are not read as numbers.
-_PRIMITIVES: Mapping[Any, tuple[type, ...]] = {
-    bool: (bool,),
-    int: (int,),
-    float: (int, float),
-    str: (str, Path),
-}
+T = TypeVar("T")
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+# Types that a plain value may have for an annotation. Strings are not parsed as numbers: AllenNLP 2 refuses them too.
+_PRIMITIVES: Mapping[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str, Path)}
 _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.Iterable)
 
 
-class ConfiguredLazy(Lazy[Any]):
-    """A :class:`~portico.gradient_descent.lazy.Lazy` whose known arguments are a configuration.
+class Registrable:
+    """A base class whose implementations are found by name.
 
-    Nested objects are built anew each time, unlike those inside a partial of Hydra.
+    A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
+    ``Base`` is expected; so can any class by its dotted path.
+
+    Attributes:
+        default_implementation: Name to use when a configuration has no ``"type"``.
+    """
+
+    _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
+    default_implementation: ClassVar[str | None] = None
+
+    @classmethod
+    def register(
+        cls, name: str, constructor: str | None = None, exist_ok: bool = False
+    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Return a decorator that registers a class under ``name``.
+
+        Args:
+            name: Value of ``"type"``.
+            constructor: Class method that builds objects; by default the class itself.
+            exist_ok: Replace what is registered under ``name``.
+
+        Raises:
+            ConfigurationError: If the name is taken.
+        """
+        registered = Registrable._registry[cls]
+
+        def add(implementation: Callable[..., T]) -> Callable[..., T]:
+            if name in registered and not exist_ok:
+                raise ConfigurationError(
+                    f"'{name}' cannot be registered as a {cls.__name__} for `{implementation.__name__}`: the name is "
+                    f"in use for `{registered[name][0].__name__}`; choose another one, or set `exist_ok=True`."
+                )
+            registered[name] = (implementation, constructor)
+            return implementation
+
+        return add
+
+    @classmethod
+    def by_name(cls, name: str) -> Callable[..., Any]:
+        """Return the callable that builds the implementation called ``name``, a registered name or a dotted path."""
+        implementation, constructor = cls.resolve_class_name(name)
+        return getattr(implementation, constructor) if constructor else implementation
+
+    @classmethod
+    def resolve_class_name(cls, name: str) -> tuple[Any, str | None]:
+        """Return the implementation called ``name`` and the name of the class method that builds it, if any.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        registered = Registrable._registry[cls]
+        if name in registered:
+            return registered[name]
+        if "." in name:
+            return cls._by_path(name), None
+        available = cls.list_available()
+        # AllenNLP's names mix hyphens and underscores.
+        spelled = {known.replace("-", "_"): known for known in available}
+        nearest = [spelled[word] for word in get_close_matches(name.replace("-", "_"), spelled, n=3)]
+        meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
+        raise ConfigurationError(
+            f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
+            f"{', '.join(available)}. To use your own class, import its module first, or give its dotted path as the "
+            "type: 'my_package.my_module.MyClass'."
+        )
+
+    @classmethod
+    def list_available(cls) -> list[str]:
+        """Return the registered names, the default first."""
+        names = list(Registrable._registry[cls])
+        default = cls.default_implementation
+        return names if default is None else [default, *(name for name in names if name != default)]
+
+    @classmethod
+    def _by_path(cls, path: str) -> Any:
+        module, _, name = path.rpartition(".")
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"'{path}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); correct "
+                "the path, or install the package."
+            ) from error
+
+
+class Lazy(Generic[T]):
+    """A constructor with some of its arguments, called once the others exist.
+
+    Hydra's ``_partial_: true`` makes the same thing; either can be given where the other can.
+
+    Args:
+        constructor: Called by each :meth:`construct`.
+        params: Arguments that are known already.
+        **extras: More of them.
+    """
+
+    def __init__(self, constructor: Callable[..., T], params: Mapping[str, Any] | None = None, **extras: Any) -> None:
+        self.constructor = constructor
+        self.params = {**(params or {}), **extras}
+
+    def construct(self, **extras: Any) -> T:
+        """Build the object.
+
+        Args:
+            **extras: The arguments that are now known. Those that the constructor does not take are dropped; those
+                in ``params`` take precedence.
+        """
+        taken = parameters_of(self.constructor)
+        return self.constructor(**{name: value for name, value in extras.items() if name in taken} | self.params)
+
+
+class ConfiguredLazy(Lazy[Any]):
+    """A :class:`Lazy` whose ``params`` are a configuration.
+
+    Nested objects are built again by each call, as in AllenNLP; those in a partial of Hydra are built once and shared.
     """
 
     def construct(self, **extras: Any) -> Any:
-        """Build the object; see :class:`~portico.gradient_descent.lazy.Lazy`.
+        """Build the object; see :class:`Lazy`.
 
         Raises:
             ConfigurationError: If the constructor refuses a value.
@@ -53,26 +170,25 @@ class ConfiguredLazy(Lazy[Any]):
 
 
 def from_params(base: Any, params: Any, **extras: Any) -> Any:
-    """Build an object of the configuration ``params``.
+    """Build an object from the configuration ``params``.
 
     Args:
-        base: Class that is wanted, or a function that makes it; a
-            :class:`~portico.gradient_descent.registry.Registrable` looks up ``"type"``.
-        params: A dict of constructor arguments with ``"type"``; a bare word is the type alone.
-        **extras: Arguments that no configuration holds; the constructor gets those that it takes.
+        base: Class to build, or a function that builds it; a :class:`Registrable` looks up ``"type"``.
+        params: A dict of constructor arguments with ``"type"``; a string is the type alone.
+        **extras: Arguments that no configuration contains; the constructor gets those that it takes.
 
     Raises:
-        ConfigurationError: If a key is unknown or missing, or a value of the wrong type.
+        ConfigurationError: If a key is unknown or missing, or a value has the wrong type.
     """
     constructor, arguments = _constructor_of(base, params)
     return constructor(**_arguments(constructor, arguments, extras))
 
 
 def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
-    """Return ``given`` as something that is built later: a dict with ``"type"``, a word, or any callable.
+    """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`.
 
     Raises:
-        ConfigurationError: If it names nothing that is registered, or has keys that the constructor does not take.
+        ConfigurationError: If the name is not registered, or a key is not an argument of the constructor.
     """
     if given is None or isinstance(given, Lazy):
         return given
@@ -80,7 +196,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
         constructor, arguments = _constructor_of(base, given)
         _refuse_unknown(constructor, arguments)
         return ConfiguredLazy(constructor, arguments)
-    if isinstance(given, partial):
+    if isinstance(given, functools.partial):
         _refuse_unknown(given.func, given.keywords)
     if callable(given):
         return Lazy(given)
@@ -91,16 +207,16 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
 
 
 def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -> Any:
-    """Return ``value`` as what ``annotation`` asks for; what is built already passes.
+    """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
     Args:
-        annotation: Annotation of the parameter; without one everything passes.
+        annotation: Annotation of the parameter; without one any value passes.
         value: Plain value of the configuration.
-        name: Of the parameter, for the message.
-        extras: Arguments that objects built on the way may take.
+        name: Name of the parameter, for error messages.
+        extras: Further arguments for objects that are built on the way.
 
     Raises:
-        ConfigurationError: If the value is of another type.
+        ConfigurationError: If the value has another type.
     """
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
@@ -123,6 +239,59 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if inspect.isclass(annotation) and _is_described_by(annotation, value):
         return from_params(annotation, value, **extras)
     return value
+
+
+def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters of a class or function, their annotations resolved where possible.
+
+    ``**kwargs`` stand for the parameters of the parent classes, in a class method for those of the class itself.
+    """
+    parameters: dict[str, inspect.Parameter] = {}
+    for function in _signature_chain(constructor):
+        signature = inspect.signature(function)
+        hints = _hints(function)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind in _NAMED and name != "self":
+                parameters.setdefault(name, parameter.replace(annotation=hints.get(name, parameter.annotation)))
+        if not takes_any(signature):
+            break
+    return parameters
+
+
+def takes_any(signature: inspect.Signature) -> bool:
+    """Return whether a signature has ``**kwargs``."""
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Return the content of an AllenNLP configuration file.
+
+    Jsonnet reads the environment with ``std.extVar("NAME")``. Without ``rjsonnet``, plain JSON can be read; with it,
+    a JSON file is evaluated as Jsonnet too, as AllenNLP does.
+
+    Raises:
+        ConfigurationError: If the file is missing, cannot be read, or needs a package that is not installed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigurationError(f"`allennlp_config={path}` is not a file; set it to a .jsonnet or .json file.")
+    try:
+        from rjsonnet import evaluate_file
+    except ImportError:
+        config = _read_json(file)
+    else:
+        try:
+            # Jsonnet takes text only; an environment variable may hold other bytes.
+            environment = {name: value for name, value in os.environ.items() if value.isprintable()}
+            config = json.loads(evaluate_file(str(file), ext_vars=environment))
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"{file} cannot be read as Jsonnet ({' '.join(str(error).split())}); correct it. `std.extVar` reads "
+                "environment variables, which must be set."
+            ) from error
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"{file} holds a {type(config).__name__}; write an object with the key 'trainer'.")
+    return config
 
 
 def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -159,8 +328,8 @@ def _arguments(
             arguments[name] = extras[name]
         elif parameter.default is inspect.Parameter.empty:
             raise ConfigurationError(
-                f"`{name}` is required by `{constructor.__qualname__}`, but the configuration does not hold it; add "
-                "it beside 'type'."
+                f"`{name}` is required by `{constructor.__qualname__}`, but the configuration does not have it; add "
+                "it next to 'type'."
             )
     return arguments
 
@@ -189,8 +358,9 @@ def _first_that_fits(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapp
 
 
 def _primitive(kind: Any, value: Any, name: str) -> Any:
-    is_truth_for_number = isinstance(value, bool) and kind is not bool
-    if is_truth_for_number or not isinstance(value, _PRIMITIVES[kind]):
+    # Python counts a bool as an int.
+    is_bool_for_number = isinstance(value, bool) and kind is not bool
+    if is_bool_for_number or not isinstance(value, _PRIMITIVES[kind]):
         raise ConfigurationError(
             f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {kind.__name__}."
         )
@@ -209,3 +379,32 @@ def _is_described_by(annotation: type, value: Any) -> bool:
     if issubclass(annotation, Registrable):
         return isinstance(value, str | Mapping)
     return isinstance(value, Mapping) and not issubclass(annotation, Mapping)
+
+
+def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:
+    if inspect.ismethod(constructor) and inspect.isclass(constructor.__self__):
+        return [constructor, *_signature_chain(constructor.__self__)]
+    if not inspect.isclass(constructor):
+        return [constructor]
+    return [owner.__dict__["__init__"] for owner in constructor.__mro__[:-1] if "__init__" in owner.__dict__]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    # A partial of Hydra has the hints of what it will call.
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function.__init__ if inspect.isclass(function) else function
+    try:
+        return get_type_hints(target)
+    except (NameError, TypeError):
+        return {}
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{file} is not plain JSON ({error}), and the package that reads Jsonnet is not installed; install it "
+            "with `pip install 'portico[allennlp]'`, or correct the file."
+        ) from error

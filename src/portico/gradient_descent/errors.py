@@ -1,4 +1,4 @@
-"""The error of a configuration, under the name that AllenNLP gives it."""
+"""The error of a configuration, under AllenNLP's name."""
 
 from portico.errors import InputError
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.registry import Registrable
 
 
 class MovingAverage(Registrable, ABC):
-    """Keeps an average of every parameter beside it, and swaps it in on request.
+    """Keeps an average of every parameter, and swaps it in on request.
 
     Args:
-        parameters: Pairs of name and parameter; the averages start with their present values.
+        parameters: Pairs of name and parameter; the averages start with their current values.
     """
 
     default_implementation = "exponential"
@@ -28,26 +28,26 @@ class MovingAverage(Registrable, ABC):
 
     @abstractmethod
     def apply(self, num_updates: int | None = None) -> None:
-        """Take the present values into the averages.
+        """Update the averages with the current values.
 
         Args:
             num_updates: Number of the optimizer step, from 1.
         """
 
     def assign_average_value(self) -> None:
-        """Put the averages into the parameters, in place, and keep what was there."""
+        """Copy the averages into the parameters, in place; their values are backed up."""
         for name, parameter in self._parameters:
             self._backups[name].copy_(parameter.detach())
             parameter.data.copy_(self._shadows[name])
 
     def restore(self) -> None:
-        """Put back what :meth:`assign_average_value` took out."""
+        """Undo :meth:`assign_average_value`."""
         for name, parameter in self._parameters:
             parameter.data.copy_(self._backups[name])
 
     @contextmanager
     def assigned(self) -> Iterator[None]:
-        """Have the averages in the parameters for a while; within such a while this does nothing."""
+        """Return a context in which the parameters hold the averages; nested contexts do nothing."""
         if self._is_assigned:
             yield
             return
@@ -60,17 +60,17 @@ class MovingAverage(Registrable, ABC):
             self.restore()
 
     def move_to_parameters(self) -> None:
-        """Keep the averages where the parameters are, which may have moved to a device."""
+        """Move the averages to the devices of the parameters."""
         for name, parameter in self._parameters:
             self._shadows[name] = self._shadows[name].to(parameter.device)
             self._backups[name] = self._backups[name].to(parameter.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return averages and backups; with the averages swapped in, the backups are the trained values."""
+        """Return averages and backups; while the averages are assigned, the backups are the trained values."""
         return {"shadows": self._shadows, "backups": self._backups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state returned by :meth:`state_dict`."""
         for name, _ in self._parameters:
             self._shadows[name].copy_(state_dict["shadows"][name])
             self._backups[name].copy_(state_dict["backups"][name])
@@ -78,12 +78,12 @@ class MovingAverage(Registrable, ABC):
 
 @MovingAverage.register("exponential")
 class ExponentialMovingAverage(MovingAverage):
-    """An average in which older values count ever less.
+    """An average in which older values have exponentially smaller weights.
 
     Args:
         parameters: Pairs of name and parameter.
-        decay: Weight of the average against the new value, at most.
-        numerator: With ``denominator``, lets the average follow faster at the start: in step ``n`` the weight is at
+        decay: Largest weight of the average against the new value.
+        numerator: With ``denominator``, lets the average move faster at the start: in step ``n`` the weight is at
             most ``(numerator + n) / (denominator + n)``.
         denominator: See ``numerator``.
 
@@ -99,14 +99,14 @@ class ExponentialMovingAverage(MovingAverage):
         denominator: float = 10.0,
     ) -> None:
         if not 0 <= decay <= 1:
-            raise ConfigurationError(f"`decay={decay}` of the moving average is no weight; set it between 0 and 1.")
+            raise ConfigurationError(f"`decay={decay}` of the moving average is out of range; set it between 0 and 1.")
         super().__init__(parameters)
         self._decay = decay
         self._numerator = numerator
         self._denominator = denominator
 
     def apply(self, num_updates: int | None = None) -> None:
-        """Take the present values into the averages, with the plain decay where ``num_updates`` is not given."""
+        """Update the averages; without ``num_updates`` with the plain ``decay``."""
         decay = self._decay
         if num_updates is not None:
             decay = min(decay, (self._numerator + num_updates) / (self._denominator + num_updates))

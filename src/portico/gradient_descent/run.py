@@ -1,51 +1,170 @@
-"""AllenNLP's order of events within a training, over the order of Hugging Face's."""
+"""One training of an AllenNLP trainer: its progress, its order of events, and the Hugging Face loop underneath.
+
+The order of events; ``<...>`` marks callbacks of AllenNLP, ``[...]`` those of Hugging Face, ``n`` is the number of
+the optimizer step, from 1::
+
+    train():
+        restore the latest checkpoint
+        [on_train_begin]
+        <on_start> <epoch callbacks, epoch -1>
+        for each epoch:
+            [on_epoch_begin]
+            measure memory
+            for each group of num_gradient_accumulation_steps batches:      # the last one may be smaller
+                [on_step_begin]
+                for each batch of the group:
+                    loss = (outputs["loss"] + penalty) / batches in the group     # ValueError if it is NaN
+                    <on_backward> or loss.backward()
+                rescale the gradients to grad_norm, then clip them to grad_clipping
+                schedulers.step_batch(n)                  # the rates apply to this step already
+                [on_pre_optimizer_step]
+                optimizer.step()
+                [on_optimizer_step]
+                moving_average.apply(n)
+                write to TensorBoard
+                <on_batch> <batch callbacks>              # the gradients are still there
+                zero the gradients
+                [on_step_end]
+                save a checkpoint, if one is due
+            [on_epoch_end]
+            for each validation batch, with the moving averages as weights:
+                <on_batch> <batch callbacks>
+                [on_prediction_step]
+            [on_evaluate]
+            track the metric; write metrics_epoch_N.json, TensorBoard and loggers
+            schedulers.step(metric)
+            <on_epoch> <epoch callbacks>
+            save a checkpoint, if one is due; keep the weights, if they are the best
+            stop, if the patience is exhausted
+        [on_train_end]
+        load the best weights; write metrics.json
+        <on_end> <end callbacks>                          # also after an error
+"""
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import nn
+from typing_extensions import override
 
+from portico.arguments import TrainingArguments
 from portico.checkpoint.resume import set_rng_states
-from portico.gradient_descent.callback_states import restore_lightning_callbacks
-from portico.gradient_descent.epoch_plan import EpochPlan
+from portico.gradient_descent.batches import (
+    EpochPlan,
+    count_epochs,
+    random_states,
+    set_epoch,
+    set_random_states,
+    share_batches,
+)
+from portico.gradient_descent.checkpointer import restore_callbacks
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.losses import batch_metrics
-from portico.gradient_descent.memory import gpu_memory_mb, peak_memory_mb
-from portico.gradient_descent.random_states import present_states, set_states
+from portico.gradient_descent.metrics import LossSums, batch_metrics, epoch_metrics, gpu_memory_mb, peak_memory_mb
+from portico.hf_compat import EvalLoopOutput, TrainOutput, denumpify_detensorize
 from portico.lightning_compat import continue_from, end_epoch_after
-from portico.loop.run import TrainingRun
+from portico.loop.evaluation import EvaluationSession
+from portico.loop.run import TrainingRun, fresh_state
+from portico.model_setup import prepared_for_training
+from portico.plan import ResumePoint
+from portico.trainer import Trainer
+
+if TYPE_CHECKING:
+    from portico.gradient_descent.trainer import GradientDescentTrainer
+
+# What Hugging Face's trainer does in these places, AllenNLP's rules do instead.
+PARTS_TURNED_OFF: dict[str, Any] = {
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "report_to": "none",
+    "max_grad_norm": 0.0,
+    "remove_unused_columns": False,
+    "logging_nan_inf_filter": False,
+}
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    Args:
+        epochs_completed: Whole epochs.
+        batches_in_epoch_completed: Optimizer steps of the current epoch.
+        total_batches: Optimizer steps in total, the current one included.
+        sums: Losses of the current epoch.
+        epoch_start: Random states at the start of the current epoch.
+    """
+
+    epochs_completed: int = 0
+    batches_in_epoch_completed: int = 0
+    total_batches: int = 0
+    sums: LossSums = field(default_factory=LossSums)
+    epoch_start: dict[str, Any] | None = None
+
+    def begin_epoch(self) -> None:
+        """Begin an epoch at its first batch."""
+        self.batches_in_epoch_completed = 0
+        self.sums = LossSums()
+
+    def complete_epoch(self) -> None:
+        """End the current epoch."""
+        self.epochs_completed += 1
+        self.batches_in_epoch_completed = 0
+        self.epoch_start = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts, which are the same in every process."""
+        return {
+            "epochs_completed": self.epochs_completed,
+            "batches_in_epoch_completed": self.batches_in_epoch_completed,
+            "batch_num_total": self.total_batches,
+        }
+
+    def state_of_process(self) -> dict[str, Any]:
+        """Return what differs between processes."""
+        return {
+            "sums": asdict(self.sums),
+            "epoch_start": self.epoch_start if self.batches_in_epoch_completed else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], of_process: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` and :meth:`state_of_process` returned."""
+        self.epochs_completed = state["epochs_completed"]
+        self.batches_in_epoch_completed = state["batches_in_epoch_completed"]
+        self.total_batches = state["batch_num_total"]
+        self.sums = LossSums(**of_process["sums"])
+        self.epoch_start = of_process["epoch_start"]
 
 
 class DescentRun(TrainingRun):
-    """One ``train()`` of an AllenNLP trainer.
-
-    In a step: batches of the group, forward and backward of each, gradients rescaled, then clipped, schedulers
-    stepped, optimizer stepped, averages updated, TensorBoard and batch callbacks, checkpoint. After an epoch: see
-    ``DescentMethods.complete_epoch``.
+    """One ``train()`` of an AllenNLP trainer, in the order of events that the module describes.
 
     Args:
         trainer: The loop.
-        descent: The AllenNLP trainer.
         **options: As of :class:`~portico.loop.run.TrainingRun`.
     """
 
     plan: EpochPlan
 
-    def __init__(self, trainer: Any, *, descent: Any, **options: Any) -> None:
+    def __init__(self, trainer: "LoopTrainer", **options: Any) -> None:
         super().__init__(trainer, **options)
-        self.descent = descent
-        # What is behind was restored before the run began.
-        self.is_resumed = descent.progress.total_batches > 0
+        self.gd_trainer = trainer.gd_trainer
+        # The checkpoint was read before the run was made.
+        self.is_resumed = self.gd_trainer.progress.total_batches > 0
         self.group: list[Any] = []
         self.outputs: list[dict[str, Any]] = []
         self.memory: dict[str, float] = {}
 
+    @override
     def restore(self) -> None:
-        """Tell Lightning's loops and callbacks where the run goes on."""
-        if self.descent.restored_callbacks is not None:
-            restore_lightning_callbacks(self.descent, self.descent.restored_callbacks)
-            self.descent.restored_callbacks = None
+        gd_trainer = self.gd_trainer
+        if gd_trainer.restored_callbacks is not None:
+            restore_callbacks(gd_trainer, "lightning", gd_trainer.restored_callbacks)
+            gd_trainer.restored_callbacks = None
         if self.is_resumed:
             continue_from(
                 self.trainer.lightning_trainer,
@@ -55,26 +174,28 @@ class DescentRun(TrainingRun):
                 steps=self.trainer.state.global_step,
             )
 
+    @override
     def begin(self) -> None:
-        """Begin the run; the epoch callbacks are told so."""
         super().begin()
-        self.descent.begin()
+        self.gd_trainer.begin()
 
+    @override
     def begin_epoch(self, epoch: int) -> None:
-        """Enter an epoch, perhaps in its middle."""
         super().begin_epoch(epoch)
-        if self._skipped(epoch) == 0:
-            self.descent.progress.begin_epoch()
-        workers = {f"worker_{rank}_memory_MB": peak for rank, peak in peak_memory_mb(self.descent).items()}
-        self.memory = workers | {f"gpu_{index}_memory_MB": peak for index, peak in gpu_memory_mb().items()}
+        if self._num_skipped(epoch) == 0:
+            self.gd_trainer.progress.begin_epoch()
+        workers = peak_memory_mb(self.gd_trainer.accelerator)
+        self.memory = {f"worker_{rank}_memory_MB": peak for rank, peak in workers.items()}
+        self.memory |= {f"gpu_{index}_memory_MB": peak for index, peak in gpu_memory_mb().items()}
 
+    @override
     def batches(self) -> Iterator[Any]:
-        """Yield the batches of the present epoch, fetched a group at a time."""
         trainer, plan = self.trainer, self.plan
         batches = self._open_epoch()
         while group := list(islice(batches, plan.gradient_accumulation_steps)):
             plan.window.end += len(group)
             if len(group) < plan.gradient_accumulation_steps and not plan.is_sized:
+                # Lightning steps at the last batch of an epoch, which it cannot know without a length.
                 end_epoch_after(trainer.lightning_trainer, plan.window.end)
             trainer.current_gradient_accumulation_steps = len(group)
             self.group = group
@@ -84,117 +205,299 @@ class DescentRun(TrainingRun):
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return
 
+    @override
     def begin_batch(self, batch_idx: int) -> None:
-        """Enter a batch: the first of a group begins a step."""
         super().begin_batch(batch_idx)
         if batch_idx == self.plan.window.end - len(self.group):
-            self.descent.progress.total_batches += 1
-            self.descent.progress.sums.begin_batch()
+            self.gd_trainer.progress.total_batches += 1
+            self.gd_trainer.progress.sums.begin_batch()
             self.outputs = []
 
     def collect(self, outputs: dict[str, Any]) -> None:
-        """Keep what the model returned for a batch of the present step."""
+        """Keep what the model returned for a batch of the current step."""
         self.outputs.append(outputs)
-        self.descent.progress.sums.add(outputs, len(self.group))
+        self.gd_trainer.progress.sums.add(outputs, len(self.group))
 
+    @override
     def before_optimizer_step(self) -> None:
-        """Rescale and clip the gradients, then step the schedulers, whose rates hold for this step already."""
-        descent = self.descent
-        self.grad_norm = descent.rescale_gradients()
-        descent.clip_gradient()
+        # AllenNLP 2's order: the norm first, then the values, once per step.
+        self.grad_norm = self.gd_trainer.rescale_gradients()
+        self.gd_trainer.clip_gradient()
         self.step_schedulers()
         self._fire("on_pre_optimizer_step")
         self._weights_before = self._weights_to_compare()
 
     def step_schedulers(self) -> None:
-        """Set the rates of the present step."""
-        for scheduler in self.descent.schedulers:
-            scheduler.step_batch(self.descent.progress.total_batches)
+        """Set the rates of the current step."""
+        for scheduler in self.gd_trainer.schedulers:
+            scheduler.step_batch(self.gd_trainer.progress.total_batches)
 
+    @override
     def after_optimizer_step(self) -> None:
-        """Update the averages, then tell TensorBoard and callbacks, while the gradients are still there."""
         super().after_optimizer_step()
-        descent, progress = self.descent, self.descent.progress
-        if descent.moving_average is not None:
-            descent.moving_average.apply(progress.total_batches)
+        gd_trainer, progress = self.gd_trainer, self.gd_trainer.progress
+        if gd_trainer.moving_average is not None:
+            gd_trainer.moving_average.apply(progress.total_batches)
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
-        metrics = batch_metrics(descent.model, progress.sums)
-        if descent.tensorboard_writer is not None and descent.is_primary:
-            descent.tensorboard_writer.log_batch(
-                descent.model, descent.optimizer, self.grad_norm, metrics, self.group, self._updates()
+        metrics = batch_metrics(gd_trainer.model, progress.sums)
+        if gd_trainer.tensorboard_writer is not None and gd_trainer.is_primary:
+            gd_trainer.tensorboard_writer.log_batch(
+                gd_trainer.model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, self._updates()
             )
-        descent.batch_callbacks(
-            trainer=descent,
+        gd_trainer.batch_callbacks(
+            trainer=gd_trainer,
             batch_inputs=self.group,
             batch_outputs=self.outputs,
             batch_metrics=metrics,
             epoch=self.epoch,
             batch_number=progress.batches_in_epoch_completed,
             is_training=True,
-            is_primary=descent.is_primary,
+            is_primary=gd_trainer.is_primary,
             batch_grad_norm=self.grad_norm,
         )
 
+    @override
     def end_batch(self, batch_idx: int) -> None:
-        """Close a batch: the last of a group ends a step, which may be saved."""
         super().end_batch(batch_idx)
         if self.plan.ends_window(batch_idx):
-            self.descent.maybe_save_checkpoint()
+            self.gd_trainer.maybe_save_checkpoint()
 
+    @override
     def end_epoch(self) -> None:
-        """Close the epoch; out of patience, the run ends."""
         super().end_epoch()
-        self.descent.complete_epoch(self.epoch, self.memory)
-        if self.descent.metric_tracker.should_stop_early():
+        self.gd_trainer.complete_epoch(self.epoch, self.memory)
+        if self.gd_trainer.metric_tracker.should_stop_early():
             self.trainer.control.should_training_stop = True
 
-    def _skipped(self, epoch: int) -> int:
+    def _num_skipped(self, epoch: int) -> int:
         return self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
 
     def _open_epoch(self) -> Iterator[Any]:
-        """Return the epoch's batches from where it goes on.
+        """Return the batches of the epoch that are left.
 
-        What is behind is fetched again with the random states of then, so that loaders, samplers and data sets come
-        to the same place; the states of the checkpoint come after it.
+        To resume within an epoch, the batches before are fetched again with the random states of its start, so that
+        loader, samplers and data set reach the same state; then the random states of the checkpoint are restored.
         """
-        # The user's loader, of which the run may iterate a share.
-        loader, args, progress = self.descent.data_loader, self.trainer.args, self.descent.progress
-        _set_epoch(loader, self.epoch)
-        skipped = self._skipped(self.epoch)
-        resumed_here = self.is_resumed and self.epoch == self.resume_point.epoch
-        if resumed_here and skipped:
-            set_states(progress.epoch_start, loader, args)
-        elif resumed_here:
-            set_states(self.descent.restored_states, loader, args)
-        progress.epoch_start = present_states(loader, args)
+        # The user's loader has the generators; the run may iterate a share of it.
+        loader, args, progress = self.gd_trainer.data_loader, self.trainer.args, self.gd_trainer.progress
+        set_epoch(loader, self.epoch)
+        num_skipped = self._num_skipped(self.epoch)
+        if self.is_resumed and self.epoch == self.resume_point.epoch:
+            states = progress.epoch_start if num_skipped else self.gd_trainer.restored_states
+            assert states is not None
+            set_random_states(states, loader, args)
+        progress.epoch_start = random_states(loader, args)
         batches = iter(self.loader)
-        if skipped:
-            fetched = sum(1 for _ in islice(batches, skipped))
-            if fetched < skipped:
+        if num_skipped:
+            num_fetched = sum(1 for _ in islice(batches, num_skipped))
+            if num_fetched < num_skipped:
                 raise ConfigurationError(
-                    f"The checkpoint was written after batch {skipped} of an epoch, but `data_loader` gives only "
-                    f"{fetched}; give the loader that the training began with, or another `serialization_dir`."
+                    f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` gives only "
+                    f"{num_fetched}; use the loader that the training began with, or another `serialization_dir`."
                 )
-            set_rng_states(self.descent.restored_states["global"], args)
-        self.plan.window.end = skipped
+            set_rng_states(self.gd_trainer.restored_states["global"], args)
+        self.plan.window.end = num_skipped
         return batches
 
     def _weights_to_compare(self) -> dict[str, torch.Tensor] | None:
-        writer = self.descent.tensorboard_writer
-        if writer is None or not self.descent.is_primary or not writer.should_log_histograms_this_batch():
+        writer = self.gd_trainer.tensorboard_writer
+        if writer is None or not self.gd_trainer.is_primary or not writer.should_log_histograms_this_batch():
             return None
-        return {name: weight.detach().cpu().clone() for name, weight in self.descent.model.named_parameters()}
+        return {name: weight.detach().cpu().clone() for name, weight in self.gd_trainer.model.named_parameters()}
 
     def _updates(self) -> dict[str, torch.Tensor] | None:
         before = self._weights_before
         if before is None:
             return None
-        return {name: before[name] - weight.detach().cpu() for name, weight in self.descent.model.named_parameters()}
+        parameters = self.gd_trainer.model.named_parameters()
+        return {name: before[name] - weight.detach().cpu() for name, weight in parameters}
 
 
-def _set_epoch(loader: Any, epoch: int) -> None:
-    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        set_epoch = getattr(part, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+class ValidationSession(EvaluationSession):
+    """One pass over the validation data, with AllenNLP's metrics and callbacks; the model counts its own metrics.
+
+    Args:
+        trainer: The loop.
+        loader: Validation batches.
+        **options: As of :class:`~portico.loop.evaluation.EvaluationSession`.
+
+    Attributes:
+        metrics: Metrics of the whole set, once the pass is complete.
+    """
+
+    def __init__(self, trainer: "LoopTrainer", loader: Any, **options: Any) -> None:
+        super().__init__(trainer, loader, **options)
+        self.gd_trainer = trainer.gd_trainer
+        self.sums = LossSums()
+        self.metrics: dict[str, Any] = {}
+
+    @override
+    def step(self, inputs: Any, batch_idx: int) -> None:
+        trainer, gd_trainer = self.trainer, self.gd_trainer
+        with torch.no_grad(), trainer.accelerator.autocast():
+            outputs = gd_trainer.batch_outputs(inputs, for_training=False)
+        self.num_observed_examples += 1
+        # As in AllenNLP, only batches with a loss count.
+        if outputs.get("loss") is not None:
+            self.sums.begin_batch()
+            self.sums.add(outputs)
+            self.sums.end_batch()
+        gd_trainer.batch_callbacks(
+            trainer=gd_trainer,
+            batch_inputs=[inputs],
+            batch_outputs=[outputs],
+            batch_metrics=batch_metrics(gd_trainer.model, self.sums),
+            epoch=gd_trainer.progress.epochs_completed,
+            batch_number=self.sums.num_batches,
+            is_training=False,
+            is_primary=gd_trainer.is_primary,
+            batch_grad_norm=None,
+        )
+        trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
+
+    @override
+    def finish(self) -> EvalLoopOutput:
+        self.metrics = epoch_metrics(self.gd_trainer.model, self.sums, self.trainer.accelerator)
+        prefixed = self._prefixed(denumpify_detensorize(dict(self.metrics)))
+        self.output = EvalLoopOutput(
+            predictions=np.empty(0), label_ids=None, metrics=prefixed, num_samples=self.num_observed_examples
+        )
+        return self.output
+
+
+class LoopTrainer(Trainer):
+    """The Hugging Face trainer under an AllenNLP trainer: it runs the batches through Lightning.
+
+    Args:
+        gd_trainer: The AllenNLP trainer.
+        args: Training arguments, with ``PARTS_TURNED_OFF``.
+        **parts: Callbacks, loggers and plugins, as of :class:`~portico.trainer.Trainer`.
+
+    Attributes:
+        validation: The last validation.
+        run_class: Class of a run.
+    """
+
+    loss_is_scaled_for_ga = False
+    run_class: type[DescentRun] = DescentRun
+
+    def __init__(self, gd_trainer: "GradientDescentTrainer", args: TrainingArguments, **parts: Any) -> None:
+        self.gd_trainer = gd_trainer
+        self.validation: ValidationSession | None = None
+        super().__init__(model=gd_trainer.model, args=args, optimizers=(gd_trainer.optimizer, None), **parts)
+        # AllenNLP's models return means, which are not divided by a number of items.
+        self.model_accepts_loss_kwargs = False
+
+    def _seed_everything(self) -> None:
+        """Do nothing: AllenNLP seeds in its command, not in its trainer."""
+
+    # Data
+
+    @override
+    def get_train_dataloader(self) -> Any:
+        return share_batches(self.gd_trainer.data_loader, self.args)
+
+    @override
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        loader = self.gd_trainer.validation_data_loader if eval_dataset is None else eval_dataset
+        if loader is None:
+            raise ConfigurationError(
+                "Validation results cannot be calculated without a `validation_data_loader`; give one to the trainer."
+            )
+        return share_batches(loader, self.args)
+
+    # Steps
+
+    def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
+        """Run the model on inputs that are on its device.
+
+        Args:
+            inputs: The model's inputs by name.
+            for_training: Whether a backward pass follows.
+        """
+        return self.model_wrapped(**inputs)
+
+    @override
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        # AllenNLP's schedulers are stepped by the run.
+        return None
+
+    @override
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        outputs = self.gd_trainer.batch_outputs(inputs, for_training=True)
+        loss = outputs["loss"]
+        if torch.isnan(loss):
+            raise ValueError("nan loss encountered")
+        self._current_run.collect(outputs)
+        return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _runs_own_backward(self) -> bool:
+        return bool(self.gd_trainer.backward_callbacks)
+
+    def _backward_now(self, loss: torch.Tensor) -> None:
+        if not self.gd_trainer.backward_by_callbacks(self._current_run.outputs[-1]):
+            super()._backward_now(loss)
+
+    @property
+    def _current_run(self) -> DescentRun:
+        run = self.module.run
+        assert isinstance(run, DescentRun)
+        return run
+
+    # Evaluation
+
+    @override
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        with self.gd_trainer.averaged_weights():
+            return super().evaluation_loop(*args, **kwargs)
+
+    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+        self.validation = ValidationSession(self, dataloader, **options)
+        return self.validation
+
+    # A run
+
+    @override
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        # The AllenNLP trainer has read its checkpoint.
+        self.is_in_train = True
+        try:
+            with prepared_for_training(self.model, self.args):
+                return self._fit(self._make_run())
+        finally:
+            self.is_in_train = False
+
+    def _make_run(self) -> DescentRun:
+        loader, progress = self.get_train_dataloader(), self.gd_trainer.progress
+        plan = count_epochs(
+            loader,
+            num_epochs=self.gd_trainer.num_epochs,
+            num_gradient_accumulation_steps=self.args.gradient_accumulation_steps,
+            world_size=self.args.world_size,
+        )
+        self._trial = None
+        self.state = fresh_state(self)
+        self.state.compute_steps(self.args, plan.max_steps)
+        self.state.global_step = progress.total_batches
+        self.state.init_training_references(self, plan.max_steps, plan.num_train_epochs, None)
+        self.callback_handler.train_dataloader = loader
+        num_done = progress.batches_in_epoch_completed * plan.gradient_accumulation_steps
+        resume_point = ResumePoint(progress.epochs_completed, min(num_done, plan.steps_in_epoch))
+        return self.run_class(self, loader=loader, plan=plan, resume_point=resume_point)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any, metrics: Any = None) -> None:
+        """Write an AllenNLP checkpoint when a Hugging Face callback requests one."""
+        self.gd_trainer.save_checkpoint()

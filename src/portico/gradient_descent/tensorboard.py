@@ -2,34 +2,41 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from portico.gradient_descent.activations import log_activations
+from portico.gradient_descent.construction import Registrable
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.model_statistics import learning_rates, parameter_statistics, relative_updates
-from portico.gradient_descent.registry import Registrable
-from portico.gradient_descent.summary_files import SummaryFiles, tensorboard_is_installed
 from portico.hf_compat import find_batch_size
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger(__name__)
 
 
+def tensorboard_is_installed() -> bool:
+    """Return whether TensorBoard is installed."""
+    return find_spec("tensorboard") is not None
+
+
 class TensorboardWriter(Registrable):
-    """Writes to ``log/train`` and ``log/validation`` in the folder of the run; no folder is made before that.
+    """Writes to ``log/train`` and ``log/validation`` in the folder of the run; a folder is created when it is needed.
 
     Args:
         serialization_dir: Folder of the run; without one nothing is written.
-        summary_interval: Optimizer steps between two writings of most statistics.
-        histogram_interval: Optimizer steps between two writings of histograms (parameters; activations of modules
-            with a true ``should_log_activations``) and of relative parameter updates; ``None`` for never.
-        batch_size_interval: Optimizer steps between two writings of batch sizes; ``None`` for never.
-        should_log_parameter_statistics: Write mean and deviation of parameters and gradients.
+        summary_interval: Optimizer steps between two summaries.
+        histogram_interval: Optimizer steps between two histograms (of parameters, and of the activations of modules
+            with a true ``should_log_activations``) and relative parameter updates; ``None`` for never.
+        batch_size_interval: Optimizer steps between two batch sizes; ``None`` for never.
+        should_log_parameter_statistics: Write mean and standard deviation of parameters and gradients.
         should_log_learning_rate: Write the learning rate of each parameter.
-        get_batch_num_total: Returns the number of the present step; the trainer sets it.
+        get_batch_num_total: Returns the number of the current step; the trainer sets it.
 
     Raises:
         ConfigurationError: If an interval is not positive, or TensorBoard is not installed.
@@ -47,12 +54,11 @@ class TensorboardWriter(Registrable):
         should_log_learning_rate: bool = False,
         get_batch_num_total: Callable[[], int] | None = None,
     ) -> None:
-        intervals = {
-            "summary_interval": summary_interval,
-            "histogram_interval": histogram_interval,
-            "batch_size_interval": batch_size_interval,
-        }
-        for name, interval in intervals.items():
+        for name, interval in (
+            ("summary_interval", summary_interval),
+            ("histogram_interval", histogram_interval),
+            ("batch_size_interval", batch_size_interval),
+        ):
             if interval is not None and interval < 1:
                 raise ConfigurationError(f"`{name}={interval}` cannot be used; set it to an int >= 1, or to None.")
         if serialization_dir is not None and not tensorboard_is_installed():
@@ -60,61 +66,62 @@ class TensorboardWriter(Registrable):
                 "TensorBoard is not installed; install it with `pip install 'portico[allennlp]'`, or leave "
                 "`tensorboard_writer` out."
             )
-        self._files = SummaryFiles(None if serialization_dir is None else Path(serialization_dir) / "log")
+        self._folder = None if serialization_dir is None else Path(serialization_dir) / "log"
+        self._writers: dict[str, SummaryWriter] = {}
         self._summary_interval = summary_interval
         self._histogram_interval = histogram_interval
         self._batch_size_interval = batch_size_interval
         self._should_log_parameter_statistics = should_log_parameter_statistics
         self._should_log_learning_rate = should_log_learning_rate
         self.get_batch_num_total = get_batch_num_total or (lambda: 0)
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
         self.reset_epoch()
 
-    # A run
-
     def begin(self, model: nn.Module) -> None:
-        """Begin to watch the activations of ``model``, if histograms are written."""
+        """Start to capture the activations of ``model``, if histograms are written."""
         if self._histogram_interval is not None and not self._hooks:
-            self._hooks = log_activations(model, self.should_log_histograms_this_batch, self.add_train_histogram)
+            watched = (module for module in model.modules() if getattr(module, "should_log_activations", False))
+            # A function, not the bound method: a copy of the model must not copy the writer.
+            self._hooks = [
+                module.register_forward_hook(lambda module, _, outputs: self._log_activations(module, outputs))
+                for module in watched
+            ]
 
     def close(self) -> None:
-        """Flush and close the files, and stop watching activations."""
+        """Flush and close the files, and stop capturing activations."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
-        self._files.close()
+        for writer in self._writers.values():
+            writer.close()
+        self._hooks, self._writers = [], {}
 
     def reset_epoch(self) -> None:
-        """Begin the mean of the batch sizes anew."""
+        """Reset the mean of the batch sizes."""
         self._cumulative_batch_group_size = 0
         self._batches_this_epoch = 0
 
-    # When
-
     def should_log_this_batch(self) -> bool:
-        """Return whether the present step is one whose statistics are written."""
+        """Return whether a summary is due at the current step."""
         return self.get_batch_num_total() % self._summary_interval == 0
 
     def should_log_histograms_this_batch(self) -> bool:
-        """Return whether the present step is one whose histograms are written."""
+        """Return whether histograms are due at the current step."""
         interval = self._histogram_interval
         return interval is not None and self.get_batch_num_total() % interval == 0
-
-    # What
 
     def log_batch(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        batch_grad_norm: float | None,
+        batch_grad_norm: torch.Tensor | float | None,
         metrics: Mapping[str, Any],
         batch_group: Iterable[Any],
         param_updates: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """Write what is due at the present step.
+        """Write what is due at the current step.
 
         Args:
-            model: The model, its gradients still there.
+            model: The model, before its gradients are zeroed.
             optimizer: The optimizer.
             batch_grad_norm: Norm of the gradients before clipping, if it was measured.
             metrics: Metrics of the epoch so far.
@@ -133,20 +140,32 @@ class TensorboardWriter(Registrable):
             self.log_histograms(model)
             self.log_gradient_updates(model, param_updates)
         if self._batch_size_interval:
-            self._log_batch_size(batch_group)
+            self._log_batch_size(batch_group, self._batch_size_interval)
 
-    def log_parameter_and_gradient_statistics(self, model: nn.Module, batch_grad_norm: float | None) -> None:
+    def log_parameter_and_gradient_statistics(
+        self, model: nn.Module, batch_grad_norm: torch.Tensor | float | None
+    ) -> None:
         """Write mean and standard deviation of every parameter and gradient, and the norm of all gradients."""
-        self._add_train_scalars(parameter_statistics(model))
+        for name, parameter in model.named_parameters():
+            self._log_moments("parameter", name, parameter.detach())
+            gradient = parameter.grad
+            if gradient is not None:
+                # Of a sparse gradient only the values that are present.
+                self._log_moments("gradient", name, gradient._values() if gradient.is_sparse else gradient)
         if batch_grad_norm is not None:
             self.add_train_scalar("gradient_norm", batch_grad_norm)
 
     def log_learning_rates(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write the learning rate of every parameter, 0 for a frozen one."""
-        self._add_train_scalars(learning_rates(model, optimizer))
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if "lr" in group:
+                    rate = group["lr"] * parameter.requires_grad
+                    self.add_train_scalar(f"learning_rate/{names[parameter]}", rate)
 
     def log_histograms(self, model: nn.Module) -> None:
-        """Write histograms of the parameters, of those that the model names if it names any."""
+        """Write histograms of the parameters; a model may choose which."""
         chosen = getattr(model, "get_parameters_for_histogram_tensorboard_logging", None)
         names = None if chosen is None else set(chosen())
         for name, parameter in model.named_parameters():
@@ -154,8 +173,11 @@ class TensorboardWriter(Registrable):
                 self.add_train_histogram(f"parameter_histogram/{name}", parameter)
 
     def log_gradient_updates(self, model: nn.Module, param_updates: Mapping[str, torch.Tensor]) -> None:
-        """Write the norm of each parameter's update over that of the parameter."""
-        self._add_train_scalars(relative_updates(model, param_updates))
+        """Write the norm of each parameter's update divided by that of the parameter."""
+        for name, parameter in model.named_parameters():
+            norm = torch.linalg.vector_norm(parameter.detach()).cpu()
+            update = torch.linalg.vector_norm(param_updates[name])
+            self.add_train_scalar(f"gradient_update/{name}", update / (norm + torch.finfo(norm.dtype).tiny))
 
     def log_metrics(
         self,
@@ -163,20 +185,14 @@ class TensorboardWriter(Registrable):
         val_metrics: Mapping[str, Any] | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Write metrics of training and validation.
-
-        Args:
-            train_metrics: Metrics of training.
-            val_metrics: Metrics of validation.
-            epoch: Step to write them at; by default that of training.
-        """
+        """Write metrics of training and validation, at the current step or at ``epoch``."""
         for name, value in train_metrics.items():
             self.add_train_scalar(name, value, epoch)
         for name, value in (val_metrics or {}).items():
             self.add_validation_scalar(name, value, epoch)
 
     def log_memory_usage(self, cpu_memory_usage: Mapping[int, float], gpu_memory_usage: Mapping[int, float]) -> None:
-        """Write the memory of each process, of all of them, and of each GPU, in MB."""
+        """Write the memory of each process, their sum, and the memory of each GPU, in MiB."""
         for worker, memory in cpu_memory_usage.items():
             self.add_train_scalar(f"memory_usage/worker_{worker}_cpu", memory)
         self.add_train_scalar("memory_usage/cpu", sum(cpu_memory_usage.values()))
@@ -184,27 +200,53 @@ class TensorboardWriter(Registrable):
             self.add_train_scalar(f"memory_usage/gpu_{gpu}", memory)
 
     def add_train_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
-        """Write a number of training, at the present step or at ``timestep``."""
-        self._files.add_scalar("train", name, value, timestep or self.get_batch_num_total())
+        """Write a number of training, at the current step or at ``timestep``; other values are ignored."""
+        self._add_scalar("train", name, value, timestep)
 
     def add_validation_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
-        """Write a number of validation, at the present step or at ``timestep``."""
-        self._files.add_scalar("validation", name, value, timestep or self.get_batch_num_total())
+        """Write a number of validation, at the current step or at ``timestep``; other values are ignored."""
+        self._add_scalar("validation", name, value, timestep)
 
     def add_train_histogram(self, name: str, values: Any) -> None:
-        """Write the distribution of a tensor's values; anything else is left out."""
-        self._files.add_histogram("train", name, values, self.get_batch_num_total())
+        """Write the distribution of a tensor's values; anything but a tensor is ignored."""
+        if self._folder is not None and isinstance(values, torch.Tensor):
+            flat = values.detach().float().cpu().numpy().flatten()
+            self._writer(self._folder / "train").add_histogram(name, flat, self.get_batch_num_total())
 
-    def _add_train_scalars(self, values: Iterable[tuple[str, Any]]) -> None:
-        for name, value in values:
-            self.add_train_scalar(name, value)
+    def _add_scalar(self, split: str, name: str, value: Any, timestep: int | None) -> None:
+        number = value.item() if hasattr(value, "item") else value
+        if self._folder is not None and isinstance(number, int | float):
+            self._writer(self._folder / split).add_scalar(name, number, timestep or self.get_batch_num_total())
 
-    def _log_batch_size(self, batch_group: Iterable[Any]) -> None:
-        assert self._batch_size_interval is not None
+    def _writer(self, folder: Path) -> "SummaryWriter":
+        if folder.name not in self._writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writers[folder.name] = SummaryWriter(str(folder))
+        return self._writers[folder.name]
+
+    def _log_moments(self, kind: str, name: str, values: torch.Tensor) -> None:
+        if values.numel() > 0:
+            self.add_train_scalar(f"{kind}_mean/{name}", values.mean())
+        if values.numel() > 1:
+            self.add_train_scalar(f"{kind}_std/{name}", values.std())
+
+    def _log_activations(self, module: nn.Module, outputs: Any) -> None:
+        if not self.should_log_histograms_this_batch():
+            return
+        named = {"": outputs}
+        if isinstance(outputs, Mapping):
+            named = {f"_{key}": output for key, output in outputs.items()}
+        elif isinstance(outputs, list | tuple):
+            named = {f"_{index}": output for index, output in enumerate(outputs)}
+        for suffix, output in named.items():
+            self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
+
+    def _log_batch_size(self, batch_group: Iterable[Any], interval: int) -> None:
         size = sum(find_batch_size(batch) or 0 for batch in batch_group)
         self._batches_this_epoch += 1
         self._cumulative_batch_group_size += size
-        if (self._batches_this_epoch - 1) % self._batch_size_interval == 0:
+        if (self._batches_this_epoch - 1) % interval == 0:
             mean = self._cumulative_batch_group_size / self._batches_this_epoch
             logger.info("current batch size: %d, mean batch size: %s", size, mean)
             self.add_train_scalar("current_batch_size", size)

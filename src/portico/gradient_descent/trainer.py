@@ -1,29 +1,66 @@
-"""AllenNLP's base of all trainers, and what callbacks, checkpointer and loop may ask of one."""
+"""AllenNLP's trainers: ``GradientDescentTrainer`` over Lightning, and ``NoOpTrainer``."""
 
+import logging
+import shutil
+import tempfile
+import weakref
 from abc import abstractmethod
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
 
+import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
-from portico.gradient_descent.registry import Registrable
+from portico.arguments import TrainingArguments
+from portico.checkpoint.writer import gradient_scaler
+from portico.gradient_descent.arguments import (
+    as_folder,
+    check_count,
+    check_limits,
+    check_parts,
+    construct_parts,
+    lightning_placement,
+    lightning_precision,
+    sort_callbacks,
+)
+from portico.gradient_descent.callbacks import (
+    BatchCallback,
+    CallbackList,
+    ConsoleLoggerCallback,
+    EndCallback,
+    EpochCallback,
+    TrainerCallback,
+)
+from portico.gradient_descent.checkpointer import (
+    BestWeights,
+    Checkpointer,
+    TrainerCheckpoint,
+    check_folder,
+    restore_training,
+    training_state,
+)
+from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
+from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump_metrics, epoch_metrics
+from portico.gradient_descent.moving_average import MovingAverage
+from portico.gradient_descent.optimizers import Optimizer
+from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
+from portico.gradient_descent.schedulers import (
+    LearningRateScheduler,
+    MomentumScheduler,
+    as_learning_rate_scheduler,
+)
+from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
-
-class TrainerCheckpoint(NamedTuple):
-    """What a checkpoint holds.
-
-    Args:
-        model_state: Weights: the moving averages where there are any.
-        trainer_state: Everything else that a training needs to go on.
-    """
-
-    model_state: dict[str, Any]
-    trainer_state: dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 class Trainer(Registrable):
-    """A trainer that a configuration names, ``"gradient_descent"`` by default.
+    """Base class of the trainers that a configuration can name.
 
     Attributes:
         model: The model.
@@ -40,7 +77,7 @@ class Trainer(Registrable):
     optimizer: torch.optim.Optimizer
     data_loader: Any
     accelerator: Any
-    tensorboard_writer: Any
+    tensorboard_writer: TensorboardWriter | None
 
     @property
     @abstractmethod
@@ -58,3 +95,510 @@ class Trainer(Registrable):
     @abstractmethod
     def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
         """Run the model on a batch."""
+
+
+@Trainer.register("gradient_descent", constructor="from_partial_objects")
+class GradientDescentTrainer(Trainer):
+    """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
+
+    A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
+    ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``.
+
+    Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
+    clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
+
+    Args:
+        model: The model.
+        optimizer: Optimizer of its parameters.
+        data_loader: Training batches, dicts of the model's inputs.
+        patience: Epochs without improvement after which training stops; ``None`` never stops it.
+        validation_metric: Metric to improve: ``+`` or ``-`` and its name; of a list the signed sum counts.
+        validation_data_loader: Validation batches.
+        num_epochs: Passes over the data.
+        serialization_dir: Folder for checkpoints, metrics and TensorBoard. Training resumes from the latest checkpoint
+            in it; without a folder nothing is kept.
+        checkpointer: Writes checkpoints; by default at the end of each epoch, keeping two.
+        cuda_device: Index of a GPU, -1 for the CPU; by default what Lightning finds.
+        grad_norm: Largest norm of all gradients; ``True`` only measures the norm.
+        grad_clipping: Largest absolute value in a gradient.
+        learning_rate_scheduler: Scheduler, of AllenNLP or of torch.
+        momentum_scheduler: Scheduler of the momentum.
+        tensorboard_writer: Writer for TensorBoard; by default one with AllenNLP's intervals, if there is a folder and
+            TensorBoard is installed.
+        moving_average: Averages that are validated and saved instead of the weights.
+        batch_callbacks: Called after each step and each validation batch.
+        epoch_callbacks: Called before training (epoch -1) and after each epoch.
+        distributed: Train on ``world_size`` processes, which Lightning starts.
+        local_rank: Accepted for compatibility; Lightning numbers the processes.
+        world_size: Number of processes.
+        num_gradient_accumulation_steps: Batches of an optimizer step; the last step of an epoch may have fewer.
+        opt_level: Precision in the words of Apex, ``"O0"`` to ``"O3"``.
+        use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
+        end_callbacks: Called when training ends.
+        callbacks: Callbacks of AllenNLP 2, of Hugging Face and of Lightning.
+        loggers: Lightning loggers; they get the metrics of each epoch.
+        plugins: Lightning plugins.
+        accelerator: Lightning accelerator.
+        strategy: Lightning strategy.
+        devices: Devices of this machine, one process each.
+        num_nodes: Number of machines.
+        precision: Lightning precision.
+        grad_scaling: Must be true with ``use_amp``; Lightning's mixed precision always scales the loss.
+        enable_default_callbacks: Log a table of metrics after each epoch, as ``"console_logger"`` does. Off by
+            default; AllenNLP's other default callback, the confidence checks, is not included.
+
+    Attributes:
+        loop: The Hugging Face trainer underneath.
+        report: Metrics of the current training, or of the last.
+
+    Raises:
+        ConfigurationError: If the arguments cannot be used, before anything is written.
+    """
+
+    loop: LoopTrainer
+    report: TrainingReport
+    serialization_dir: Path | None
+    # A callback may turn it off for an epoch.
+    should_validate_this_epoch: bool = True
+    # What a checkpoint holds, for the run to restore once the parts exist.
+    restored_states: dict[str, Any]
+    restored_callbacks: dict[str, Any] | None = None
+    restored_scaler: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: Any,
+        patience: int | None = None,
+        validation_metric: str | list[str] = "-loss",
+        validation_data_loader: Any = None,
+        num_epochs: int = 20,
+        serialization_dir: str | Path | None = None,
+        checkpointer: Checkpointer | None = None,
+        cuda_device: int | torch.device | None = None,
+        grad_norm: float | bool | None = None,
+        grad_clipping: float | None = None,
+        learning_rate_scheduler: LearningRateScheduler | None = None,
+        momentum_scheduler: MomentumScheduler | None = None,
+        tensorboard_writer: TensorboardWriter | None = None,
+        moving_average: MovingAverage | None = None,
+        batch_callbacks: Sequence[BatchCallback] | None = None,
+        epoch_callbacks: Sequence[EpochCallback] | None = None,
+        distributed: bool = False,
+        local_rank: int = 0,
+        world_size: int = 1,
+        num_gradient_accumulation_steps: int = 1,
+        opt_level: str | None = None,
+        use_amp: bool = False,
+        end_callbacks: Sequence[EndCallback] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        *,
+        loggers: Sequence[Any] | None = None,
+        plugins: Sequence[Any] | None = None,
+        accelerator: str | None = None,
+        strategy: str | None = None,
+        devices: int | list[int] | None = None,
+        num_nodes: int | None = None,
+        precision: str | None = None,
+        grad_scaling: bool = True,
+        enable_default_callbacks: bool = False,
+    ) -> None:
+        self.model, self.optimizer, self.data_loader = model, optimizer, data_loader
+        self.validation_data_loader, self.moving_average = validation_data_loader, moving_average
+        self.learning_rate_scheduler = as_learning_rate_scheduler(learning_rate_scheduler)
+        self.momentum_scheduler, self.tensorboard_writer = momentum_scheduler, tensorboard_writer
+        self.schedulers = [each for each in (self.learning_rate_scheduler, momentum_scheduler) if each is not None]
+        self.checkpointer = Checkpointer() if checkpointer is None else checkpointer
+        self.num_epochs, self.num_gradient_accumulation_steps = num_epochs, num_gradient_accumulation_steps
+        self._grad_norm, self._grad_clipping = grad_norm, grad_clipping
+        self.metric_tracker = MetricTracker(validation_metric, patience)
+        self._check(world_size, patience)
+        chosen = {"accelerator": accelerator, "strategy": strategy, "devices": devices, "num_nodes": num_nodes}
+        placement = lightning_placement(cuda_device, distributed, world_size, chosen)
+        placement |= lightning_precision(opt_level, use_amp, grad_scaling, precision, placement.get("accelerator"))
+        defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
+        parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, [*(callbacks or ()), *defaults])
+        parts |= {"loggers": list(loggers or ()), "plugins": list(plugins or ())}
+        self.progress = Progress()
+        self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
+        self.accelerator = self.loop.accelerator
+        self._set_writers()
+
+    @classmethod
+    def from_partial_objects(
+        cls,
+        model: nn.Module,
+        serialization_dir: str | None,
+        data_loader: Any,
+        *,
+        num_epochs: int = 20,
+        num_gradient_accumulation_steps: int = 1,
+        world_size: int = 1,
+        no_grad: list[str] | None = None,
+        optimizer: Lazy[Optimizer] | None = None,
+        learning_rate_scheduler: Lazy[LearningRateScheduler] | None = None,
+        momentum_scheduler: Lazy[MomentumScheduler] | None = None,
+        tensorboard_writer: Lazy[TensorboardWriter] | None = None,
+        moving_average: Lazy[MovingAverage] | None = None,
+        checkpointer: Lazy[Checkpointer] | None = None,
+        batch_callbacks: list[BatchCallback] | None = None,
+        epoch_callbacks: list[EpochCallback] | None = None,
+        end_callbacks: list[EndCallback] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Build a trainer with parts that depend on each other; this is how configurations build it.
+
+        A lazy part or a callback is a :class:`Lazy`, a partial, a dict with ``"type"``, or a registered name. The
+        optimizer (by default Adam) gets the parameters, the schedulers get the optimizer. Parameters whose names match
+        a regular expression of ``no_grad`` are frozen; everything else is as documented on the class.
+
+        Raises:
+            ConfigurationError: If a part cannot be built.
+        """
+        counts = {
+            "num_epochs": num_epochs,
+            "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
+            "world_size": world_size,
+        }
+        given = {
+            "optimizer": optimizer,
+            "learning_rate_scheduler": learning_rate_scheduler,
+            "momentum_scheduler": momentum_scheduler,
+            "tensorboard_writer": tensorboard_writer,
+            "moving_average": moving_average,
+            "checkpointer": checkpointer,
+            "batch_callbacks": batch_callbacks,
+            "epoch_callbacks": epoch_callbacks,
+            "end_callbacks": end_callbacks,
+            "callbacks": callbacks,
+        }
+        data = {"data_loader": data_loader, "serialization_dir": serialization_dir}
+        parts = construct_parts(model, **data, counts=counts, no_grad=no_grad, given=given)
+        make: Callable[..., Self] = cls
+        return make(model, **data, **counts, **parts, **kwargs)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is the first process."""
+        return self.loop.is_world_process_zero()
+
+    @property
+    def lightning_trainer(self) -> pl.Trainer:
+        """The ``lightning.Trainer`` of the current run, or of the last."""
+        return self.loop.lightning_trainer
+
+    @property
+    def module(self) -> pl.LightningModule:
+        """The ``LightningModule`` around the model."""
+        return self.loop.module
+
+    @property
+    def datamodule(self) -> pl.LightningDataModule:
+        """The ``LightningDataModule`` around the data."""
+        return self.loop.datamodule
+
+    def train(self) -> dict[str, Any]:
+        """Train, or resume the training whose checkpoints are in ``serialization_dir``.
+
+        Returns:
+            Metrics: ``best_epoch``, ``epoch``, ``training_duration``, ``peak_*``, and the metrics of the last epoch
+            (``training_*``, ``validation_*``) and of the best (``best_validation_*``). The model has the best weights.
+
+        Raises:
+            ConfigurationError: If the folder holds another run; nothing in it is changed.
+            ValueError: If a loss is NaN.
+        """
+        self._recover()
+        self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
+        outcome: dict[str, Any] = {"metrics": None, "epoch": None}
+        try:
+            self.loop.train()
+            if self.best_weights.exist:
+                self.best_weights.load(self.model)
+            if self.serialization_dir is not None and self.is_primary:
+                dump_metrics(self.serialization_dir / "metrics.json", self.report.metrics)
+            outcome = {"metrics": self.report.metrics, "epoch": self.report.metrics.get("epoch")}
+        finally:
+            if self.tensorboard_writer is not None:
+                self.tensorboard_writer.close()
+            self.end_callbacks(trainer=self, is_primary=self.is_primary, **outcome)
+        return self.report.metrics
+
+    # Called by the run, in the order described in `portico.gradient_descent.run`
+
+    def begin(self) -> None:
+        """Begin the run, once model and optimizer are on their device."""
+        if self.moving_average is not None:
+            self.moving_average.move_to_parameters()
+        scaler = gradient_scaler(self.loop)
+        if scaler is not None and self.restored_scaler is not None:
+            scaler.load_state_dict(self.restored_scaler)
+        self.start_callbacks(trainer=self, metrics={}, epoch=-1, is_primary=self.is_primary)
+        if self.tensorboard_writer is not None:
+            self.tensorboard_writer.begin(self.model)
+
+    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
+        """Run the model on a batch.
+
+        Args:
+            batch: The model's inputs by name.
+            for_training: Add the regularization penalty to the loss, and keep it as ``"reg_loss"``.
+
+        Raises:
+            ConfigurationError: If the batch is not a dict.
+            RuntimeError: If there is no loss to train on.
+        """
+        if not isinstance(batch, MutableMapping):
+            raise ConfigurationError(
+                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
+            )
+        inputs = self.loop._prepare_inputs(cast(dict[str, Any], batch))
+        outputs = self.loop.run_model(inputs, for_training=for_training)
+        if not for_training:
+            return outputs
+        if not isinstance(outputs, Mapping) or "loss" not in outputs:
+            # The wording is AllenNLP's.
+            raise RuntimeError(
+                "The model you are trying to optimize does not contain a 'loss' key in the output of "
+                "model.forward(inputs)."
+            )
+        get_penalty = getattr(self.model, "get_regularization_penalty", None)
+        penalty = None if get_penalty is None else get_penalty()
+        if penalty is not None:
+            loss = outputs["loss"]
+            outputs["reg_loss"] = penalty if torch.is_tensor(penalty) else loss.new_full((), penalty)
+            outputs["loss"] = loss + outputs["reg_loss"]
+        return outputs
+
+    def backward_by_callbacks(self, batch_outputs: dict[str, Any]) -> bool:
+        """Let the callbacks run the backward pass of a training batch; return whether one of them did."""
+        backward_called = False
+        for callback in self.backward_callbacks:
+            backward_called |= callback.on_backward(self, batch_outputs, backward_called)
+        return backward_called
+
+    def rescale_gradients(self) -> float | None:
+        """Scale the gradients down to ``grad_norm``; return the norm they had, if it is measured."""
+        return rescale_gradients(self.model, self._grad_norm)
+
+    def clip_gradient(self) -> None:
+        """Clamp the gradients, which are already rescaled, to ``grad_clipping``."""
+        if self._grad_clipping is not None:
+            nn.utils.clip_grad_value_(self.model.parameters(), self._grad_clipping)
+
+    def complete_epoch(self, epoch: int, memory: Mapping[str, float]) -> None:
+        """End an epoch: validate, report, step the schedulers, call the callbacks, save.
+
+        Args:
+            epoch: Epoch, from 0.
+            memory: Peak memory when the epoch began, in MiB.
+        """
+        train_metrics = {**epoch_metrics(self.model, self.progress.sums, self.accelerator), **memory}
+        validation_metrics = self._validate()
+        self.report.add_epoch(epoch, train_metrics, validation_metrics)
+        # The evaluation has logged its own metrics.
+        self.loop.log(self.report.progress_numbers())
+        if self.is_primary and self.tensorboard_writer is not None:
+            # AllenNLP counts from 1 here: TensorBoard does not like 0.
+            self.tensorboard_writer.log_metrics(train_metrics, validation_metrics, epoch + 1)
+        if self.is_primary and self.serialization_dir is not None:
+            dump_metrics(self.serialization_dir / f"metrics_epoch_{epoch}.json", self.report.metrics)
+        for scheduler in self.schedulers:
+            scheduler.step(self.metric_tracker.scheduler_metric(validation_metrics) if validation_metrics else None)
+        self.epoch_callbacks(trainer=self, metrics=self.report.metrics, epoch=epoch, is_primary=self.is_primary)
+        self.progress.complete_epoch()
+        self.maybe_save_checkpoint()
+        if self.metric_tracker.is_best_so_far():
+            with self.averaged_weights():
+                self.best_weights.save(self.model, is_primary=self.is_primary)
+        self.accelerator.wait_for_everyone()
+
+    def _validate(self) -> dict[str, Any]:
+        if self.validation_data_loader is None:
+            return {}
+        if not self.should_validate_this_epoch:
+            self.metric_tracker.skip_epoch()
+            return {}
+        self.loop.evaluate(metric_key_prefix="validation")
+        assert self.loop.validation is not None
+        metrics = self.loop.validation.metrics
+        self.metric_tracker.add_metrics(metrics)
+        return metrics
+
+    # Checkpoints
+
+    @contextmanager
+    def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
+        """Return a context with the states of model and training, in which the model holds the moving averages.
+
+        Every process must take part.
+        """
+        with self.averaged_weights():
+            yield TrainerCheckpoint(self.model.state_dict(), training_state(self))
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the model holds the moving averages, if there are any."""
+        return nullcontext() if self.moving_average is None else self.moving_average.assigned()
+
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint now."""
+        self.checkpointer.save_checkpoint(self)
+
+    def maybe_save_checkpoint(self) -> None:
+        """Write a checkpoint if one is due."""
+        progress = self.progress
+        self.checkpointer.maybe_save_checkpoint(self, progress.epochs_completed, progress.batches_in_epoch_completed)
+
+    def get_best_weights_path(self) -> str | None:
+        """Return the file of the best weights, or ``None``."""
+        return str(self.best_weights.path) if self.best_weights.path and self.best_weights.exist else None
+
+    def use_tensorboard(self, writer: TensorboardWriter) -> None:
+        """Write to TensorBoard through ``writer`` from now on."""
+        writer.get_batch_num_total = lambda: self.progress.total_batches
+        self.tensorboard_writer = writer
+
+    def _recover(self) -> None:
+        checkpoint = self.checkpointer.load_checkpoint()
+        if checkpoint is not None:
+            restore_training(self, checkpoint)
+            logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
+            return
+        # A second `train()` of the same trainer finds the files of the first.
+        if not hasattr(self, "report"):
+            check_folder(self.serialization_dir)
+        self.progress = Progress()
+
+    # Construction
+
+    def _check(self, world_size: int, patience: int | None) -> None:
+        check_count("num_epochs", self.num_epochs)
+        check_count("num_gradient_accumulation_steps", self.num_gradient_accumulation_steps)
+        check_count("world_size", world_size)
+        check_limits(grad_norm=self._grad_norm, grad_clipping=self._grad_clipping)
+        check_parts(self)
+        if patience is None and self.validation_data_loader is not None:
+            logger.warning(
+                "You provided a validation dataset but patience was set to None, meaning that early stopping is "
+                "disabled"
+            )
+
+    def _set_callbacks(
+        self,
+        batch: Sequence[BatchCallback] | None,
+        epoch: Sequence[EpochCallback] | None,
+        end: Sequence[EndCallback] | None,
+        others: Sequence[Any],
+    ) -> dict[str, Any]:
+        """Keep AllenNLP's callbacks; return those of Hugging Face and Lightning as arguments of the loop."""
+        each, of_hugging_face, of_lightning = sort_callbacks(others)
+        batch, epoch, end = batch or (), epoch or (), end or ()
+        self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
+        of_batch, of_epoch = parameters_of(TrainerCallback.on_batch), parameters_of(TrainerCallback.on_epoch)
+        self.start_callbacks = CallbackList([*(one.on_start for one in each), *epoch], known=of_epoch)
+        self.batch_callbacks = CallbackList([*batch, *(one.on_batch for one in each)], known=of_batch)
+        self.epoch_callbacks = CallbackList([*epoch, *(one.on_epoch for one in each)], known=of_epoch)
+        self.end_callbacks = CallbackList([*end, *(one.on_end for one in each)], known=of_epoch)
+        self.backward_callbacks = [one for one in each if type(one).on_backward is not TrainerCallback.on_backward]
+        return {"callbacks": of_hugging_face, "lightning_callbacks": of_lightning}
+
+    def _set_folder(self, serialization_dir: str | Path | None) -> str:
+        """Return the folder of the run; without ``serialization_dir`` one that is removed with the trainer."""
+        self.serialization_dir = as_folder(serialization_dir)
+        self.best_weights = BestWeights(self.serialization_dir)
+        if self.serialization_dir is not None:
+            return str(self.serialization_dir)
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    def _set_writers(self) -> None:
+        folder, writer = self.serialization_dir, self.tensorboard_writer
+        if self.checkpointer.serialization_dir is None:
+            self.checkpointer.serialization_dir = folder
+        self.checkpointer.check_processes(self.loop.args.world_size)
+        if writer is None and folder is not None and tensorboard_is_installed():
+            writer = TensorboardWriter(str(folder))
+        if writer is not None:
+            self.use_tensorboard(writer)
+
+    def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> LoopTrainer:
+        """Return the trainer that runs the loops; backends override this.
+
+        Args:
+            output_dir: Folder of the run.
+            placement: Lightning's accelerator, strategy, devices, nodes and precision, as far as they are chosen.
+            **parts: Callbacks, loggers and plugins.
+        """
+        args = TrainingArguments(
+            output_dir=output_dir,
+            num_train_epochs=self.num_epochs,
+            gradient_accumulation_steps=self.num_gradient_accumulation_steps,
+            use_cpu=placement.get("accelerator") == "cpu",
+            **PARTS_TURNED_OFF,
+            **placement,
+        )
+        return LoopTrainer(self, args, **parts)
+
+
+def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float | None:
+    """Scale the gradients of ``model`` down to a norm of ``grad_norm``, and return the norm they had.
+
+    Args:
+        model: The model.
+        grad_norm: Largest norm; ``True`` only measures, ``False`` or ``None`` does nothing.
+    """
+    if not grad_norm:
+        return None
+    if grad_norm is True:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        return nn.utils.get_total_norm(gradients).item()
+    return nn.utils.clip_grad_norm_(model.parameters(), grad_norm).item()
+
+
+@Trainer.register("no_op")
+class NoOpTrainer(Trainer):
+    """Saves a model without training it: a checkpoint, ``best.th``, and its vocabulary if it has one.
+
+    Args:
+        serialization_dir: Folder to write to.
+        model: The model.
+    """
+
+    tensorboard_writer = None
+
+    def __init__(self, serialization_dir: str | Path, model: nn.Module) -> None:
+        self.serialization_dir = Path(serialization_dir)
+        self.model = model
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this is the first process."""
+        return getattr(rank_zero_only, "rank", 0) == 0
+
+    def train(self) -> dict[str, Any]:
+        """Save the model, and return no metrics.
+
+        Raises:
+            ConfigurationError: If the folder holds a run; nothing in it is changed.
+        """
+        check_folder(self.serialization_dir)
+        vocabulary: Any = getattr(self.model, "vocab", None)
+        if self.is_primary and vocabulary is not None:
+            vocabulary.save_to_files(str(self.serialization_dir / "vocabulary"))
+        Checkpointer(str(self.serialization_dir)).save_checkpoint(self)
+        BestWeights(self.serialization_dir).save(self.model, is_primary=self.is_primary)
+        return {}
+
+    @contextmanager
+    def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
+        """Return a context with the weights and the state of an untrained model."""
+        yield TrainerCheckpoint(self.model.state_dict(), {"epochs_completed": 0, "batches_in_epoch_completed": 0})
+
+    def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
+        """Run the model on a batch."""
+        with torch.set_grad_enabled(for_training):
+            outputs: dict[str, Any] = self.model(**batch)
+        return outputs

@@ -1,5 +1,5 @@
-"""IPUs: the `poptorch` seam, an emulator of it, and Lightning's and Hugging Face's side of a run on IPUs."""
+"""IPUs: Lightning's and Hugging Face's side of a run on Graphcore hardware, over ``poptorch`` or its emulator."""
 
-# Importing Lightning registers our accelerator and strategy with it. This comes first: begun by one of the modules
-# that they are made of, it would meet that module half imported.
+# Importing Lightning registers our accelerator and strategy, which must not happen while one of their modules is
+# itself being imported. So it comes first.
 import lightning.pytorch as _lightning  # noqa: F401

@@ -1,4 +1,4 @@
-"""``IPUAccelerator``: what Lightning asks about the hardware."""
+"""``IPUAccelerator``: what Lightning needs to know about the hardware."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from portico.ipu.strategy import IPUStrategy
 
 
 class IPUAccelerator(Accelerator):
-    """Graphcore's IPUs, or their emulation; goes with ``strategy="ipu"``.
+    """Graphcore's IPUs, or their emulation; to be used with ``strategy="ipu"``.
 
-    ``devices`` are replicas: copies of the model that work on other data.
+    ``devices`` is the number of replicas, data-parallel copies of the model.
     """
 
     @override
@@ -23,25 +23,25 @@ class IPUAccelerator(Accelerator):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        """Refuse a strategy that would run on the CPU without a word.
+        """Check that the strategy is for IPUs.
 
         Raises:
-            InputError: If the strategy is none for IPUs.
+            InputError: If it is another one, which would silently run on the CPU.
         """
         if not isinstance(trainer.strategy, IPUStrategy):
             raise InputError(
-                f"`accelerator='ipu'` came with the strategy {type(trainer.strategy).__name__}, which would run on "
-                "the CPU instead; set `strategy='ipu'`, or pass an `IPUStrategy`."
+                f"`accelerator='ipu'` needs an `IPUStrategy`; {type(trainer.strategy).__name__} would run on the CPU. "
+                "Set `strategy='ipu'`, or pass an `IPUStrategy`."
             )
 
     @override
     def get_device_stats(self, device: Any) -> dict[str, Any]:
-        """Return nothing: programs are not watched while they run."""
+        """Return an empty dict: running programs are not monitored."""
         return {}
 
     @override
     def teardown(self) -> None:
-        """Leave the devices to the strategy, whose programs hold them."""
+        """Do nothing: the strategy detaches the devices."""
 
     @staticmethod
     @override
@@ -52,23 +52,23 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def get_parallel_devices(devices: int) -> list[torch.device]:
-        """Return the host's CPU, once for each replica."""
+        """Return the host's CPU once for each replica."""
         return [torch.device("cpu")] * devices
 
     @staticmethod
     @override
     def auto_device_count() -> int:
-        """Return one: more replicas change the batch that a step is made of, so they are asked for."""
+        """Return one: more replicas would change the batch of a step."""
         return 1
 
     @staticmethod
     @override
     def is_available() -> bool:
-        """Tell that programs can run: on IPUs, or on the emulator."""
+        """Return ``True``: where there are no IPUs, the emulator runs."""
         return True
 
     @staticmethod
     @override
     def name() -> str:
-        """Return the name that Lightning knows the accelerator by."""
+        """Return the name of the accelerator in Lightning."""
         return "ipu"

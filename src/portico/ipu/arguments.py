@@ -1,69 +1,101 @@
-"""``IPUTrainingArguments``: Hugging Face's, and what a run on IPUs needs beside them."""
+"""``IPUTrainingArguments``: Hugging Face's training arguments plus those of a run on IPUs."""
 
+import copy
+import logging
+import os
 from dataclasses import dataclass, field
-from typing import Any
 
 from portico.arguments import TrainingArguments
-from portico.ipu.argument_checks import LOADER_MODES, N_IPU_CHOICES, check_arguments
+from portico.errors import InputError
+from portico.ipu.config import IPUConfig
+from portico.settings import Rule
+
+logger = logging.getLogger(__name__)
+
+# Graphcore's partitions have these sizes.
+N_IPU_CHOICES = (1, 2, *range(4, 65, 4))
+LOADER_MODES = ("sync", "async", "async_rebatched")
+_NUMBERS = {
+    "per_device_train_batch_size": Rule((int,), 1),
+    "per_device_eval_batch_size": Rule((int,), 1),
+    "max_grad_norm": Rule((float, type(None)), 0),
+}
+# Arguments that choose the hardware, the values allowed for them, and what to use instead.
+_PLACEMENT = {
+    "accelerator": ((None, "ipu"), "leave it out, or use another trainer"),
+    "strategy": ((None, "ipu"), "leave it out, or use another trainer"),
+    "precision": ((None, "32-true"), "leave it out; `fp32` chooses between single and half precision"),
+    "devices": ((None, 1), "leave it out; `n_ipu`, or `replication_factor` of the IPUConfig, chooses how many"),
+    "num_nodes": ((None, 1), "leave it out; a run on IPUs has one host"),
+}
+_UNSUPPORTED = {
+    "auto_find_batch_size": "leave it out; the placement report says what fits on each IPU",
+    "bf16": "leave it out; IPUs compute in half precision, or with `fp32=True` in single precision",
+    "fp16": "leave it out; half precision is the default, and `fp32=True` turns it off",
+    "torch_compile": "leave it out; the model is compiled for IPUs anyway",
+    "ddp_backend": "set `replication_factor` of the IPUConfig, or `n_ipu`",
+    "deepspeed": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
+    "fsdp": "leave it out; `layers_per_ipu` of the IPUConfig spreads the model",
+    "include_inputs_for_metrics": "leave it out, and read the inputs from the dataset",
+    "gradient_checkpointing_kwargs": "leave it out; `gradient_checkpointing` recomputes from the output of each layer",
+}
 
 
 @dataclass
 class IPUTrainingArguments(TrainingArguments):
-    """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`.
+    """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`; ``help`` of each field describes it.
 
-    Args:
-        per_device_train_batch_size: Rows of a micro-batch on one replica.
-        per_device_eval_batch_size: The same for evaluation.
-        gradient_accumulation_steps: Overrides the IPUConfig's; afterwards 1, as the host accumulates nothing.
-        gradient_checkpointing: Sets ``recompute_checkpoint_every_layer`` of the IPUConfig.
-        auto_loss_scaling: Sets ``auto_loss_scaling`` of the IPUConfig.
-        ipu_config_name: Where scripts find the IPUConfig.
-        ipu_config_overrides: Attributes of the IPUConfig, as in ``"device_iterations=4,layers_per_ipu=[2 2]"``.
-        n_ipu: IPUs in all; the replication factor follows from it.
-        fp32: Single precision throughout, instead of half.
-        lamb: Train with LAMB.
-        lamb_no_bias_correction: Train with LAMB without bias correction.
-        loss_scaling: Factor of the loss.
-        dataloader_mode: ``"sync"``, ``"async"`` or ``"async_rebatched"``.
-        compile_only: Compile the programs, then exit.
-        pad_on_batch_axis: Train on a last batch that is not full, filled up with repeated rows.
-        max_grad_norm: Norm over all weights to which the program clips; by default it does not.
+    ``gradient_accumulation_steps``, ``gradient_checkpointing`` and ``auto_loss_scaling`` are passed on to the
+    IPUConfig by ``ipu_config_overrides``, and reset: the program follows them, the host must not.
+
+    Raises:
+        InputError: If a value cannot be used on IPUs.
     """
 
     per_device_train_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
-    per_device_eval_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
+    per_device_eval_batch_size: int = field(
+        default=1, metadata={"help": "Rows of a micro-batch on one replica in evaluation."}
+    )
     gradient_accumulation_steps: int | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "Micro-batches of a replica for one weight update; the IPUConfig's if unset."}
     )
     max_grad_norm: float | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Norm to which the program clips gradients."}
+        default=None, metadata={"help": "Norm over all weights to which the program clips gradients."}
     )
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Leave NaN and inf out of logged losses."})
-    # `HfArgumentParser` reads it in this order only.
+    # `HfArgumentParser` parses the type only with None first.
     report_to: None | str | list[str] = field(  # noqa: RUF036
         default="none", metadata={"help": "Where logs go."}
     )
-    auto_loss_scaling: bool = field(default=False, metadata={"help": "Let the loss scaling follow the gradients."})
-    ipu_config_name: str | None = field(default=None, metadata={"help": "Where the IPUConfig is found."})
-    ipu_config_overrides: str | None = field(default=None, metadata={"help": "Attributes of the IPUConfig."})
-    n_ipu: int | None = field(default=None, metadata={"help": "IPUs in all.", "choices": list(N_IPU_CHOICES)})
-    fp32: bool = field(default=False, metadata={"help": "Single precision throughout."})
+    auto_loss_scaling: bool = field(default=False, metadata={"help": "Adjust the loss scaling to the gradients."})
+    ipu_config_name: str | None = field(
+        default=None, metadata={"help": "Folder or hub name of an IPUConfig, for scripts to load."}
+    )
+    ipu_config_overrides: str | None = field(
+        default=None, metadata={"help": "Attributes of the IPUConfig: 'device_iterations=4,layers_per_ipu=[2 2]'."}
+    )
+    n_ipu: int | None = field(
+        default=None,
+        metadata={"help": "Total number of IPUs; sets the replication factor.", "choices": list(N_IPU_CHOICES)},
+    )
+    fp32: bool = field(default=False, metadata={"help": "Single instead of half precision throughout."})
     lamb: bool = field(default=False, metadata={"help": "Train with LAMB."})
-    lamb_no_bias_correction: bool = field(default=False, metadata={"help": "LAMB without bias correction."})
+    lamb_no_bias_correction: bool = field(default=False, metadata={"help": "Train with LAMB without bias correction."})
     loss_scaling: float | None = field(default=None, metadata={"help": "Factor of the loss."})
     dataloader_mode: str = field(
-        default="sync", metadata={"help": "How batches are loaded.", "choices": list(LOADER_MODES)}
+        default="sync",
+        metadata={
+            "help": "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller ones of workers.",
+            "choices": list(LOADER_MODES),
+        },
     )
     compile_only: bool = field(default=False, metadata={"help": "Compile the programs, then exit."})
-    pad_on_batch_axis: bool = field(default=False, metadata={"help": "Fill up the last training batch."})
+    pad_on_batch_axis: bool = field(
+        default=False, metadata={"help": "Train on an incomplete last batch, padded with repeated rows."}
+    )
 
     def __post_init__(self) -> None:
-        """Check and normalise, as ``transformers`` does; then take what the IPUConfig decides.
-
-        Raises:
-            InputError: If a value cannot be used on IPUs.
-        """
-        check_arguments(self)
+        _check(self)
         self.accelerator, self.strategy, self.precision = "ipu", "ipu", "32-true"
         overrides = [self.ipu_config_overrides] if self.ipu_config_overrides else []
         if self.gradient_accumulation_steps is not None:
@@ -73,11 +105,13 @@ class IPUTrainingArguments(TrainingArguments):
         if self.auto_loss_scaling:
             overrides.append("auto_loss_scaling=True")
         self.ipu_config_overrides = ",".join(overrides) or None
+        # From here on these belong to the program; set on the host, they would take effect twice.
         self.gradient_accumulation_steps = 1
-        # The program recomputes; the host's model must not.
         self.gradient_checkpointing = self.activation_checkpointing = None
         self.max_grad_norm = self.max_grad_norm or 0.0
         super().__post_init__()
+
+    # `transformers` multiplies the two by the number of devices.
 
     @property
     def train_batch_size(self) -> int:
@@ -91,10 +125,78 @@ class IPUTrainingArguments(TrainingArguments):
 
     @property
     def uses_lamb(self) -> bool:
-        """Whether LAMB trains."""
+        """Whether to train with LAMB."""
         return self.lamb or self.lamb_no_bias_correction
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments as plain values, with secrets blanked."""
-        values: dict[str, Any] = super().to_dict()
-        return values
+
+def _check(args: IPUTrainingArguments) -> None:
+    for name, rule in _NUMBERS.items():
+        if not rule.allows(getattr(args, name)):
+            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
+    if args.loss_scaling is not None and not (Rule((float,)).allows(args.loss_scaling) and args.loss_scaling > 0):
+        raise InputError(
+            f"`loss_scaling={args.loss_scaling!r}` cannot be used; set it to a number above 0, such as 128."
+        )
+    for name, (allowed, instead) in _PLACEMENT.items():
+        if getattr(args, name) not in allowed:
+            raise InputError(f"`{name}={getattr(args, name)!r}` does not choose IPUs; {instead}.")
+    optim = str(getattr(args.optim, "value", args.optim))
+    if "adamw" not in optim:
+        raise InputError(
+            f"`optim={optim!r}` does not exist on IPUs; leave it out for AdamW, set `lamb=True` for LAMB, or pass "
+            "`optimizers` to the trainer."
+        )
+    if args.uses_lamb and args.max_grad_norm:
+        raise InputError(
+            f"`max_grad_norm={args.max_grad_norm}` cannot be combined with LAMB, which scales its steps by norms "
+            "instead of clipping; leave one out."
+        )
+    for name, instead in _UNSUPPORTED.items():
+        if getattr(args, name, None):
+            raise InputError(f"`{name}={getattr(args, name)!r}` is not supported on IPUs; {instead}.")
+    if args.n_ipu is not None and args.n_ipu not in N_IPU_CHOICES:
+        raise InputError(f"`n_ipu={args.n_ipu}` is not the size of a partition; use one of {list(N_IPU_CHOICES)}.")
+    if args.dataloader_mode not in LOADER_MODES:
+        raise InputError(
+            f"Unknown `dataloader_mode={args.dataloader_mode!r}`; expected one of {', '.join(LOADER_MODES)}."
+        )
+
+
+def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> IPUConfig:
+    """Return a copy of a configuration, updated by the training arguments.
+
+    Raises:
+        TypeError: If ``ipu_config`` has the wrong type.
+        InputError: If ``n_ipu`` is not a multiple of the IPUs of a replica.
+    """
+    if not isinstance(ipu_config, IPUConfig | None):
+        raise TypeError(
+            f"`ipu_config` is a {type(ipu_config).__name__}; give a `portico.IPUConfig`, which stands before `args`."
+        )
+    config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
+    if args.n_ipu is not None:
+        config.update(**_replication_factors(config, args.n_ipu))
+    if args.ipu_config_overrides:
+        config.update_from_string(args.ipu_config_overrides)
+    config.seed = args.seed
+    if config.replication_factor > 1:
+        # As optimum-graphcore does.
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    return config
+
+
+def _replication_factors(config: IPUConfig, n_ipu: int) -> dict[str, int]:
+    factors = {}
+    for prefix in ("", "inference_"):
+        ipus_per_replica = getattr(config, f"{prefix}ipus_per_replica")
+        if n_ipu % ipus_per_replica:
+            raise InputError(
+                f"`n_ipu={n_ipu}` is not a multiple of `{prefix}ipus_per_replica={ipus_per_replica}`, so replicas do "
+                "not fit; change one of them."
+            )
+        name = f"{prefix}replication_factor"
+        factors[name] = n_ipu // ipus_per_replica
+        before = getattr(config, name)
+        if before not in (1, factors[name]):
+            logger.warning("`n_ipu=%d` changes `%s` from %d to %d.", n_ipu, name, before, factors[name])
+    return factors

@@ -1,4 +1,7 @@
-"""The one seam between portico and IPUs: the real `poptorch` where it imports, the emulator everywhere else."""
+"""The real ``poptorch`` if it is installed, otherwise its emulator: the only place where portico chooses.
+
+``from portico.ipu import backend`` and then ``backend.Options`` etc.: every name is looked up in the chosen module.
+"""
 
 import importlib
 import importlib.util
@@ -13,25 +16,26 @@ from portico.errors import InputError
 
 @cache
 def poptorch() -> ModuleType:
-    """Return the module that stands for `poptorch` here.
+    """Return ``poptorch`` or its emulator.
 
     Raises:
-        InputError: If a `poptorch` is installed but refuses to be imported.
+        InputError: If ``poptorch`` is installed but cannot be imported.
     """
     if importlib.util.find_spec("poptorch") is None:
+        import poptorch_emulator
+
         return poptorch_emulator
     try:
         return importlib.import_module("poptorch")
     except Exception as error:
         raise InputError(
-            f"`poptorch` is installed, but refuses to be imported beside torch {torch.__version__}: {error}. It is "
-            "built for one release of torch; install that release and the portico that goes with it, or uninstall "
-            "`poptorch` to use portico's emulator."
+            f"`poptorch` is installed, but cannot be imported with torch {torch.__version__}: {error}. It is built "
+            "for one release of torch; install that release and a portico that supports it, or uninstall `poptorch` "
+            "to use portico's emulator."
         ) from error
 
 
 def __getattr__(name: str) -> Any:
-    # `from portico.ipu import backend` and then `backend.Options`: every name comes through here.
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(poptorch(), name)

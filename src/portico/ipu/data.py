@@ -1,41 +1,236 @@
-"""Loaders of combined batches, made of plain loaders."""
+"""Combined batches: their loaders, and the padding of batches that are not full.
 
+A combined batch holds the rows of one call: micro-batch x replicas x gradient accumulation x device iterations.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
+import torch
+from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from portico.errors import InputError
 from portico.ipu import backend
+from portico.lightning_compat import plain_batch_sampler
+from portico.tree import map_tensors
 
-_CARRIED_OPTIONS = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+# Loaders
+
+_LOADER_OPTIONS = (
+    "collate_fn",
+    "multiprocessing_context",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+)
 
 
-def ipu_loader(loader: "DataLoader[Any]", options: Any, *, training: bool) -> Any:
-    """Return a loader of the same data in combined batches.
+def poptorch_loader(loader: "DataLoader[Any]", options: Any, *, training: bool) -> Any:
+    """Return a ``poptorch.DataLoader`` of combined batches over the same data.
 
     Args:
         loader: A plain loader, whose batch size is that of a micro-batch.
-        options: Of the program.
-        training: Leave out a last batch that is not full: a program takes full ones only.
+        options: Options of the program.
+        training: Whether to drop an incomplete last batch, which a program cannot train on.
 
     Raises:
-        InputError: If the loader has a batch sampler of another kind, whose batches cannot be counted.
+        InputError: If the loader has a custom batch sampler, whose batches cannot be combined.
     """
-    carried = {name: getattr(loader, name) for name in _CARRIED_OPTIONS}
-    carried["persistent_workers"] = loader.persistent_workers
+    carried = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
     if isinstance(loader.dataset, IterableDataset):
+        # Programs take full batches only.
         return backend.DataLoader(options, loader.dataset, loader.batch_size, drop_last=True, **carried)
-    batches: Any = loader.batch_sampler
-    if isinstance(batches, _IndexBatchSamplerWrapper):
-        # Lightning has wrapped it to know the indices of predictions.
-        batches = batches._batch_sampler
+    batches = plain_batch_sampler(loader.batch_sampler)
     if type(batches) is not BatchSampler:
         raise InputError(
-            f"The loader has a batch sampler of type {type(batches).__name__}, which a loader of combined batches "
-            "cannot take apart; give it a `sampler` and a `batch_size`, or pass a `poptorch.DataLoader`."
+            f"The loader has a batch sampler of type {type(batches).__name__}, whose batches cannot be combined; give "
+            "it a `sampler` and a `batch_size`, or pass a `poptorch.DataLoader`."
         )
     drop_last = training or batches.drop_last
     return backend.DataLoader(
         options, loader.dataset, batches.batch_size, sampler=batches.sampler, drop_last=drop_last, **carried
     )
+
+
+def drop_last_batch(loader: "DataLoader[Any]") -> "DataLoader[Any]":
+    """Return a loader of the same batches without an incomplete last one."""
+    if not isinstance(loader.dataset, IterableDataset):
+        loader.batch_sampler.drop_last = True  # type: ignore[union-attr]
+        return loader
+    carried = {name: getattr(loader, name) for name in (*_LOADER_OPTIONS, "prefetch_factor")}
+    return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **carried)
+
+
+def worker_batch_size(combined_batch_size: int, num_workers: int) -> int:
+    """Return the rows that each worker should load at once when batches are joined and cut anyway."""
+    if not num_workers:
+        return combined_batch_size
+    return min(max(2 * (combined_batch_size // num_workers), 1), combined_batch_size)
+
+
+class PrefetchLoader:
+    """Loads batches while programs run.
+
+    Datasets that draw random numbers should be loaded by workers: in this process they would share the generators
+    with the training.
+
+    Args:
+        loader: Loads the batches.
+        batch_size: Rows of a combined batch.
+        rebatches: Whether the loader's batches have other sizes and must be joined and cut.
+        drop_last: Whether to drop an incomplete last batch.
+    """
+
+    def __init__(self, loader: Any, *, batch_size: int, rebatches: bool, drop_last: bool) -> None:
+        self.loader = loader
+        self.total_batch_size = batch_size
+        self._batches = _Batches(loader, batch_size if rebatches else None, drop_last=drop_last)
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset."""
+        return self.loader.dataset
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of ``epoch``."""
+        self.loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from backend.AsynchronousDataAccessor(self._batches)
+
+
+class _Batches:
+    """The batches of a loader as plain dicts, as nothing else can be passed through the accessor.
+
+    Args:
+        loader: The loader.
+        size: Rows of a batch, if batches are to be joined and cut.
+        drop_last: Whether to drop an incomplete last batch then.
+    """
+
+    def __init__(self, loader: Any, size: int | None, *, drop_last: bool) -> None:
+        self._loader, self._size, self._drop_last = loader, size, drop_last
+
+    def __len__(self) -> int:
+        if self._size is None:
+            return len(self._loader)
+        full, rest = divmod(len(self._loader.dataset), self._size)
+        return full + bool(rest and not self._drop_last)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        batches = (dict(batch) for batch in self._loader)
+        if self._size is None:
+            return batches
+        return _rebatch(batches, self._size, drop_last=self._drop_last)
+
+
+def _rebatch(batches: Iterable[dict[str, Any]], size: int, *, drop_last: bool) -> Iterator[dict[str, Any]]:
+    """Yield batches of ``size`` rows from batches of any size."""
+    rest: dict[str, Any] = {}
+    for batch in batches:
+        rest = {name: torch.cat([value, batch[name]]) for name, value in rest.items()} if rest else batch
+        while num_rows(rest) >= size:
+            yield {name: value[:size] for name, value in rest.items()}
+            rest = {name: value[size:] for name, value in rest.items()}
+    if rest and num_rows(rest) and not drop_last:
+        yield rest
+
+
+# Padding
+
+_IGNORED_LABEL = -100
+# The question answering heads of transformers ignore positions beyond the sequence, but clamp negative ones to 0.
+_IGNORED_POSITION = 2**30
+
+
+def num_rows(inputs: Mapping[str, Any]) -> int:
+    """Return the number of rows of a batch."""
+    return next(len(tensor) for tensor in inputs.values() if isinstance(tensor, Tensor) and tensor.dim())
+
+
+def pad_rows(inputs: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return a batch of ``size`` rows, in which the real rows are repeated."""
+    rows = num_rows(inputs)
+    return dict(inputs) if rows == size else _select_rows(inputs, torch.arange(size) % rows)
+
+
+def unpad_rows(outputs: dict[str, Any], rows: int, size: int) -> dict[str, Any]:
+    """Return the first ``rows`` rows of outputs; tensors that do not have ``size`` rows stay as they are."""
+    return {
+        name: map_tensors(lambda tensor: tensor[:rows] if tensor.dim() and len(tensor) == size else tensor, value)
+        for name, value in outputs.items()
+    }
+
+
+def ignore_padded_labels(inputs: dict[str, Any], rows: int, label_names: Sequence[str]) -> dict[str, Any]:
+    """Return a padded batch in which the labels of all but the first ``rows`` rows are ignored by losses.
+
+    Floating-point labels have no such value (see :func:`evaluation_loss`).
+    """
+    marked = dict(inputs)
+    for name in label_names:
+        labels = inputs.get(name)
+        if isinstance(labels, Tensor) and labels.dim() and not labels.is_floating_point():
+            marked[name] = labels.clone()
+            marked[name][rows:] = _IGNORED_POSITION if name.endswith("_positions") else _IGNORED_LABEL
+    return marked
+
+
+def evaluation_loss(
+    losses: Tensor,
+    inputs: Mapping[str, Any],
+    run: Callable[[dict[str, Any]], Tensor],
+    *,
+    size: int,
+    micro_batch_size: int,
+    label_names: Sequence[str],
+) -> Tensor:
+    """Return the mean loss over the rows of a batch that was padded.
+
+    Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
+    micro-batch run again, each filling a micro-batch, whose mean loss then is that of the row.
+
+    Args:
+        losses: A loss for each micro-batch of the padded batch, or a single one.
+        inputs: The batch without padding.
+        run: Returns the losses of another batch of ``size`` rows.
+        size: Rows of a call.
+        micro_batch_size: Rows of a micro-batch.
+        label_names: Names of the labels among the inputs.
+    """
+    rows = num_rows(inputs)
+    complete = rows - rows % micro_batch_size
+    labels = [inputs.get(name) for name in label_names]
+    if complete == rows or not any(isinstance(one, Tensor) and one.is_floating_point() for one in labels):
+        return _mean_over_rows(losses, rows, size)
+    total = complete * _mean_over_rows(losses, complete, size) if complete else torch.zeros(())
+    step = size // micro_batch_size
+    for start in range(complete, rows, step):
+        chosen = torch.arange(start, min(start + step, rows))
+        batch = pad_rows(_select_rows(inputs, chosen.repeat_interleave(micro_batch_size)), size)
+        total = total + run(batch).float().reshape(-1)[: len(chosen)].sum()
+    return total / rows
+
+
+def _mean_over_rows(losses: Tensor, rows: int, size: int) -> Tensor:
+    """Return the mean loss over ``rows`` real rows, from the mean losses of the micro-batches of ``size`` rows."""
+    losses = losses.float().reshape(-1)
+    per_micro_batch = size // len(losses)
+    starts = torch.arange(len(losses)) * per_micro_batch
+    weights = (rows - starts).clamp(0, per_micro_batch).float()
+    # The loss of a micro-batch without real rows may be NaN, and 0 x NaN is NaN.
+    return (losses[weights > 0] * weights[weights > 0]).sum() / rows
+
+
+def _select_rows(inputs: Mapping[str, Any], index: Tensor) -> dict[str, Any]:
+    rows = num_rows(inputs)
+    selected: dict[str, Any] = map_tensors(
+        lambda tensor: tensor[index] if tensor.dim() and len(tensor) == rows else tensor, dict(inputs)
+    )
+    return selected

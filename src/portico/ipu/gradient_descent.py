@@ -7,21 +7,18 @@ from torch import nn
 from typing_extensions import override
 
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.gradient_descent_trainer import GradientDescentTrainer
-from portico.gradient_descent.loop import PARTS_TURNED_OFF, LoopTrainer
-from portico.gradient_descent.run import DescentRun
-from portico.gradient_descent.trainer import Trainer
+from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
 from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
-from portico.ipu.descent_checks import refuse_host_side
-from portico.ipu.facade.conversion import rebind_schedule
+from portico.ipu.optim import rebind_schedule
 from portico.ipu.precision import PRECISIONS
 from portico.ipu.trainer import IPUTrainer
 
 
-class ProgramRun(DescentRun):
-    """A training whose steps are programs: the rates of a step are set before its forward pass."""
+class IPUDescentRun(DescentRun):
+    """A training whose learning rates are set before the forward pass, as the program also updates the weights."""
 
     @override
     def begin_batch(self, batch_idx: int) -> None:
@@ -40,10 +37,10 @@ class IPULoopTrainer(LoopTrainer, IPUTrainer):
     Args:
         descent: The AllenNLP trainer.
         args: Training arguments.
-        **parts: ``ipu_config``, and as of :class:`~portico.gradient_descent.loop.LoopTrainer`.
+        **parts: ``ipu_config``, and arguments of :class:`~portico.gradient_descent.run.LoopTrainer`.
     """
 
-    run_class = ProgramRun
+    run_class = IPUDescentRun
 
     @override
     def _model_to_train(self, model: nn.Module) -> nn.Module:
@@ -62,18 +59,18 @@ class IPULoopTrainer(LoopTrainer, IPUTrainer):
 
 
 class DeviceRandomStates:
-    """Takes the devices' random state into checkpoints, and out of them."""
+    """Saves the devices' random state in checkpoints, under the name of this class, and restores it."""
 
     def __init__(self, loop: IPULoopTrainer) -> None:
         self._loop = loop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; there is none before the first step."""
+        """Return the state, or ``None`` for it before the first step."""
         program = self._loop.training_model
         return {"rng_state": None if program is None else program.rng_state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the devices go on from a state, once there is a program."""
+        """Restore the state at the next training step, when there is a program."""
         self._loop._pending_device_rng = state["rng_state"]
 
 
@@ -81,21 +78,22 @@ class DeviceRandomStates:
 class IPUGradientDescentTrainer(GradientDescentTrainer):
     """``GradientDescentTrainer`` on IPUs.
 
-    A batch of ``data_loader`` is what one call takes: micro-batch x replicas x accumulation x device iterations. A
-    batch of ``validation_data_loader`` is micro-batch x replicas x device iterations of inference; the last may have
-    fewer rows. Loss and optimizer are part of the program, so what AllenNLP does to gradients on the host is refused.
+    A batch of ``data_loader`` holds the rows of one call: micro-batch x replicas x accumulation x device iterations.
+    A batch of ``validation_data_loader`` holds micro-batch x replicas x device iterations of inference; the last one
+    may have fewer rows. Loss and optimizer are part of the program, so AllenNLP's operations on gradients are not
+    supported.
 
     Args:
         model: The model; it is trained in place.
         optimizer: SGD, Adam, AdamW or RMSprop of torch, or one of ``portico.ipu.backend.optim``.
         data_loader: Training batches, all of one size.
         ipu_config: How the model is spread over IPUs, or the attributes of such a configuration.
-        batch_size: Rows of a training batch, where ``data_loader`` has no ``batch_size``.
-        **options: As of :class:`~portico.gradient_descent.gradient_descent_trainer.GradientDescentTrainer`;
+        batch_size: Rows of a training batch, if ``data_loader`` has no ``batch_size``.
+        **options: As of :class:`~portico.gradient_descent.trainer.GradientDescentTrainer`;
             ``precision`` is ``"32-true"`` (the default) or ``"16-true"``.
 
     Raises:
-        ConfigurationError: If the arguments ask for what a program cannot do, before anything is written.
+        ConfigurationError: If the arguments require what a program cannot do, before anything is written.
     """
 
     loop: IPULoopTrainer
@@ -110,14 +108,14 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         batch_size: int | None = None,
         **options: Any,
     ) -> None:
-        refuse_host_side(model, options)
+        _check_options(model, options)
         self.ipu_config = IPUConfig(**ipu_config) if isinstance(ipu_config, Mapping) else ipu_config or IPUConfig()
         self._batch_size = batch_size
         super().__init__(model, optimizer, data_loader, **options)
         self.optimizer = self.loop.optimizer
         for scheduler in self.schedulers:
             rebind_schedule(getattr(scheduler, "lr_scheduler", scheduler), self.optimizer)
-        # What has a state is saved with the callbacks.
+        # Checkpoints hold the state of everything in this list.
         self.own_callbacks = [*self.own_callbacks, DeviceRandomStates(self.loop)]
 
     @override
@@ -142,14 +140,14 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         size, factor = _batch_size(loader) or self._batch_size, self.ipu_config.batch_size_factor(for_inference)
         if size is None:
             raise ConfigurationError(
-                f"A {type(loader).__name__} does not say how many rows its batches have, and a program takes one "
-                "number; give `batch_size`."
+                f"The batch size of a {type(loader).__name__} is unknown, but a program is compiled for one; give "
+                "`batch_size`."
             )
         if size % factor:
             kind = "validation" if for_inference else "training"
             raise ConfigurationError(
-                f"The {kind} batches have {size} rows, which do not share out to {factor} micro-batches (replicas x "
-                f"accumulation x device iterations of `ipu_config`); use a multiple of {factor}."
+                f"The {kind} batches have {size} rows, which cannot be divided into {factor} micro-batches (replicas "
+                f"x accumulation x device iterations of `ipu_config`); use a multiple of {factor}."
             )
         return size // factor
 
@@ -159,3 +157,47 @@ def _batch_size(loader: Any) -> int | None:
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size
+
+
+_UNSUPPORTED_OPTIONS = {
+    "grad_norm": "give the optimizer `max_grad_norm`, with one of `portico.ipu.backend.optim`",
+    "grad_clipping": "clip by the norm, with `max_grad_norm` of an optimizer of `portico.ipu.backend.optim`",
+    "moving_average": "leave it out, and average the weights of the last checkpoints after the run",
+}
+_UNSUPPORTED_METHODS = {
+    "get_regularization_penalty": "add the penalty to the loss in `forward`",
+    "get_metrics": "return the values to count from `forward`, and count them in a batch callback",
+}
+_PLACEMENT_OPTIONS = ("devices", "num_nodes", "cuda_device", "distributed")
+
+
+def _check_options(model: nn.Module, options: Mapping[str, Any]) -> None:
+    """Refuse what AllenNLP does on the host in the middle of a step, and settings of other hardware."""
+    for name, instead in _UNSUPPORTED_OPTIONS.items():
+        if options.get(name) is not None and options[name] is not False:
+            raise ConfigurationError(
+                f"`{name}` needs the gradients on the host, but on IPUs the whole step is a program; {instead}."
+            )
+    for name, instead in _UNSUPPORTED_METHODS.items():
+        if hasattr(model, name):
+            raise ConfigurationError(
+                f"{type(model).__name__} has `{name}`, which must run in every step, but on IPUs Python runs only to "
+                f"compile the program; {instead}."
+            )
+    if options.get("num_gradient_accumulation_steps", 1) != 1:
+        raise ConfigurationError(
+            f"`num_gradient_accumulation_steps={options['num_gradient_accumulation_steps']}` accumulates on the host; "
+            "set `gradient_accumulation_steps` of `ipu_config`, and let `data_loader` return the rows of all "
+            "micro-batches."
+        )
+    for name in _PLACEMENT_OPTIONS:
+        if options.get(name):
+            raise ConfigurationError(
+                f"`{name}={options[name]!r}` does not choose IPUs; set `replication_factor` and `layers_per_ipu` of "
+                "`ipu_config`."
+            )
+    for name in ("accelerator", "strategy"):
+        if options.get(name) not in (None, "ipu"):
+            raise ConfigurationError(
+                f"`{name}={options[name]!r}` does not choose IPUs; leave it out, or use `GradientDescentTrainer`."
+            )

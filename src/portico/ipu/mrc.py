@@ -1,75 +1,71 @@
-"""The reading comprehension run on IPUs: the embedded task, pipelined."""
+"""Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import DataCollatorWithPadding
 
-from portico.configured_run import RunSettings
+from portico.errors import InputError
+from portico.experiment import ARGUMENTS_DECIDED, TRAINER_PARTS, group
 from portico.ipu.arguments import IPUTrainingArguments
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.attributes import ATTRIBUTES
-from portico.ipu.pipelining.picture import pipeline_picture
-from portico.ipu.trainer import IPUMethods
+from portico.ipu.config import ATTRIBUTES, IPUConfig
+from portico.ipu.pipelining.report import pipeline_picture
+from portico.ipu.trainer import IPUMixin
 from portico.mrc.collators import head_collator
-from portico.mrc.experiment.reader_training import ReaderTraining
-from portico.mrc.experiment.run import run_mrc
-from portico.mrc.experiment.run import valid_keys as mrc_keys
+from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.loading import head_of
 from portico.mrc.trainer import MRCTrainer
+from portico.settings import GroupSettings, Setting
 
 
-class IPUMRCTrainer(IPUMethods, MRCTrainer):
+class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
 
-def valid_keys() -> dict[str, list[str]]:
-    """Return the keys that :func:`run_mrc_ipu` takes, for each group in which they are fixed."""
-    decided = {"output_dir", "accelerator", "strategy", "devices", "num_nodes", "precision"}
-    names = [name for name in IPUTrainingArguments.__dataclass_fields__ if name not in decided]
-    return {**mrc_keys(), "args": names, "strategy": list(ATTRIBUTES)}
+def _attributes(config_class: Any) -> GroupSettings:
+    return GroupSettings({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
 
 
-def run_mrc_ipu(settings: RunSettings) -> dict[str, float]:
-    """Train a reader on IPUs, evaluate its answers and write everything into the folder of the run.
+@dataclass(kw_only=True)
+class IPUMRCExperiment(MRCExperiment):
+    """:class:`~portico.mrc.experiment.MRCExperiment` on IPUs; ``strategy`` has the attributes of ``IPUConfig``."""
 
-    Args:
-        settings: As :func:`~portico.mrc.experiment.run.run_mrc` takes them, but for two groups: ``args`` are fields of
-            :class:`~portico.ipu.arguments.IPUTrainingArguments`, ``strategy`` has the attributes of
-            :class:`~portico.ipu.config.IPUConfig`. All features are padded to ``preprocess.max_seq_length``, as a
-            program takes one shape.
+    MODES: ClassVar = ("train",)
 
-    Returns:
-        Metrics of training and of the final evaluation.
+    args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=TRAINER_PARTS))
+    strategy: Any = field(default_factory=IPUConfig, metadata=group(settings=_attributes))
 
-    Raises:
-        InputError: If a setting or a file cannot be used; before training.
-    """
-    config = IPUConfig(**settings.strategy)
-    return run_mrc(
-        replace(settings, strategy={}),
-        ReaderTraining(
-            arguments_class=IPUTrainingArguments,
-            make_trainer=partial(_make_trainer, config, settings.preprocess["max_seq_length"]),
-            make_multi_source_trainer=None,
-            report_sections=_pipeline_section,
-            fixed_shapes=True,
-        ),
-    )
+    def placement(self) -> dict[str, Any]:
+        """Return nothing: the strategy is for the trainer, not for its arguments."""
+        return {}
+
+    def make_trainer(self, args: Any) -> Any:
+        """Return the trainer of features padded to ``preprocess.max_seq_length``, as a program takes one shape."""
+        if getattr(self.preprocess, "packing", False):
+            raise InputError(
+                "`preprocess.packing=true` makes batches of varying shapes, but IPUs run programs of one shape; set "
+                "it to false."
+            )
+        return super().make_trainer(args)
+
+    def _trainer(self) -> Any:
+        return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)
+
+    def report_sections(self, trainer: Any) -> Mapping[str, str]:
+        """Return a picture and the figures of the pipeline."""
+        report = trainer.placement_report
+        if report is None:
+            return {}
+        return {"The pipeline": f"{pipeline_picture(report)}<pre>{escape(report.text())}</pre>"}
 
 
-def _make_trainer(config: IPUConfig, max_length: int, **parts: Any) -> IPUMRCTrainer:
+def _padding_trainer(trainer: Any, max_length: int, **parts: Any) -> IPUMRCTrainer:
     tokenizer = parts["processing_class"]
     padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
     parts["data_collator"] = head_collator(head_of(parts["model"]), tokenizer, padded)
-    return IPUMRCTrainer(ipu_config=config, **parts)
-
-
-def _pipeline_section(trainer: Any) -> Mapping[str, str]:
-    report = trainer.placement_report
-    if report is None:
-        return {}
-    return {"The pipeline": f"{pipeline_picture(report)}<pre>{escape(report.text())}</pre>"}
+    made: IPUMRCTrainer = trainer(**parts)
+    return made

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from portico.errors import InputError
+from portico.lightning_compat import run_closure
 from portico.tree import map_tensors
 
 PRECISIONS = ("32-true", "16-true")
@@ -22,30 +23,30 @@ class IPUPrecision(Precision):
         precision: ``"32-true"`` or ``"16-true"``.
 
     Raises:
-        InputError: For another precision.
+        InputError: For any other precision.
     """
 
     def __init__(self, precision: Literal["32-true", "16-true"] = "32-true") -> None:
         if precision not in PRECISIONS:
-            raise InputError(_refusal(precision))
+            raise _unsupported(precision)
         self.precision = precision
 
     @classmethod
     def like(cls, plugin: Precision) -> "IPUPrecision":
-        """Return the counterpart of what Lightning chose for a ``precision``.
+        """Return the counterpart of the plugin that Lightning chose for a ``precision``.
 
         Raises:
-            InputError: If IPUs have none.
+            InputError: If there is none for IPUs.
         """
         if isinstance(plugin, cls):
             return plugin
         if type(plugin) is Precision or (isinstance(plugin, HalfPrecision) and plugin.precision == "16-true"):
             return cls(plugin.precision)  # type: ignore[arg-type]
-        raise InputError(_refusal(str(plugin.precision)))
+        raise _unsupported(str(plugin.precision))
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """Return the module in the program's precision."""
+        """Convert the module, in place, to the program's precision."""
         return module.half() if self.precision == "16-true" else module
 
     @override
@@ -57,32 +58,32 @@ class IPUPrecision(Precision):
 
     @override
     def backward(self, tensor: Tensor, model: pl.LightningModule, optimizer: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """Do nothing: the program has made the backward pass."""
+        """Do nothing: the program contains the backward pass."""
 
     @override
     def optimizer_step(  # type: ignore[override]
         self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:
-        """Run the step; the program updates the weights.
+        """Run the step, in which the program updates the weights.
 
         Raises:
-            InputError: If ``training_step`` returned nothing.
+            InputError: If ``training_step`` returned ``None``.
         """
-        result = self._wrap_closure(model, optimizer, closure)
+        result = run_closure(self, model, optimizer, closure)
         if result is None:
             raise InputError(
-                "`training_step` returned None, which skips a batch; a program on IPUs trains on every batch, so let "
-                "it return the loss."
+                "`training_step` returned None to skip a batch, but a program on IPUs trains on every batch; return "
+                "the loss."
             )
         return result
 
     @override
     def clip_gradients(self, optimizer: Any, clip_val: int | float = 0.0, gradient_clip_algorithm: Any = None) -> None:
-        """Do nothing: the strategy refuses clipping on the host, and the program clips by itself."""
+        """Do nothing: the program clips, and the strategy refuses clipping on the host."""
 
 
-def _refusal(precision: str) -> str:
-    return (
+def _unsupported(precision: str) -> InputError:
+    return InputError(
         f"`precision={precision!r}` is not supported on IPUs; use '32-true', or '16-true' for half precision weights "
         "and activations."
     )

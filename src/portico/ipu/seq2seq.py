@@ -1,4 +1,4 @@
-"""``IPUSeq2SeqTrainer``: evaluation by tokens that are generated on IPUs."""
+"""``IPUSeq2SeqTrainer``: evaluation with tokens that are generated on IPUs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,27 +7,24 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from portico.ipu.arguments import IPUTrainingArguments
-from portico.ipu.trainer import IPUMethods
+from portico.ipu.trainer import IPUMixin
 from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, generation_inputs
 
 
 @dataclass
 class IPUSeq2SeqTrainingArguments(IPUTrainingArguments, Seq2SeqTrainingArguments):
-    """:class:`~portico.ipu.arguments.IPUTrainingArguments` with the settings of generation.
-
-    ``sortish_sampler``, ``predict_with_generate``, ``generation_max_length``, ``generation_num_beams`` and
-    ``generation_config`` are Hugging Face's.
-    """
+    """:class:`~portico.ipu.arguments.IPUTrainingArguments` with Hugging Face's settings of generation."""
 
 
-class IPUSeq2SeqTrainer(IPUMethods, Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` on IPUs; see :class:`~portico.ipu.trainer.IPUMethods` for the arguments.
+class IPUSeq2SeqTrainer(IPUMixin, Seq2SeqTrainer):
+    """``Seq2SeqTrainer`` on IPUs; see :class:`~portico.ipu.trainer.IPUMixin` for the arguments.
 
-    The host searches and the devices compute, encoder and decoder each in a program of its own. A program takes one
+    The host searches and the devices compute, encoder and decoder each in a separate program. A program takes one
     shape: let the collator pad inputs and labels to fixed lengths, as in ``DataCollatorForSeq2Seq(tokenizer,
     padding="max_length", max_length=...)``.
     """
 
+    args: IPUSeq2SeqTrainingArguments
     arguments_class = IPUSeq2SeqTrainingArguments
 
     @override
@@ -41,6 +38,6 @@ class IPUSeq2SeqTrainer(IPUMethods, Seq2SeqTrainer):
 
     @override
     def _generation_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        # Smoothed, where labels are smoothed: the whole loss is part of the program.
+        # The whole loss, with label smoothing, is part of the program.
         loss: Tensor = self.compute_loss(model, inputs)
         return loss.detach()

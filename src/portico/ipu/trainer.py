@@ -1,50 +1,104 @@
-"""``IPUTrainer``: a ``Trainer`` whose model is a program on IPUs."""
+"""``IPUMixin`` turns a trainer into one on IPUs; ``IPUTrainer`` is Hugging Face's ``Trainer`` on IPUs."""
 
 import copy
-from collections.abc import Callable
-from typing import Any
+import functools
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from portico.errors import InputError
-from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from portico.ipu.arguments import IPUTrainingArguments
+from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, has_length
+from portico.ipu import backend
+from portico.ipu.arguments import IPUTrainingArguments, resolve_config
 from portico.ipu.config import IPUConfig
-from portico.ipu.device_program import program_loss
-from portico.ipu.executors import ProgramPool
-from portico.ipu.facade.loading import LoadingMethods
-from portico.ipu.facade.optimization import OptimizerMethods
-from portico.ipu.facade.own_config import check_given, own_config
-from portico.ipu.facade.saving import IPUSavingMethods
+from portico.ipu.data import (
+    PrefetchLoader,
+    drop_last_batch,
+    evaluation_loss,
+    ignore_padded_labels,
+    num_rows,
+    pad_rows,
+    unpad_rows,
+    worker_batch_size,
+)
+from portico.ipu.generation import DeviceGenerator, with_decoder_start
+from portico.ipu.optim import (
+    OptimizerConversion,
+    make_optimizer,
+    optimizer_options,
+    rebind_schedule,
+    repartition_state,
+)
+from portico.ipu.pipelining.placement import Placement, place, remove_placement
+from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
+from portico.ipu.precision import IPUPrecision
+from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool, program_loss
+from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
+from portico.tree import map_tensors
+
+logger = logging.getLogger(__name__)
+
+RNG_FILE = "ipu_rng_state.json"
+
+# The mixin calls methods of the trainer mixed into, which need not be `IPUTrainer`'s.
+if TYPE_CHECKING:
+    _MixedInto = Trainer
+else:
+    _MixedInto = object
 
 
-class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
-    """Everything a trainer does differently on IPUs; mixed in before the trainer.
+class IPUMixin(_MixedInto):
+    """Runs the model of a trainer as programs on IPUs; to be mixed in before the trainer.
 
-    ``class IPUMRCTrainer(IPUMethods, MRCTrainer)`` trains readers on IPUs.
+    ``class IPUMRCTrainer(IPUMixin, MRCTrainer)`` trains readers on IPUs.
+
+    Arguments that are not listed, also as keywords, are those of the trainer mixed into.
 
     Args:
-        model: The model; a copy of it is trained, which is ``trainer.model``.
+        model: The model, of which a copy is trained: ``trainer.model``.
         ipu_config: How the model is spread over IPUs; copied.
         args: :class:`~portico.ipu.arguments.IPUTrainingArguments`.
-        data_collator: Makes the batches.
-        eval_data_collator: Makes the batches of evaluations; by default ``data_collator``.
-        tokenizer: Older spelling of ``processing_class``.
+        eval_data_collator: Makes the batches of evaluations and predictions; by default ``data_collator``.
+        tokenizer: Older name of ``processing_class``.
+        model_init: Not supported.
         optimizers: Optimizer, of ``poptorch.optim`` or of torch, and schedule.
-        force_to_pipelined: Kept; every model is spread without a class of its own.
-        **kwargs: As the trainer takes them.
+        force_to_pipelined: Has no effect: every model is spread without a class written for it.
 
     Attributes:
+        arguments_class: Required class of ``args``, and what they are by default.
+        ipu_config: How the model is spread over IPUs.
+        opts: Options of the training program.
+        eval_opts: Options of the inference program.
         original_model: The model that was given, untouched.
-        training_model: The program that trains, once there is one.
-        inference_model: The program that evaluates, once there is one.
-        arguments_class: What ``args`` has to be; one of it is made where there is none.
+        programs: All programs of this trainer.
+        training_model: The program that trains; ``None`` before the first call.
+        inference_model: The program that evaluates; ``None`` before the first call.
+        loss_function: Computes the loss inside the program; ``None`` for the model's own loss.
+        placement: Placement of the latest program; ``None`` on one IPU, or before the first call.
+        placement_report: Stages and memory of the training program; ``None`` where ``placement`` is.
     """
 
     arguments_class: type[IPUTrainingArguments] = IPUTrainingArguments
+    args: IPUTrainingArguments
+    training_model: Any
+    inference_model: Any
+    placement: Placement | None
+    placement_report: PlacementReport | None
+    loss_function: LossFunction | None
+    _generator: DeviceGenerator | None
+    # Whether the model is placed for training (True), for inference (False) or not at all (None).
+    _is_placed_for_training: bool | None
+    _pending_device_rng: list[int] | None
 
     def __init__(
         self,
@@ -65,53 +119,54 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         **kwargs: Any,
     ) -> None:
         args = self.arguments_class(output_dir="tmp_trainer") if args is None else args
-        check_given(model, model_init, args, self.arguments_class)
+        _check_parts(model, model_init, args, self.arguments_class)
         assert model is not None
-        self.ipu_config = own_config(ipu_config, args)
+        self.ipu_config = resolve_config(ipu_config, args)
         self.opts = self.ipu_config.to_options(compile_only=args.compile_only)
         self.eval_opts = self.ipu_config.to_options(for_inference=True, compile_only=args.compile_only)
         self.programs = ProgramPool()
         self.training_model = self.inference_model = self._generator = None
-        self.placement = None
-        self.placement_report = None
-        self.loss_function = None
+        self.placement = self.placement_report = self.loss_function = None
         self._pending_device_rng = self._is_placed_for_training = None
         self.original_model = model
-        trained = self._model_to_train(model)
-        trained = trained if args.fp32 else trained.half()
-        # Before there is an optimizer, which then holds the pieces that are trained.
+        self._precision = IPUPrecision("32-true" if args.fp32 else "16-true")
+        trained = self._precision.convert_module(self._model_to_train(model))
+        # Before there is an optimizer, which must hold the pieces of weights that are trained.
         serialize(trained, self.ipu_config.train())
         if tokenizer is not None:
             kwargs.setdefault("processing_class", tokenizer)
-        parts: dict[str, Any] = {
-            "model": trained,
-            "args": args,
-            "data_collator": data_collator,
-            "train_dataset": train_dataset,
-            "eval_dataset": eval_dataset,
-            "compute_metrics": compute_metrics,
-            "callbacks": callbacks,
-            "optimizers": optimizers,
-            "preprocess_logits_for_metrics": preprocess_logits_for_metrics,
-        }
-        super().__init__(**parts, **kwargs)
+        super().__init__(
+            model=trained,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+            **kwargs,
+        )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
+        # The strategy leaves the steps of such a module alone; `compute_loss` calls the program.
         self.module.runs_steps_on_host = True
-        # A program's losses are means over micro-batches; there is no window whose items could be counted.
+        # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
         causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         self.loss_function = program_loss(self.label_smoother, self.compute_loss_func, shifts_labels=causal)
         self.compute_loss_func = None
         self._train_batch_size = self.combined_train_batch_size
-        self._take_optimizer(model)
+        self._adopt_optimizer()
         if args.compile_only:
             self._compile_and_exit()
 
     def _model_to_train(self, model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
 
+    # Runs
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, and return step count, mean loss and metrics; afterwards the IPUs are free.
+        """Train, release the IPUs, and return step count, mean loss and metrics.
 
         Raises:
             ValueError: If a trial of a hyperparameter search is given.
@@ -119,12 +174,12 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         if kwargs.get("trial") is not None or (len(args) > 1 and args[1] is not None):
             raise ValueError("Hyperparameter tuning is not supported by the IPUTrainer.")
         try:
-            return super().train(*args, **kwargs)  # type: ignore[safe-super]
+            return super().train(*args, **kwargs)
         finally:
             self.programs.release()
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: a model is compiled once for a trainer.
+        """Not supported: a trainer compiles its model once.
 
         Raises:
             InputError: Always.
@@ -135,9 +190,9 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
         )
 
     def _compile_and_exit(self) -> None:
-        jobs = ((True, self.args.do_train, self.train_dataset), (False, self.args.do_eval, self.eval_dataset))
-        for training, is_asked_for, dataset in jobs:
-            if not is_asked_for or dataset is None:
+        stages = ((True, self.args.do_train, self.train_dataset), (False, self.args.do_eval, self.eval_dataset))
+        for training, is_requested, dataset in stages:
+            if not is_requested or dataset is None:
                 continue
             if training:
                 self.create_optimizer()
@@ -146,6 +201,369 @@ class IPUMethods(LoadingMethods, OptimizerMethods, IPUSavingMethods):
             self.compile_model(program, batch, log=True)
         raise SystemExit(0)
 
+    # Data
 
-class IPUTrainer(IPUMethods, Trainer):
-    """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMethods` for the arguments."""
+    @property
+    def combined_train_batch_size(self) -> int:
+        """Rows of a call that trains: micro-batch x replicas x accumulation x device iterations."""
+        return self.args.train_batch_size * self.ipu_config.batch_size_factor()
+
+    @property
+    def combined_eval_batch_size(self) -> int:
+        """Rows of a call that evaluates: micro-batch x replicas x device iterations."""
+        return self.args.eval_batch_size * self.ipu_config.batch_size_factor(for_inference=True)
+
+    def get_train_dataloader(self) -> Any:
+        """Return the training loader.
+
+        Raises:
+            InputError: If there is too little data for one call.
+        """
+        loader = super().get_train_dataloader()
+        if has_length(loader) and len(loader) == 0:
+            config = self.ipu_config
+            dataset: Any = self.train_dataset
+            raise InputError(
+                f"Couldn't get first sample from dataloader, as the training data have {len(dataset)} "
+                f"examples and one call takes {self.combined_train_batch_size}: micro-batch "
+                f"{self.args.per_device_train_batch_size} x gradient accumulation "
+                f"{config.gradient_accumulation_steps} x replicas {config.replication_factor} x device iterations "
+                f"{config.device_iterations}. Lower one of these, give more data, or set `pad_on_batch_axis=True`."
+            )
+        return loader
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        size = self._call_size(is_training)
+        mode = self.args.dataloader_mode if is_training else "sync"
+        rebatches = mode == "async_rebatched"
+        with self._collating_with(self.data_collator if is_training else self.eval_data_collator):
+            loader = self.datamodule.build_loader(
+                dataset,
+                description=description,
+                batch_size=worker_batch_size(size, self.args.dataloader_num_workers) if rebatches else size,
+                sampler_fn=sampler_fn,
+                is_training=is_training,
+            )
+        drops_last = is_training and not self.args.pad_on_batch_axis
+        prepared = self.accelerator.prepare(drop_last_batch(loader) if drops_last and not rebatches else loader)
+        if mode == "sync":
+            return prepared
+        return PrefetchLoader(prepared, batch_size=size, rebatches=rebatches, drop_last=drops_last)
+
+    @contextmanager
+    def _collating_with(self, collator: Any) -> Iterator[None]:
+        usual, self.data_collator = self.data_collator, collator
+        try:
+            yield
+        finally:
+            self.data_collator = usual
+
+    def _call_size(self, training: bool) -> int:
+        return self.combined_train_batch_size if training else self.combined_eval_batch_size
+
+    def _first_batch(self, training: bool) -> Any:
+        loader = self.get_train_dataloader() if training else self.get_eval_dataloader()
+        return self._precision.convert_input(pad_rows(next(iter(loader)), self._call_size(training)))
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        resume_point = super()._init_training_state(*args, **kwargs)
+        # A resumed run compares it with the argument, which counts rows of a micro-batch.
+        self.state.train_batch_size = self.args.train_batch_size
+        return resume_point
+
+    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+        session = super()._evaluation_session(dataloader, **options)
+        # The loss of a batch counts once for each of its rows.
+        session.batch_size = self.combined_eval_batch_size
+        return session
+
+    # Programs
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return ModelOnIPUs(self.call_model, model, training=training)
+
+    def wrap_model(self, model: Any, training: bool = True, sample_batch: Any = None) -> Any:
+        """Return the program of the model, which is made at the first call.
+
+        Args:
+            model: The model; a program is returned as it is.
+            training: Whether the program trains.
+            sample_batch: A combined batch, used to find the order of the layers if the model is spread over several
+                IPUs; by default the first of the loader.
+        """
+        if hasattr(model, "isCompiled"):
+            return model
+        existing = self.training_model if training else self.inference_model
+        if existing is not None:
+            return existing
+        self._place_for(training, model, sample_batch)
+        program = DeviceProgram(model, loss_function=self.loss_function, training=training)
+        if training:
+            self.training_model = self.programs.make_training(program, self.opts, self.optimizer)
+            return self.training_model
+        self.inference_model = self.programs.make_inference(program, self.eval_opts)
+        return self.inference_model
+
+    def compile_model(self, model: Any, sample_batch: Mapping[str, Any], log: bool = False) -> Any:
+        """Compile a program for batches like ``sample_batch``, and return it.
+
+        Args:
+            model: A program of :meth:`wrap_model`.
+            sample_batch: A combined batch.
+            log: Whether to log that it was compiled.
+        """
+        if not model.isCompiled():
+            batch = self._precision.convert_input(dict(sample_batch))
+            self._before_compilation(model, batch)
+            model.compile(**batch)
+        if log:
+            logger.info("Compiled the program for %d IPU(s).", self.ipu_config._ipus_per_replica)
+        return model
+
+    def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
+        """Run a combined batch, or a part of one, and return the outputs without those of padding.
+
+        Args:
+            model: The model.
+            inputs: Its inputs.
+            is_training: Whether to train on them.
+
+        Returns:
+            Outputs by name; ``loss`` is the mean over real rows.
+        """
+        size, rows = self._call_size(is_training), num_rows(inputs)
+        _check_rows(rows, size, is_training, pads=self.args.pad_on_batch_axis)
+        batch = self._precision.convert_input(pad_rows(inputs, size))
+        if not is_training and rows < size:
+            batch = ignore_padded_labels(batch, rows, self.label_names)
+        program = self.wrap_model(model, training=is_training, sample_batch=batch)
+        if is_training:
+            # The schedule may have changed the learning rate, which a program does not notice.
+            program.setOptimizer(self.optimizer)
+        if not program.isCompiled():
+            self._before_compilation(program, batch)
+        if is_training and self._pending_device_rng is not None:
+            program.rng_state, self._pending_device_rng = self._pending_device_rng, None
+        outputs = dict(self.programs.attach(program)(**batch))
+        if is_training:
+            return {**outputs, "loss": outputs["loss"].float().mean()}
+        if "loss" in outputs:
+            outputs["loss"] = evaluation_loss(
+                outputs["loss"],
+                inputs,
+                lambda batch: program(**self._precision.convert_input(batch))["loss"],
+                size=size,
+                micro_batch_size=self.args.eval_batch_size,
+                label_names=self.label_names,
+            )
+        return unpad_rows(outputs, rows, size)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Return the loss that the program computed.
+
+        Raises:
+            ValueError: If it computed none.
+        """
+        outputs = model(**inputs)
+        if "loss" not in outputs:
+            raise ValueError(
+                f"The model did not return a loss from the inputs, only the following keys: {','.join(outputs)}. For "
+                f"reference, the inputs it received are {','.join(inputs)}."
+            )
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
+        """Return generated tokens, ``int64 [rows, length]``, computed on the devices.
+
+        Args:
+            inputs: Inputs of the model.
+            **options: Keywords of ``generate`` of ``transformers``.
+        """
+        if self._generator is None:
+            sample = self._precision.convert_input(with_decoder_start(inputs, self.model))
+            self._generator = DeviceGenerator(
+                self.model,
+                self.programs,
+                self.eval_opts,
+                convert=self._precision.convert_input,
+                place=functools.partial(self._place_for, False, self.model, sample),
+                encodes_on_host=self.ipu_config.execute_encoder_on_cpu_for_generation,
+            )
+        return self._generator.generate(inputs, **options)
+
+    # Placement
+
+    def _before_compilation(self, program: Any, batch: Mapping[str, Any]) -> None:
+        """Restore the placement and the mode of the program's model, which another program may have changed."""
+        is_training = program is self.training_model
+        self._place_for(is_training, self.model, batch)
+        program.train(is_training)
+
+    def _place_for(self, training: bool, model: nn.Module, sample_batch: Mapping[str, Any] | None) -> None:
+        """Place the model as the programs of a stage need it.
+
+        A program takes the placement that the model has at compilation, possibly long after the program was made.
+
+        Args:
+            training: Whether to place it for training.
+            model: The model.
+            sample_batch: A combined batch, which shows in which order the layers run; by default the first of the
+                loader.
+        """
+        if self._is_placed_for_training is training:
+            return
+        # An error below leaves the model between two placements.
+        self._is_placed_for_training = None
+        config = self.ipu_config.train() if training else self.ipu_config.eval()
+        remove_placement(model)
+        serialize(model, config)
+        self.placement = None
+        if config._ipus_per_replica > 1:
+            batch = self._first_batch(training) if sample_batch is None else sample_batch
+            size = self.args.train_batch_size if training else self.args.eval_batch_size
+            micro_batch = map_tensors(lambda tensor: tensor[:size] if tensor.dim() else tensor, dict(batch))
+            self.placement = place(model, micro_batch, config)
+        self._is_placed_for_training = training
+        if training and self.placement is not None and self.placement_report is None:
+            self._report_placement(self.placement, model)
+
+    def _report_placement(self, placement: Placement, model: nn.Module) -> None:
+        self.placement_report = PlacementReport.of(
+            placement,
+            model,
+            self.ipu_config,
+            micro_batch_size=self.args.train_batch_size,
+            optimizer=self.optimizer,
+        )
+        if self.is_world_process_zero():
+            self.placement_report.save(self.args.output_dir or ".")
+            print(self.placement_report.text())
+
+    # Optimization
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        """Return the optimizer: the user's, or else AdamW, or LAMB with ``args.lamb``."""
+        if self.optimizer is None:
+            self.optimizer = make_optimizer(self.model, self.args, set(self.get_decay_parameter_names(self.model)))
+        return self.optimizer
+
+    def pytorch_optimizer_to_poptorch(
+        self, optimizer: torch.optim.Optimizer, model: nn.Module, pipelined_model: nn.Module
+    ) -> Any:
+        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state.
+
+        Args:
+            optimizer: SGD, Adam, AdamW or RMSprop of torch.
+            model: The model whose parameters it has.
+            pipelined_model: The model that is trained; parameters are matched by name.
+
+        Raises:
+            KeyError: If there is no counterpart.
+            InputError: If a hyperparameter has none.
+        """
+        return OptimizerConversion(model, pipelined_model).counterpart(optimizer, optimizer_options(self.args))
+
+    def _adopt_optimizer(self) -> None:
+        """Make the user's optimizer train the copy of the model, and the user's schedule change that optimizer."""
+        given = self.optimizer
+        if given is None:
+            return
+        if isinstance(given, backend.optim.Optimizer):
+            conversion = OptimizerConversion(self.original_model, self.model)
+            for group in given.param_groups:
+                group["params"] = conversion.trained_parameters(group["params"])
+            return
+        self.optimizer = self.pytorch_optimizer_to_poptorch(given, self.original_model, self.model)
+        if isinstance(self.lr_scheduler, functools.partial):
+            self.lr_scheduler = self.lr_scheduler(self.optimizer)
+        elif getattr(self.lr_scheduler, "optimizer", None) is given:
+            rebind_schedule(self.lr_scheduler, self.optimizer)
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        # The program clips, and its gradients never reach the host.
+        return None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        return None
+
+    # Checkpoints
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir or ".")
+        self.ipu_config.save_pretrained(folder)
+        if self.training_model is not None:
+            (folder / RNG_FILE).write_text(json.dumps(self.training_model.rng_state), encoding="utf-8")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        file = Path(resume_from_checkpoint) / RNG_FILE
+        if file.is_file():
+            self._pending_device_rng = json.loads(file.read_text(encoding="utf-8"))
+        self._upload_weights()
+
+    def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
+        # The weights may have been cut into other pieces when the checkpoint was saved.
+        assert self.optimizer is not None
+        return repartition_state(state, self.optimizer, self.model)
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._upload_weights()
+
+    def _upload_weights(self) -> None:
+        """Copy the weights to attached programs; others get them when they are attached."""
+        for program in (self.training_model, self.inference_model):
+            if program is not None and program.isCompiled() and program.isAttachedToDevice():
+                program.copyWeightsToDevice()
+
+
+class IPUTrainer(IPUMixin, Trainer):
+    """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
+
+
+def _check_parts(
+    model: nn.Module | None,
+    model_init: Callable[..., nn.Module] | None,
+    args: object,
+    arguments_class: type[IPUTrainingArguments],
+) -> None:
+    if not isinstance(args, arguments_class):
+        raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
+    if model is None and model_init is not None:
+        raise RuntimeError(
+            "`model_init` is not supported by `IPUTrainer` yet: a program belongs to one model; give `model`."
+        )
+    if model is None:
+        raise RuntimeError("`IPUTrainer` requires a `model`; give one.")
+    if model_init is not None:
+        warnings.warn(
+            "`IPUTrainer` got both `model` and `model_init`; `model_init` has no effect.", FutureWarning, stacklevel=3
+        )
+
+
+def _check_rows(rows: int, size: int, is_training: bool, *, pads: bool) -> None:
+    if rows == size or (rows < size and (not is_training or pads)):
+        return
+    verb = "trains" if is_training else "evaluates"
+    cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
+    raise InputError(
+        f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader return "
+        f"batches of {size} rows, {cure}."
+    )

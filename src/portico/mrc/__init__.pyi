@@ -1,11 +1,3 @@
-from portico.mrc.answers import AnswerCalibration as AnswerCalibration
-from portico.mrc.answers import Answers as Answers
-from portico.mrc.answers import BeamPostProcessor as BeamPostProcessor
-from portico.mrc.answers import SpanPostProcessor as SpanPostProcessor
-from portico.mrc.answers import postprocess_qa_predictions as postprocess_qa_predictions
-from portico.mrc.answers import (
-    postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
-)
 from portico.mrc.collators import BeamSearchCollator as BeamSearchCollator
 from portico.mrc.collators import FiDDataCollator as FiDDataCollator
 from portico.mrc.collators import TargetTypeCollator as TargetTypeCollator
@@ -44,8 +36,16 @@ from portico.mrc.models.task_model import ModelForDownstreamTasks as ModelForDow
 from portico.mrc.multi_source import IndividualDomainBatchSampler as IndividualDomainBatchSampler
 from portico.mrc.multi_source import MultiSourceMixin as MultiSourceMixin
 from portico.mrc.multi_source import MultiSourceMRCTrainer as MultiSourceMRCTrainer
-from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing as EvalPredictionWithProcessing
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing as SpanPostProcessing
-from portico.mrc.post_processing.span_post_processing import SquadMetrics as SquadMetrics
+from portico.mrc.postprocess import AnswerCalibration as AnswerCalibration
+from portico.mrc.postprocess import Answers as Answers
+from portico.mrc.postprocess import BeamPostProcessor as BeamPostProcessor
+from portico.mrc.postprocess import SpanPostProcessor as SpanPostProcessor
+from portico.mrc.postprocess import postprocess_qa_predictions as postprocess_qa_predictions
+from portico.mrc.postprocess import (
+    postprocess_qa_predictions_with_beam_search as postprocess_qa_predictions_with_beam_search,
+)
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing as SpanPostProcessing
+from portico.mrc.postprocess.span_postprocessing import SquadMetrics as SquadMetrics
+from portico.mrc.primeqa.postprocessors import EvalPredictionWithProcessing as EvalPredictionWithProcessing
 from portico.mrc.primeqa.trainers import MSKD_MRCTrainer as MSKD_MRCTrainer
 from portico.mrc.trainer import MRCTrainer as MRCTrainer

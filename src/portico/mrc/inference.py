@@ -18,10 +18,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.mrc.answers import AnswerCalibration, Answers
-from portico.mrc.answers.offsets import TokenOffsets
-from portico.mrc.answers.post_processor import SpanSearch
-from portico.mrc.answers.shortlist import SpanAnswer
 from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets.reader import FORMATS
@@ -30,10 +26,14 @@ from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
-from portico.mrc.post_processing.answer_tuning import calibration_of, with_best_null_threshold
-from portico.mrc.post_processing.span_post_processing import SpanPostProcessing
+from portico.mrc.postprocess import AnswerCalibration, Answers
+from portico.mrc.postprocess.answers import SpanAnswer
+from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
+from portico.mrc.postprocess.streaming import SpanSearch
+from portico.mrc.postprocess.token_offsets import TokenOffsets
 from portico.mrc.trainer import MRCTrainer
-from portico.value_rules import Rule, check_values
+from portico.settings import Rule, check_values
 
 Contexts: TypeAlias = str | Sequence[str]
 """One context, or several that are searched together."""

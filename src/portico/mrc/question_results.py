@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from portico.mrc.answers import Answers
 from portico.mrc.datasets.examples import context_starts, contexts_of, with_one_context
 from portico.mrc.metrics.scores import exact_match, token_f1
+from portico.mrc.postprocess import Answers
 from portico.mrc.report.results import Candidate, QuestionResult, Scores, Span
 
 _NUM_CANDIDATES = 5

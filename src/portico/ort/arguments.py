@@ -9,7 +9,7 @@ from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.hf_compat import ExplicitEnum, OptimizerNames
 from portico.ort.settings import SessionSettings
-from portico.value_rules import Rule
+from portico.settings import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
 _TRUTH, _TEXT = Rule((bool,)), Rule((str, type(None)))

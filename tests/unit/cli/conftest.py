@@ -1,8 +1,8 @@
 import pytest
 
-import fake_runner
+import fake_experiment
 
-EXPERIMENT = ("+experiment=mrc", *fake_runner.OVERRIDES)
+EXPERIMENT = ("+experiment=mrc", *fake_experiment.OVERRIDES)
 
 
 @pytest.fixture

@@ -1,15 +1,19 @@
 import json
+import logging
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-import fake_runner
-from portico.cli.location import experiment_names
-from portico.configured_run import RunSettings
+import fake_experiment
+from portico.cli.app import objective_value
+from portico.cli.compose import experiment_names
 from portico.errors import InputError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -48,7 +52,7 @@ def test_an_entry_set_to_null_is_left_out(train, tmp_path):
     assert json.loads((tmp_path / "here/all_results.json").read_text())["callbacks"] == []
 
 
-def test_resolved_configuration_lies_beside_the_results(train, tmp_path):
+def test_resolved_configuration_lies_next_to_the_results(train, tmp_path):
     assert train("paths.output_dir=here", "logger=csv", "args.seed=3") == 0
     recorded = OmegaConf.load(tmp_path / "here/config.yaml")
     assert recorded.args.seed == 3
@@ -128,8 +132,8 @@ def test_callback_that_cannot_be_built_is_refused(train, capsys):
     assert_refused(capsys, code, "unexpected keyword argument 'patience'")
 
 
-def test_interrupted_run_says_how_to_go_on(train, capsys, tmp_path):
-    code = train("paths.output_dir=here", f"args.seed={fake_runner.IS_INTERRUPTED}")
+def test_interrupted_run_says_how_to_continue(train, capsys, tmp_path):
+    code = train("paths.output_dir=here", f"args.seed={fake_experiment.IS_INTERRUPTED}")
     folder = tmp_path / "here"
     assert_refused(
         capsys,
@@ -143,13 +147,13 @@ def test_interrupted_run_says_how_to_go_on(train, capsys, tmp_path):
 
 
 def test_run_interrupted_without_a_checkpoint_leaves_nothing(train, capsys, tmp_path):
-    code = train(f"args.seed={fake_runner.IS_INTERRUPTED}", "args.save_strategy=no")
-    assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts anew", expected_code=130)
+    code = train(f"args.seed={fake_experiment.IS_INTERRUPTED}", "args.save_strategy=no")
+    assert_refused(capsys, code, "Interrupted before the first checkpoint", "starts over", expected_code=130)
     assert not list(tmp_path.iterdir())
 
 
 def test_interrupt_ends_a_sweep(train, capsys, tmp_path):
-    assert train(f"args.seed={fake_runner.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
+    assert train(f"args.seed={fake_experiment.IS_INTERRUPTED},1", "paths.sweep_dir=grid", "-m") == 130
     assert not (tmp_path / "grid/1").exists()
 
 
@@ -160,8 +164,8 @@ def test_folder_that_cannot_be_made_is_named(train, capsys, tmp_path, folder):
     assert_refused(capsys, code, f"'{folder}' cannot be used (", "set it to a folder that can be written to")
 
 
-def test_direction_that_is_none_is_refused_before_the_run(train, capsys, tmp_path):
-    assert_refused(capsys, train("objective.mode=up"), "objective.mode='up' is neither 'max' nor 'min'")
+def test_unknown_direction_is_refused_before_the_run(train, capsys, tmp_path):
+    assert_refused(capsys, train("objective.mode=up"), "objective.mode=up is unknown; set it to max or min.")
     assert not list(tmp_path.iterdir())
 
 
@@ -173,20 +177,20 @@ def test_full_error_shows_the_traceback(train, monkeypatch):
 
 def test_defect_keeps_its_traceback_and_its_traces(train, tmp_path):
     with pytest.raises(RuntimeError, match="a defect"):
-        train("paths.output_dir=here", f"args.seed={fake_runner.BREAKS}")
+        train("paths.output_dir=here", f"args.seed={fake_experiment.BREAKS}")
     assert files_below(tmp_path) == ["here/config.yaml"]
 
 
 def test_environment_is_left_alone(train, monkeypatch):
-    monkeypatch.setattr(fake_runner, "FULL_ERROR_SEEN", None, raising=False)
+    monkeypatch.setattr(fake_experiment, "FULL_ERROR_SEEN", None, raising=False)
 
-    def spy(settings: RunSettings):
-        fake_runner.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
+    def spy(experiment):
+        fake_experiment.FULL_ERROR_SEEN = os.environ.get("HYDRA_FULL_ERROR")
         return {"eval_f1": 1.0}
 
-    monkeypatch.setattr(fake_runner, "run", spy)
+    monkeypatch.setattr(fake_experiment.FakeExperiment, "train", spy)
     assert train() == 0
-    assert fake_runner.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks that nobody asked for"
+    assert fake_experiment.FULL_ERROR_SEEN != "1", "worker processes would show tracebacks"
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
@@ -195,12 +199,19 @@ def test_help_shows_commands_groups_and_settings(train, capsys):
     shown = capsys.readouterr().out
     assert "python train.py -m +experiment=mrc" in shown
     assert "debug: default, limit, overfit" in shown
-    assert "n_best_size: 20" in shown
+    assert re.search(r"^  postprocess.n_best_size=20 +Candidates kept$", shown, flags=re.MULTILINE)
+    assert re.search(r"^  args.learning_rate=0.0015 +The initial learning rate", shown, flags=re.MULTILINE)
+    assert re.search(r"^  args.weight_decay=0.0 ", shown, flags=re.MULTILINE), "not only what the files set"
+
+
+def test_help_without_an_experiment_says_how_to_see_its_settings(train, capsys):
+    assert train("--help", arguments=()) == 0
+    assert "once an experiment is chosen: --help +experiment=mrc" in capsys.readouterr().out
 
 
 def test_train_script_is_the_same_command(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT / "tests")])}
-    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_runner.OVERRIDES, "args.sed=1"]
+    command = [sys.executable, CHECKOUT / "train.py", "+experiment=mrc", *fake_experiment.OVERRIDES, "args.sed=1"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 'args.sed' is not a setting; the nearest valid names are: args.seed")
@@ -212,3 +223,27 @@ def test_a_process_that_joins_a_run_uses_its_folder(train, tmp_path, monkeypatch
     assert train(folder) != 0
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert train(folder) == 0
+
+
+def test_objective_is_a_python_float():
+    value = objective_value({"eval_f1": np.float32(0.5)}, {"metric": "eval_f1", "mode": "max"})
+    assert type(value) is float
+    assert value == 0.5
+
+
+def test_no_metric_no_objective():
+    assert objective_value({"eval_f1": 1.0}, {"metric": None, "mode": "max"}) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("mode", "worst"), [("max", -sys.float_info.max), ("min", sys.float_info.max)])
+def test_an_objective_that_is_not_finite_becomes_the_worst_value_with_a_warning(value, mode, worst, caplog):
+    with caplog.at_level(logging.WARNING, logger="portico"):
+        assert objective_value({"eval_loss": value}, {"metric": "eval_loss", "mode": mode}) == worst
+    assert "eval_loss is" in caplog.text
+    assert "worst finite value" in caplog.text
+
+
+def test_unknown_objective_names_those_of_the_run():
+    with pytest.raises(InputError, match=r"'eval_f' is not a metric .* eval_f1, .* The run has: eval_f1, eval_loss\."):
+        objective_value({"eval_f1": 1.0, "eval_loss": 2.0}, {"metric": "eval_f", "mode": "max"})

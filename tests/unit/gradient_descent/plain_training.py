@@ -1,4 +1,4 @@
-"""A training written out in plain PyTorch, and the same training for the trainer under test."""
+"""A reference training in plain PyTorch, and trainers for the same training."""
 
 from itertools import islice
 from typing import Any
@@ -7,19 +7,20 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import GradientDescentTrainer
+from portico.gradient_descent import Checkpointer, ExponentialMovingAverage, GradientDescentTrainer
+from portico.gradient_descent.schedulers import InvertedTriangular, LinearWithWarmup
 from unit.toy import Points
 
 
 class NoisyPoints(Points):
-    """Points of a linear rule; each look at one draws noise from torch's global generator."""
+    """Points of a linear rule; each access draws noise from torch's global generator."""
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"x": self.x[index] + 0.1 * torch.rand(3), "labels": self.y[index]}
 
 
 class Net(nn.Module):
-    """A small model with dropout, metrics and, on request, a penalty."""
+    """A small model with dropout, metrics and an optional penalty."""
 
     def __init__(self, penalty: float = 0.0) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def make_trainer(folder: Any = None, *, model: Any = None, size: int = 10, **options: Any) -> GradientDescentTrainer:
-    """Return a quiet trainer of ``Net`` on the CPU, with torch seeded as the plain training seeds it."""
+    """Return a trainer of ``Net`` on the CPU, with torch seeded as in the plain training."""
     model = Net() if model is None else model
     train, validation = loaders(size)
     given = {
@@ -86,7 +87,7 @@ def assert_same_weights(ours: Any, theirs: Any) -> None:
 
 
 class PlainTraining:
-    """The loop, with one keyword for each feature; nothing of the package is used.
+    """The training loop, with one keyword for each feature; it uses nothing of the package.
 
     Args:
         model: Model, ``Net`` or like it.
@@ -167,3 +168,44 @@ class PlainTraining:
     def _put(self, values) -> None:
         for parameter, value in zip(self.model.parameters(), values, strict=True):
             parameter.data.copy_(value)
+
+
+# What an interruption may change: clocks, memory, and the model's private sums.
+CHANGING = ("memory_MB", "duration", "training_count", "training_start_epoch", "training_epochs")
+
+
+class Interruption(Exception):
+    pass
+
+
+def lasting(metrics):
+    return {name: value for name, value in metrics.items() if not any(mark in name for mark in CHANGING)}
+
+
+def trainer_with_everything(folder, *, model=None, optimizer=None, **options):
+    """Return a trainer that saves at every step, with every part that has a state."""
+    model = Net() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if optimizer is None else optimizer
+    return make_trainer(
+        folder,
+        **{
+            "model": model,
+            "optimizer": optimizer,
+            "num_epochs": 2,
+            "patience": 5,
+            "grad_norm": 0.5,
+            "checkpointer": Checkpointer(folder, save_every_num_batches=1),
+            "moving_average": ExponentialMovingAverage(model.named_parameters(), decay=0.5),
+            "learning_rate_scheduler": LinearWithWarmup(optimizer, 2, 5, warmup_steps=3),
+            "momentum_scheduler": InvertedTriangular(optimizer, cool_down=1, warm_up=1),
+            **options,
+        },
+    )
+
+
+def interrupted_at(step):
+    def callback(trainer, is_training):
+        if is_training and trainer.progress.total_batches == step:
+            raise Interruption
+
+    return callback

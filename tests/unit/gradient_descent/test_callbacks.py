@@ -1,4 +1,4 @@
-"""Who is called when, with what."""
+"""Which callback is called when, with what."""
 
 import csv
 from pathlib import Path
@@ -6,21 +6,30 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+import transformers
 from lightning.pytorch.loggers import CSVLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from portico.gradient_descent import (
     BatchCallback,
     ConfigurationError,
     EndCallback,
     EpochCallback,
-    TensoboardBatchMemoryUsage,
-    TensorboardBatchMemoryUsage,
-    TensorboardWriter,
     TrackEpochCallback,
+    TrainerCallback,
+    from_params,
 )
-from unit.gradient_descent.plain_training import Net, make_optimizer, make_trainer
+from portico.gradient_descent.callbacks import OnBackwardException
+from unit.gradient_descent.plain_training import (
+    Interruption,
+    Net,
+    PlainTraining,
+    assert_same_weights,
+    interrupted_at,
+    make_trainer,
+    trainer_with_everything,
+    weights,
+)
 
 
 class Batch(BatchCallback):
@@ -65,7 +74,7 @@ class End(EndCallback):
         self.calls.append(("end", epoch, metrics is not None))
 
 
-def test_the_order_of_calls():
+def test_order_of_events():
     calls = []
     make_trainer(
         num_epochs=2,
@@ -83,7 +92,7 @@ def test_the_order_of_calls():
     assert calls == [("epoch", -1), *one_epoch(0), *one_epoch(1), ("end", 1, True)]
 
 
-def test_the_end_is_told_when_training_fails():
+def test_end_callbacks_run_when_training_fails():
     class Broken(Net):
         def forward(self, x, labels):
             return {"loss": super().forward(x, labels)["loss"] * float("nan")}
@@ -94,7 +103,7 @@ def test_the_end_is_told_when_training_fails():
     assert calls == [("end", None, False)]
 
 
-def test_callbacks_of_allennlp_1_have_fewer_parameters_and_another_name_for_the_first_process():
+def test_allennlp_1_callback_signatures():
     calls = []
 
     class Old(BatchCallback):
@@ -108,7 +117,7 @@ def test_callbacks_of_allennlp_1_have_fewer_parameters_and_another_name_for_the_
     assert calls == [(-1, True), *[(0, True)] * 9]
 
 
-def test_the_base_classes_do_nothing():
+def test_base_classes_do_nothing():
     make_trainer(
         num_epochs=1,
         batch_callbacks=[BatchCallback()],
@@ -117,26 +126,26 @@ def test_the_base_classes_do_nothing():
     ).train()
 
 
-def test_a_callback_with_an_unknown_parameter_is_refused():
-    with pytest.raises(ConfigurationError, match=r"requires the argument `loss`, which is not known; it may take: "):
+def test_callback_with_unknown_parameter_is_refused():
+    with pytest.raises(ConfigurationError, match=r"requires the unknown argument `loss`; it may take: "):
         make_trainer(batch_callbacks=[lambda loss: None])
 
 
-def test_a_callback_that_cannot_be_called_is_refused():
+def test_uncallable_callback_is_refused():
     with pytest.raises(ConfigurationError, match="cannot be called; give an object with `__call__`"):
         make_trainer(epoch_callbacks=["track_epoch_callback"])
 
 
-def test_the_model_can_know_its_epoch():
+def test_track_epoch_callback():
     trainer = make_trainer(num_epochs=2, epoch_callbacks=[TrackEpochCallback()])
     trainer.train()
     assert trainer.model.epoch == 2
 
 
-def test_callbacks_of_hugging_face_and_lightning_see_the_same_run(tmp_path):
+def test_hugging_face_and_lightning_callbacks(tmp_path):
     events = []
 
-    class OfHuggingFace(TrainerCallback):
+    class OfHuggingFace(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             events.append(("hf step", state.global_step))
 
@@ -169,8 +178,8 @@ def test_callbacks_of_hugging_face_and_lightning_see_the_same_run(tmp_path):
     assert float(logged["validation_loss"]) == metrics["validation_loss"]
 
 
-def test_a_callback_of_hugging_face_can_stop_and_save(tmp_path):
-    class Stopping(TrainerCallback):
+def test_hugging_face_callback_can_stop_and_save(tmp_path):
+    class Stopping(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == 3:
                 control.should_save = control.should_training_stop = True
@@ -179,111 +188,166 @@ def test_a_callback_of_hugging_face_can_stop_and_save(tmp_path):
     assert (tmp_path / "model_state_e0_b3.th").is_file()
 
 
-def test_lightning_early_stopping_watches_a_metric():
+def test_lightning_early_stopping():
     stopping = pl.callbacks.EarlyStopping("validation_loss", patience=1, min_delta=10.0)
     trainer = make_trainer(num_epochs=9, callbacks=[stopping])
     assert trainer.train()["epoch"] == 1
 
 
-def test_other_callbacks_are_refused():
-    with pytest.raises(ConfigurationError, match="of AllenNLP 2; those of AllenNLP 1 go to `batch_callb"):
-        make_trainer(callbacks=[EpochCallback()])
+class Recorder(TrainerCallback):
+    def __init__(self, calls):
+        super().__init__()
+        self.calls = calls
+
+    def on_start(self, trainer, is_primary=True, **kwargs):
+        super().on_start(trainer, is_primary, **kwargs)
+        self.calls.append("start")
+
+    def on_batch(self, trainer, batch_inputs, batch_metrics, epoch, batch_number, is_training, batch_grad_norm):
+        self.calls.append((epoch, batch_number, is_training, len(batch_inputs)))
+
+    def on_epoch(self, metrics, epoch, **kwargs):
+        self.calls.append(("epoch", epoch, "validation_loss" in metrics))
+
+    def on_end(self, trainer, metrics=None, epoch=None, is_primary=True, **kwargs):
+        self.calls.append(("end", epoch))
 
 
-def read(folder):
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
-    events.Reload()
-    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-    return scalars, {tag: [event.step for event in events.Histograms(tag)] for tag in events.Tags()["histograms"]}
+def test_trainer_callback_events():
+    calls = []
+    trainer = make_trainer(num_epochs=1, num_gradient_accumulation_steps=2, callbacks=[Recorder(calls)])
+    trainer.train()
+    training = [(0, 1, True, 2), (0, 2, True, 2), (0, 3, True, 1)]
+    validation = [(0, number, False, 1) for number in (1, 2, 3)]
+    assert calls == ["start", *training, *validation, ("epoch", 0, True), ("end", 0)]
+    assert trainer.own_callbacks[0].trainer is trainer
 
 
-def single(value):
-    """What TensorBoard keeps: single precision."""
-    return torch.as_tensor(value).detach().float().item()
+class Backward(TrainerCallback):
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.factor = factor
+
+    def on_backward(self, trainer, batch_outputs, backward_called, **kwargs):
+        super().on_backward(trainer, batch_outputs, backward_called)
+        (batch_outputs["loss"] * self.factor / 2).backward()
+        return True
 
 
-def test_tensorboard_reads_what_was_written(tmp_path):
-    seen = {}
+def test_callback_runs_the_backward_pass():
+    trainer = make_trainer(size=8, num_gradient_accumulation_steps=2, callbacks=[Backward()])
+    trainer.train()
+    assert_same_weights(weights(trainer.model), PlainTraining(size=8, accumulate=2).run().best)
+    other = make_trainer(size=8, num_gradient_accumulation_steps=2, callbacks=[Backward(0.0)])
+    other.train()
+    assert_same_weights(weights(other.model), weights(Net()))
 
-    def remember(trainer, is_training, batch_grad_norm=None, batch_metrics=None):
-        step = trainer.progress.total_batches
-        if is_training and step % 2 == 0:
-            weight = trainer.model.inner.weight
-            seen[step] = {
-                "parameter_mean/inner.weight": weight.mean(),
-                "parameter_std/inner.weight": weight.std(),
-                "gradient_mean/inner.weight": weight.grad.mean(),
-                "gradient_std/inner.weight": weight.grad.std(),
-                "parameter_mean/outer.bias": trainer.model.outer.bias.mean(),
-                "gradient_norm": batch_grad_norm,
-                "learning_rate/inner.weight": trainer.optimizer.param_groups[0]["lr"],
-                "loss/loss_train": batch_metrics["loss"],
-                "epoch_metrics/loss": batch_metrics["loss"],
-                "epoch_metrics/batch_loss": batch_metrics["batch_loss"],
-            }
 
-    model = Net()
-    model.inner.should_log_activations = True
-    optimizer = make_optimizer(model)
-    writer = TensorboardWriter(
-        str(tmp_path), summary_interval=2, histogram_interval=5, batch_size_interval=3, should_log_learning_rate=True
-    )
-    trainer = make_trainer(
-        tmp_path,
-        model=model,
-        optimizer=optimizer,
-        num_epochs=2,
-        grad_norm=1.0,
-        tensorboard_writer=writer,
-        batch_callbacks=[TensorboardBatchMemoryUsage(), remember],
-    )
-    assert not (tmp_path / "log").exists()
+def test_callback_leaves_the_backward_pass_to_the_trainer():
+    class Watching(TrainerCallback):
+        def on_backward(self, trainer, batch_outputs, backward_called, **kwargs):
+            return False
+
+    trainer = make_trainer(num_gradient_accumulation_steps=2, callbacks=[Watching()])
+    trainer.train()
+    assert_same_weights(weights(trainer.model), PlainTraining(accumulate=2).run().best)
+
+
+def test_two_backward_passes_are_refused():
+    with pytest.raises(OnBackwardException, match="Two callbacks would run the backward pass of the same batch"):
+        make_trainer(callbacks=[Backward(), Backward()]).train()
+
+
+@pytest.mark.parametrize(
+    ("options", "validated"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"validation_start": 2}, [2, 3]),
+        ({"validation_interval": 2}, [0, 2]),
+        ({"validation_start": 1, "validation_interval": 2}, [1, 3]),
+    ],
+)
+def test_should_validate_callback(options, validated):
+    seen = set()
+
+    def remember(epoch, is_training):
+        if not is_training:
+            seen.add(epoch)
+
+    callback = from_params(TrainerCallback, {"type": "should_validate_callback", **options})
+    trainer = make_trainer(num_epochs=4, callbacks=[callback], batch_callbacks=[remember])
     metrics = trainer.train()
-    scalars, histograms = read(tmp_path / "log" / "train")
-    assert sorted(seen) == [2, 4, 6, 8, 10]
-    for tag in seen[2]:
-        assert scalars[tag] == [(step, single(seen[step][tag])) for step in seen], tag
-    # A deviation of a single value is none.
-    assert "parameter_std/outer.bias" not in scalars
-    assert [step for step, _ in scalars["gradient_update/inner.weight"]] == [5, 10]
-    assert all(value > 0 for _, value in scalars["gradient_update/inner.weight"])
-    assert [step for step, _ in scalars["current_batch_size"]] == [1, 4, 7, 10]
-    assert {value for _, value in scalars["mean_batch_size"]} == {2.0}
-    assert scalars["loss"][-1] == (2, single(metrics["training_loss"]))
-    assert [step for step, _ in scalars["memory_usage/worker_0_cpu"]] == sorted([*range(1, 11), *[5, 10] * 3])
-    assert histograms["parameter_histogram/inner.weight"] == [5, 10]
-    (activations,) = (steps for tag, steps in histograms.items() if tag.startswith("activation_histogram"))
-    # The validation that follows a step is captured at its number too.
-    assert set(activations) == {5, 10}
-    scalars, _ = read(tmp_path / "log" / "validation")
-    assert scalars["loss"][-1] == (2, single(metrics["validation_loss"]))
-    assert scalars["count"] == [(1, 6.0), (2, 6.0)]
+    assert sorted(seen) == validated
+    assert metrics["best_epoch"] in validated
 
 
-def test_a_writer_is_there_by_default_at_allennlps_interval(tmp_path):
-    trainer = make_trainer(tmp_path, num_epochs=1)
-    trainer.train()
-    scalars, histograms = read(tmp_path / "log" / "train")
-    assert "loss" in scalars
-    assert "loss/loss_train" not in scalars, "the first summary is that of step 100"
-    assert not histograms
+def test_skipped_validation_does_not_count_towards_patience():
+    callback = from_params(TrainerCallback, {"type": "should_validate_callback", "validation_interval": 2})
+    # The loss grows from the first epoch on.
+    assert make_trainer(num_epochs=9, patience=1, callbacks=[callback]).train()["epoch"] == 2
 
 
-def test_without_a_folder_nothing_is_written():
-    trainer = make_trainer(num_epochs=1, batch_callbacks=[TensoboardBatchMemoryUsage()])
-    trainer.train()
-    assert trainer.tensorboard_writer is None
-    assert TensoboardBatchMemoryUsage is TensorboardBatchMemoryUsage
+@pytest.mark.parametrize("options", [{"validation_start": -1}, {"validation_interval": 0}])
+def test_invalid_validation_interval_is_refused(options):
+    with pytest.raises(ConfigurationError, match="cannot be used; set the first to an int >= 0 and the second"):
+        from_params(TrainerCallback, {"type": "should_validate_callback", **options})
 
 
-def test_an_interval_of_zero_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="`summary_interval=0` cannot be used; set it to an int >= 1"):
-        TensorboardWriter(str(tmp_path), summary_interval=0)
+def test_default_callbacks(caplog):
+    caplog.set_level("INFO")
+    make_trainer(num_epochs=1, enable_default_callbacks=True).train()
+    assert "Epoch 0: metric" in caplog.text
 
 
-def test_a_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("portico.gradient_descent.summary_files.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'portico\[allennlp\]'"):
-        TensorboardWriter(str(tmp_path))
-    trainer = make_trainer(tmp_path, num_epochs=1)
-    assert trainer.tensorboard_writer is None
+def test_registered_trainer_callbacks():
+    assert set(TrainerCallback.list_available()) == {
+        "null",
+        "console_logger",
+        "should_validate_callback",
+        "tensorboard",
+        "track_epoch_callback",
+    }
+
+
+class Counting(TrainerCallback):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def on_batch(self, is_training, **kwargs):
+        self.count += is_training
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict):
+        self.count = state_dict["count"]
+
+
+class HuggingFaceCounting(transformers.TrainerCallback, ExportableState):
+    def __init__(self):
+        self.count = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1
+
+    def state(self):
+        return {"args": {}, "attributes": {"count": self.count}}
+
+
+def test_callback_states_are_restored(tmp_path, caplog):
+    def trainer(**options):
+        stopping = pl.callbacks.EarlyStopping("validation_loss", patience=5)
+        callbacks = [Counting(), Counting(), HuggingFaceCounting(), stopping]
+        return trainer_with_everything(tmp_path, callbacks=callbacks, **options), callbacks
+
+    with pytest.raises(Interruption):
+        trainer(batch_callbacks=[interrupted_at(8)])[0].train()
+    resumed, (first, second, hugging_face, stopping) = trainer()
+    metrics = resumed.train()
+    assert first.count == second.count == hugging_face.count == 10
+    assert stopping.best_score.item() == torch.tensor(metrics["best_validation_loss"]).item()
+    assert stopping.wait_count == 1 - metrics["best_epoch"]
+    assert "states of callbacks that this training does not have" not in caplog.text
+    trainer_with_everything(tmp_path).train()
+    assert "states of callbacks that this training does not have: Counting, Counting 2." in caplog.text

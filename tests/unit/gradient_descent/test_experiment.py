@@ -1,20 +1,21 @@
 """What the command line runs: the classification of topics, and configuration files of AllenNLP."""
 
 import json
+from dataclasses import fields
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from portico.cli import compose
-from portico.cli.runner import call_runner
-from portico.gradient_descent import ConfigurationError
-from portico.gradient_descent.experiment import GradientDescentSettings, run_gradient_descent, valid_keys
-from portico.gradient_descent.topics.data import make_loaders, num_words
-from portico.gradient_descent.topics.sentences import TOPICS, make_sentences, vocabulary
+from portico.cli.compose import experiment_of
+from portico.errors import InputError
+from portico.experiment import Placement
+from portico.gradient_descent import ConfigurationError, GradientDescentTrainer
+from portico.gradient_descent.experiment import GradientDescentExperiment
+from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, VOCABULARY, TopicData, make_sentences
+from portico.settings import settings_of
 from unit.gradient_descent.plain_training import Net, NoisyPoints
-
-GROUPS = ("args", "model", "data", "preprocess", "postprocess", "metric", "strategy")
 
 
 class FileNet(Net):
@@ -29,19 +30,13 @@ def file_loader(size: int = 10) -> DataLoader:
     return DataLoader(NoisyPoints(size), batch_size=2)
 
 
-def train(folder, *, allennlp_config=None, trainer=None, **changes):
+def train(folder, *, allennlp_config=None, **changes):
     settings = compose(["data.num_train=300", "data.num_validation=100"], experiment="gradient_descent")
-    groups = {name: {**settings[name], **changes.pop(name, {})} for name in GROUPS}
-    own = {key: value for key, value in settings["trainer"].items() if key not in ("run", "valid_keys")}
-    return run_gradient_descent(
-        GradientDescentSettings(
-            trainer={**own, "cuda_device": -1, **(trainer or {})},
-            **groups,
-            **changes,
-            output_dir=str(folder),
-            allennlp_config=None if allennlp_config is None else str(allennlp_config),
-        )
-    )
+    groups = {name: {**settings[name], **values} for name, values in changes.items()}
+    groups = {"trainer": settings["trainer"], **groups}
+    groups["trainer"] = {"cuda_device": -1, **groups["trainer"]}
+    config = None if allennlp_config is None else str(allennlp_config)
+    return experiment_of({**settings, **groups, "allennlp_config": config}, str(folder)).train()
 
 
 def test_it_learns(tmp_path):
@@ -62,18 +57,18 @@ def test_the_seed_decides(tmp_path):
 
 def test_sentences_are_the_same_for_the_same_seed():
     assert make_sentences(5, seed=1) == make_sentences(5, seed=1) != make_sentences(5, seed=2)
-    words = set(vocabulary())
+    words = set(VOCABULARY)
     assert all(
         set(sentence.words) <= words and 0 <= sentence.topic < len(TOPICS) for sentence in make_sentences(50, 0)
     )
 
 
 def test_batches_are_padded_numbers():
-    batch = next(iter(make_loaders(8, 8, 4)[1]))
+    batch = next(iter(TopicData(num_train=8, num_validation=8, batch_size=4).load()[1]))
     assert batch["tokens"].dtype == batch["label"].dtype == torch.int64
     assert batch["tokens"].shape[0] == 4
     assert batch["tokens"].min() >= 0
-    assert batch["tokens"].max() < num_words()
+    assert batch["tokens"].max() < VOCAB_SIZE
 
 
 def test_a_file_takes_the_place_of_the_settings(tmp_path):
@@ -97,7 +92,7 @@ def test_a_file_takes_the_place_of_the_settings(tmp_path):
     assert metrics["epoch"] == 1
     assert [path.name for path in (tmp_path / "run").glob("model_state*")] == ["model_state_e2_b0.th"]
     state = torch.load(tmp_path / "run" / "best.th", weights_only=True)
-    assert state["embedding.weight"].shape == (num_words(), 4)
+    assert state["embedding.weight"].shape == (VOCAB_SIZE, 4)
 
 
 def test_a_file_may_bring_model_and_data(tmp_path):
@@ -144,7 +139,7 @@ def test_callbacks_of_allennlp_2_are_named_with_the_trainer(tmp_path, caplog):
             "the sections dataset_reader, vocabulary, which",
         ),
         ({"model": {"type": "bag_of_words"}}, "has no section 'trainer'"),
-        ({"trainer": {}, "model": {"type": "torch.nn.Linear"}}, "has a 'model' of its own but no 'data_loader'"),
+        ({"trainer": {}, "model": {"type": "torch.nn.Linear"}}, "has its own 'model' but no 'data_loader'"),
         ({"trainer": {"type": "callback"}}, "'callback' is not a registered name for Trainer"),
         ({"trainer": {"num_epoch": 1}}, "`num_epoch` is not an argument of"),
     ],
@@ -160,20 +155,56 @@ def test_a_file_that_asks_for_what_is_not_there_is_refused(tmp_path, content, ma
 @pytest.mark.parametrize(
     ("group", "values", "match"),
     [
-        ("data", {"num_train": "many"}, "`num_train='many'` is a str; set it to a value of type int"),
-        ("data", {"batch_size": 0}, "`data.batch_size=0` cannot be used; set it to an int >= 1"),
-        ("model", {"dropout": "half"}, "`dropout='half'` is a str; set it to a value of type float"),
-        ("args", {"seed": "x"}, "`args.seed='x'` is a str; set it to a value of type int"),
+        ("data", {"num_train": "many"}, "`data.num_train=many` cannot be used; set it to an integer of 1 or more"),
+        ("data", {"batch_size": 0}, "`data.batch_size=0` cannot be used; set it to an integer of 1 or more"),
+        ("model", {"dropout": "half"}, "`model.dropout=half` cannot be used; set it to a number"),
+        ("model", {"vocab_size": 3}, "'model.vocab_size' is not a setting"),
+        ("args", {"seed": "x"}, "`args.seed=x` cannot be used; set it to an integer of 0 or more"),
+        ("args", {"learning_rate": 0.1}, "'args.learning_rate' is not a setting"),
+        ("preprocess", {"doc_stride": 4}, "'preprocess' is not a setting"),
     ],
 )
-def test_a_wrong_value_is_refused(tmp_path, group, values, match):
-    with pytest.raises(ConfigurationError, match=match):
+def test_a_wrong_setting_is_refused(tmp_path, group, values, match):
+    with pytest.raises(InputError, match=match):
         train(tmp_path, **{group: values})
 
 
-def test_groups_of_other_experiments_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="group `preprocess` is not used by this experiment"):
-        train(tmp_path, preprocess={"doc_stride": 4})
+class DoubledNet(Net):
+    """A model that a setting names by its path; it takes none of the sizes of topics."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+
+class PointData:
+    """Data that a setting names by its path."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.size = size
+
+    def load(self):
+        return file_loader(self.size), file_loader(4)
+
+
+class CountingTrainer(GradientDescentTrainer):
+    """A trainer that a setting names by its path."""
+
+    trained = 0
+
+    def train(self):
+        type(self).trained += 1
+        return super().train()
+
+
+def test_model_data_and_trainer_may_be_a_users_own(tmp_path):
+    own = {"model": "DoubledNet", "data": "PointData", "trainer": "CountingTrainer"}
+    targets = [f"{group}._target_={__name__}.{name}" for group, name in own.items()]
+    overrides = ["data.size=6", "model.scale=3.0", "trainer.num_epochs=1", "trainer.validation_metric=-loss"]
+    settings = compose([*targets, *overrides, "strategy=cpu"], experiment="gradient_descent")
+    metrics = experiment_of(settings, str(tmp_path / "run")).train()
+    assert (metrics["training_count"], metrics["validation_count"]) == (6.0, 4.0)
+    assert CountingTrainer.trained == 1
 
 
 def test_hydra_may_build_the_parts(tmp_path):
@@ -188,17 +219,18 @@ def test_hydra_may_build_the_parts(tmp_path):
     strategy = "strategy.accelerator=cpu"
     settings = compose([*overrides, strategy, "~trainer.optimizer.type", "logger=csv"], experiment="gradient_descent")
     settings["logger"]["csv"]["save_dir"] = str(tmp_path)
-    call_runner(settings, str(tmp_path / "run"))
+    experiment_of(settings, str(tmp_path / "run")).train()
     assert "training_loss" in (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
     state = torch.load(tmp_path / "run" / "training_state_e1_b0.th", weights_only=False)
     assert "nesterov" in state["optimizer"]["param_groups"][0]
     both = compose([*overrides, strategy], experiment="gradient_descent")
     with pytest.raises(ConfigurationError, match="`type` is not an argument of `SGD`"):
-        call_runner(both, str(tmp_path / "both"))
+        experiment_of(both, str(tmp_path / "both")).train()
 
 
 def test_the_keys_are_those_of_the_trainer():
-    keys = valid_keys()
-    assert {"run", "valid_keys", "type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= set(keys["trainer"])
-    assert not {"model", "data_loader", "serialization_dir", "loggers", "precision"} & set(keys["trainer"])
-    assert "precision" in keys["strategy"]
+    spec = next(one for one in fields(GradientDescentExperiment) if one.name == "trainer").metadata["group"]
+    keys = set(spec.settings_of(GradientDescentTrainer).known)
+    assert {"type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= keys
+    assert not {"model", "data_loader", "serialization_dir", "loggers", "precision"} & keys
+    assert "precision" in settings_of(Placement).known

@@ -1,4 +1,4 @@
-"""The optimizers that torch does not have."""
+"""AllenNLP's optimizers, and the parameters they get."""
 
 import math
 
@@ -6,8 +6,57 @@ import pytest
 import torch
 from torch import nn
 
-from portico.gradient_descent import ConfigurationError, Optimizer, from_params
+from portico.gradient_descent import (
+    ConfigurationError,
+    Optimizer,
+    from_params,
+)
 from unit.gradient_descent.plain_training import Net, PlainTraining, assert_same_weights, make_trainer, weights
+
+
+def test_parameter_groups_by_pattern(caplog):
+    model = Net()
+    params = {
+        "type": "adamw",
+        "lr": 0.1,
+        "parameter_groups": [
+            [["inner.bias"], {"requires_grad": False, "lr": 9.0}],
+            [["^outer", "no such"], {"lr": 0.5}],
+        ],
+    }
+    optimizer = from_params(Optimizer, params, model_parameters=list(model.named_parameters()))
+    assert type(optimizer) is torch.optim.AdamW
+    first, rest = optimizer.param_groups
+    assert (first["lr"], rest["lr"]) == (0.5, 0.1)
+    assert [id(parameter) for parameter in first["params"]] == [id(model.outer.weight), id(model.outer.bias)]
+    assert [id(parameter) for parameter in rest["params"]] == [id(model.inner.weight)]
+    assert not model.inner.bias.requires_grad
+    assert "'no such' matches no parameter name" in caplog.text
+    assert "has no use for its options: lr" in caplog.text
+
+
+def test_parameter_in_two_groups_is_refused():
+    params = {"parameter_groups": [[["inner"], {}], [["bias"], {}]]}
+    with pytest.raises(ConfigurationError, match=r"'inner.bias' belongs to two parameter groups"):
+        from_params(Optimizer, params, model_parameters=list(Net().named_parameters()))
+
+
+def test_every_optimizer_updates_parameters():
+    for name in Optimizer.list_available():
+        if name in ("sparse_adam", "multi"):
+            continue
+        model = Net()
+        needed = {"lr": 0.1} if name == "sgd" else {}
+        optimizer = from_params(Optimizer, {"type": name, **needed}, model_parameters=list(model.named_parameters()))
+        before = weights(model)
+        model(torch.ones(2, 3), torch.zeros(2, 1))["loss"].backward()
+        optimizer.step()
+        assert not torch.equal(model.outer.bias, before["outer.bias"]), name
+
+
+def test_unknown_optimizer_option_is_refused():
+    with pytest.raises(ConfigurationError, match=r"`betas` is not an argument of `SGD`.* It takes: model_param"):
+        from_params(Optimizer, {"type": "sgd", "betas": [0.9, 0.9]}, model_parameters=[])
 
 
 class Embedded(nn.Module):
@@ -38,7 +87,7 @@ def trained(model, optimizer):
     return weights(model)
 
 
-def test_sparse_gradients_move_their_rows_alone():
+def test_dense_sparse_adam_with_sparse_gradients():
     model, peer = Embedded(), Embedded()
     ours = trained(model, made({"type": "dense_sparse_adam", "lr": 0.1}, model))
     both = {
@@ -51,12 +100,12 @@ def test_sparse_gradients_move_their_rows_alone():
     }
     theirs = trained(peer, made(both, peer))
     assert torch.equal(ours["words.weight"][[2, 3]], Embedded().words.weight[[2, 3]])
-    # The constant added to the denominator is added elsewhere by torch's Adam.
+    # torch's Adam adds `eps` after the bias correction.
     for name, tensor in ours.items():
         assert torch.allclose(tensor, theirs[name], atol=1e-5), name
 
 
-def test_dense_gradients_make_the_steps_of_the_formula():
+def test_dense_sparse_adam_with_dense_gradients():
     model, peer = Net(), Net()
     optimizer = made({"type": "dense_sparse_adam", "lr": 0.1, "betas": [0.8, 0.9], "eps": 1e-6}, model)
     first = {name: torch.zeros_like(tensor) for name, tensor in peer.named_parameters()}
@@ -78,15 +127,15 @@ def test_dense_gradients_make_the_steps_of_the_formula():
 
 
 @pytest.mark.parametrize("options", [{"lr": 0}, {"eps": -1.0}, {"betas": [0.9, 1.0]}])
-def test_numbers_out_of_range_are_refused(options):
+def test_dense_sparse_adam_refuses_values_out_of_range(options):
     with pytest.raises(ConfigurationError, match=r"DenseSparseAdam got `lr=.*set `lr` and `eps` above 0"):
         made({"type": "dense_sparse_adam", **options}, Net())
 
 
-def test_the_adamw_of_transformers_has_its_defaults():
+def test_huggingface_adamw_has_its_former_defaults():
     optimizer = made({"type": "huggingface_adamw", "correct_bias": True}, Net())
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (1e-5, 0.0)
-    with pytest.raises(ConfigurationError, match="`correct_bias=False` of 'huggingface_adamw' is not offered"):
+    with pytest.raises(ConfigurationError, match="`correct_bias=False` of 'huggingface_adamw' is not supported"):
         made({"type": "huggingface_adamw", "correct_bias": False}, Net())
 
 
@@ -104,7 +153,7 @@ MULTI = {
 }
 
 
-def test_several_optimizers_act_as_one():
+def test_multi_optimizer_acts_as_one():
     model = Net()
     trainer = make_trainer(model=model, optimizer=made(MULTI, model))
     trainer.train()
@@ -113,7 +162,7 @@ def test_several_optimizers_act_as_one():
     assert_same_weights(weights(model), PlainTraining().run().best)
 
 
-def test_several_optimizers_go_on_from_their_states(tmp_path):
+def test_multi_optimizer_resumes(tmp_path):
     def trainer(folder, num_epochs):
         model = Net()
         return make_trainer(folder, model=model, optimizer=made(MULTI, model), num_epochs=num_epochs)
@@ -137,6 +186,6 @@ def test_several_optimizers_go_on_from_their_states(tmp_path):
         ({"optimizers": {"default": "adamx"}}, "'adamx' is not a registered name for Optimizer"),
     ],
 )
-def test_a_wrong_division_is_refused(changes, match):
+def test_multi_optimizer_refuses_bad_groups(changes, match):
     with pytest.raises(ConfigurationError, match=match):
         made({**MULTI, **changes}, Net())

@@ -1,4 +1,4 @@
-"""Every schedule for 200 steps: against its formula written out here, with ``==``."""
+"""Every scheduler for 200 steps, compared with ``==`` to its formula."""
 
 import math
 
@@ -14,7 +14,7 @@ from transformers.optimization import (
 
 from portico.gradient_descent import ConfigurationError, Lazy, LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.construction import from_params
-from portico.gradient_descent.learning_rate_schedulers import as_learning_rate_scheduler
+from portico.gradient_descent.schedulers import as_learning_rate_scheduler
 
 STEPS_PER_EPOCH = 4
 NUM_EPOCHS = 50
@@ -27,7 +27,7 @@ def make_optimizer(num_groups=1, momentum=0.9):
 
 
 def rates_of(params, *, optimizer=None, field="lr", base=LearningRateScheduler, metrics=None, **extras):
-    """Return what the field is in each of 200 steps, the scheduler stepped as the trainer steps it."""
+    """Return the value of the field in each of 200 steps, with the scheduler stepped as by the trainer."""
     optimizer = make_optimizer() if optimizer is None else optimizer
     scheduler = from_params(
         base, params, optimizer=optimizer, num_epochs=NUM_EPOCHS, num_steps_per_epoch=STEPS_PER_EPOCH, **extras
@@ -95,7 +95,7 @@ def test_constant():
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
 )
-def test_schedules_of_torch_and_transformers(params, make):
+def test_torch_and_transformers_schedulers(params, make):
     rates = rates_of(params)
     assert rates == rates_of_torch(make)
     assert len(set(rates)) > 1
@@ -136,7 +136,7 @@ def test_polynomial_decay(power, warmup, end):
     assert rates_of(params) == by_step(lambda step: polynomial(step, warmup=warmup, power=power, end=end))
 
 
-def test_polynomial_decay_over_a_number_of_steps_as_in_allennlp_1():
+def test_polynomial_decay_with_total_steps():
     params = {"type": "polynomial_decay", "total_steps": 120}
     assert rates_of(params) == by_step(lambda step: polynomial(step, warmup=0, power=1.0, end=0.0, total=120))
 
@@ -148,7 +148,7 @@ def test_linear_with_warmup():
     assert rates[-1] == 0.0
 
 
-def test_the_length_of_an_epoch_must_be_known():
+def test_steps_per_epoch_are_required():
     for name in ("polynomial_decay", "linear_with_warmup"):
         with pytest.raises(ConfigurationError, match="'num_steps_per_epoch' is required"):
             LearningRateScheduler.by_name(name)(make_optimizer(), num_epochs=3, num_steps_per_epoch=None)
@@ -193,13 +193,13 @@ def test_gradual_unfreezing_and_discriminative_fine_tuning():
     params = {"type": "slanted_triangular", "gradual_unfreezing": True, "discriminative_fine_tuning": True}
     rates = rates_of(params, optimizer=optimizer)
     bases = [BASE * 0.38**2, BASE * 0.38, BASE, BASE]
-    # Two epochs in which a layer is frozen, each a triangle of its own; then one over the rest.
+    # Two epochs with a frozen layer, each one triangle; then a triangle over the rest.
     frozen = [[triangle(step, 4, base) for base in bases] for _ in range(2) for step in range(1, 5)]
     rest = [[triangle(step, 200 - 8, base) for base in bases] for step in range(1, 193)]
     assert rates == frozen + rest
 
 
-def test_layers_are_unfrozen_one_in_an_epoch():
+def test_one_layer_is_unfrozen_per_epoch():
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3)]
     optimizer = torch.optim.SGD([*({"params": [parameter]} for parameter in parameters), {"params": []}], lr=BASE)
     scheduler = LearningRateScheduler.by_name("slanted_triangular")(optimizer, 5, 4, gradual_unfreezing=True)
@@ -227,7 +227,7 @@ def test_combined():
     }
     rates = rates_of(params)
     first = [polynomial(step, warmup=8, power=1.0, end=0.1, total=40) for step in range(1, 41)]
-    # The second begins from the rate the first left, and both count the steps of the whole training.
+    # The second starts from the last rate of the first; both count the steps of the whole training.
     second = [
         (step / 48 if step < 48 else (80 - step) / (80 - 48) if step < 80 else 0.0) * first[-1]
         for step in range(41, 121)
@@ -235,7 +235,7 @@ def test_combined():
     assert rates == [*first, *second, *[second[-1]] * 80]
 
 
-def test_combined_goes_on_from_its_state():
+def test_combined_resumes():
     params = {
         "type": "combined",
         "schedulers": [
@@ -285,13 +285,13 @@ def test_inverted_triangular_momentum():
     assert math.isclose(min(momenta), low)
 
 
-def test_momentum_needs_an_optimizer_that_has_it():
+def test_momentum_field_is_required():
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
     with pytest.raises(ConfigurationError, match="changes `momentum`, which parameter group 0 of Adam does not have"):
         MomentumScheduler.by_name("inverted_triangular")(optimizer, 1, 1)
 
 
-def test_schedules_of_torch_are_wrapped():
+def test_torch_schedulers_are_wrapped():
     optimizer = make_optimizer()
     scheduler = as_learning_rate_scheduler(torch_schedules.StepLR(optimizer, 1))
     optimizer.step()
@@ -302,7 +302,7 @@ def test_schedules_of_torch_are_wrapped():
         plateau.step()
 
 
-def test_a_lazy_schedule_gets_what_it_takes():
+def test_lazy_scheduler_drops_unknown_extras():
     scheduler = Lazy(LearningRateScheduler.by_name("step"), {"step_size": 2}).construct(
         optimizer=make_optimizer(), num_epochs=3, num_steps_per_epoch=None
     )

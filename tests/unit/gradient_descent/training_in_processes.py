@@ -1,4 +1,4 @@
-"""Trains in two processes, or in one that accumulates over as many batches, and writes down what came of it."""
+"""Train in two processes, or in one that accumulates over as many batches, and write the results to a file."""
 
 import json
 import sys

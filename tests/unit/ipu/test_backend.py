@@ -1,14 +1,14 @@
-"""Where portico gets `poptorch` from."""
+"""The choice between `poptorch` and its emulator."""
 
 import pytest
 
-import poptorch_emulator
+import poptorch_emulator as poptorch
 from portico.ipu import backend
 
 
 def test_emulator_stands_in_where_poptorch_is_not_installed():
-    assert backend.poptorch() is poptorch_emulator
-    assert backend.Options is poptorch_emulator.Options
+    assert backend.poptorch() is poptorch
+    assert backend.Options is poptorch.Options
 
 
 def test_poptorch_that_fails_to_import_gives_one_clear_message(tmp_path, monkeypatch):
@@ -16,7 +16,7 @@ def test_poptorch_that_fails_to_import_gives_one_clear_message(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     backend.poptorch.cache_clear()
     try:
-        with pytest.raises(ValueError, match=r"refuses to be imported beside torch .*: needs torch 2.0.1\. It is"):
+        with pytest.raises(ValueError, match=r"cannot be imported with torch .*: needs torch 2.0.1\. It is built"):
             backend.poptorch()
     finally:
         backend.poptorch.cache_clear()

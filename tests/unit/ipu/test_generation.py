@@ -1,4 +1,4 @@
-"""Generation on the devices finds the tokens that generation on the host finds."""
+"""Generation on the devices, compared with generation on the host."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def gpt2():
     [{"max_length": 9}, {"max_new_tokens": 4, "num_beams": 3}, {"max_length": 8, "do_sample": True}],
     ids=["greedy", "beams", "sampling"],
 )
-def test_is_that_of_the_host(tmp_path, make, options):
+def test_equals_generation_on_the_host(tmp_path, make, options):
     model = make().eval()
     config = IPUConfig(inference_replication_factor=2)
     trainer = ipu_trainer(tmp_path, config, model)
@@ -59,21 +59,21 @@ def test_is_computed_by_programs_alone(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
 @pytest.mark.parametrize("make", [t5, gpt2])
-def test_is_as_long_as_on_the_host_where_nothing_is_said(tmp_path, make):
+def test_default_length_is_that_of_the_host(tmp_path, make):
     model = make().eval()
     expected = model.generate(input_ids=TOKENS, attention_mask=MASK, pad_token_id=0)
     trainer = ipu_trainer(tmp_path, None, model)
     assert torch.equal(expected, trainer.generate({"input_ids": TOKENS, "attention_mask": MASK}, pad_token_id=0))
 
 
-def test_goes_on_from_tokens_of_the_decoder(tmp_path):
+def test_continues_decoder_input_ids(tmp_path):
     model = t5().eval()
     inputs = {"input_ids": TOKENS, "decoder_input_ids": torch.tensor([[0, 7, 8]] * 3)}
     expected = model.generate(**inputs, max_new_tokens=4)
     assert torch.equal(expected, ipu_trainer(tmp_path, None, model).generate(inputs, max_new_tokens=4))
 
 
-def test_takes_a_configuration_of_its_own(tmp_path):
+def test_accepts_a_generation_config(tmp_path):
     import transformers as hf
 
     model = gpt2().eval()
@@ -82,7 +82,7 @@ def test_takes_a_configuration_of_its_own(tmp_path):
     assert torch.equal(model.generate(TOKENS, **options), trainer.generate({"input_ids": TOKENS}, **options))
 
 
-def test_runs_encoder_and_decoder_where_the_layers_lie(tmp_path):
+def test_runs_encoder_and_decoder_on_their_ipus(tmp_path):
     model = t5().eval()
     config = IPUConfig(layers_per_ipu=[2, 2])
     trainer = ipu_trainer(tmp_path, config, model)
@@ -94,13 +94,13 @@ def test_runs_encoder_and_decoder_where_the_layers_lie(tmp_path):
 
 
 @pytest.mark.parametrize("fp32", [True, False])
-def test_can_leave_the_encoder_on_the_host(tmp_path, fp32):
+def test_encoder_can_run_on_the_host(tmp_path, fp32):
     config = IPUConfig(layers_per_ipu=[2, 2], execute_encoder_on_cpu_for_generation=True)
     trainer = ipu_trainer(tmp_path, config, t5(), fp32=fp32)
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
     inputs = {"input_ids": TOKENS, "attention_mask": MASK}
-    # The model that gives the order of the layers is run once.
+    # The first call also runs the model on the host to find the order of the layers.
     found = trainer.generate(inputs, max_length=7)
     before = len(calls)
     assert torch.equal(trainer.generate(inputs, max_length=7), found)
@@ -109,7 +109,7 @@ def test_can_leave_the_encoder_on_the_host(tmp_path, fp32):
     assert torch.equal(found, expected)
 
 
-def test_looks_away_from_masked_tokens_of_the_decoder(tmp_path):
+def test_respects_decoder_attention_mask(tmp_path):
     model = t5().eval()
     inputs = {
         "input_ids": TOKENS,

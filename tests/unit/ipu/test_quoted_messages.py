@@ -1,4 +1,4 @@
-"""Messages of `poptorch` and optimum-graphcore that users match on, each from the situation that it names."""
+"""Error messages of `poptorch` and optimum-graphcore that users may match, each raised by its cause."""
 
 import re
 
@@ -18,7 +18,7 @@ WHY = "This error occurred because the inputs passed at runtime don't match the 
 
 
 class Model(Perceptron):
-    """A perceptron whose forward pass is a function of it and its arguments."""
+    """A perceptron with a custom forward pass."""
 
     def __init__(self, forward):
         super().__init__()
@@ -255,12 +255,12 @@ def names(rows):
 
 
 @pytest.mark.parametrize(("kind", "quoted", "situation"), POPTORCH + CONFIG, ids=names(POPTORCH + CONFIG))
-def test_are_raised(kind, quoted, situation):
+def test_messages_of_poptorch_and_config(kind, quoted, situation):
     with pytest.raises(kind, match=re.escape(quoted)):
         situation()
 
 
 @pytest.mark.parametrize(("kind", "quoted", "situation"), TRAINER, ids=names(TRAINER))
-def test_are_raised_by_a_trainer(tmp_path, kind, quoted, situation):
+def test_messages_of_the_trainer(tmp_path, kind, quoted, situation):
     with pytest.raises(kind, match=re.escape(quoted)):
         situation(tmp_path)

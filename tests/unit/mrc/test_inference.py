@@ -143,7 +143,7 @@ def test_onnx_runtime_gives_the_same_answers(model_folder, questions, reader):
         (lambda reader: reader.answer("Who?", "x", doc_strid=3), r"`doc_strid` is not a setting .* are doc_stride"),
         (lambda reader: reader.answer("Who?", "x", n_best_size=0), r"`reader.n_best_size=0` cannot be used"),
         (lambda reader: reader.answer("Who?", "x", max_seq_length=999), r"is more than the model takes \(96 tokens\)"),
-        (lambda reader: reader.answer("Who?", "x", search="all"), r"`search=all` is no way to look for spans"),
+        (lambda reader: reader.answer("Who?", "x", search="all"), r"Unknown `search=all`; expected one of top"),
         (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a string"),
         (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
         (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a string"),
@@ -179,7 +179,7 @@ def test_unknown_devices_are_refused(model_folder, device, message):
 
 def test_a_broken_calibration_is_refused(tmp_path):
     (tmp_path / "answer_calibration.json").write_text('{"warmth": 1}')
-    with pytest.raises(InputError, match=r"answer_calibration.json is no calibration of answers"):
+    with pytest.raises(InputError, match=r"answer_calibration.json is not a valid answer calibration"):
         AnswerCalibration.load(tmp_path)
     (tmp_path / "answer_calibration.json").write_text(json.dumps({"temperature": 2.0}))
     assert AnswerCalibration.load(tmp_path) == AnswerCalibration(temperature=2.0)

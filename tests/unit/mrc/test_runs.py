@@ -1,18 +1,13 @@
 """Complete runs from settings: heads, sources, teachers, generated answers."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from portico import InputError
-from portico.configured_run import RunSettings
+from portico.experiment import build_experiment
 from portico.mrc import ModelForDownstreamTasks
-from portico.mrc.experiment.data import load_sources
-from portico.mrc.experiment.run import run_mrc, valid_keys
-from portico.mrc.seq2seq.run import run_mrc_seq2seq
-from portico.mrc.seq2seq.run import valid_keys as seq2seq_keys
+from portico.mrc.config import load_sources
 from unit.mrc.small_readers import QUIET, SHAPE
 
 ARGS = {**QUIET, "max_steps": 2, "save_strategy": "no"}
@@ -20,57 +15,66 @@ DATA = {"num_train": 32, "num_validation": 16, "seed": 0}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 
 
-def settings(folder, **groups):
+def extractive(folder, **groups):
     given = {
         "args": ARGS,
         "model": SHAPE,
         "data": DATA,
         "preprocess": {"max_seq_length": 128, "doc_stride": 32, "vocab_size": 400},
-        "postprocess": {},
-        "metric": {},
-        "strategy": {},
     }
-    merged = {name: {**values, **groups.get(name, {})} for name, values in given.items()}
-    return RunSettings(**merged, output_dir=str(folder))
+    merged = {name: {**given.get(name, {}), **groups.get(name, {})} for name in (*given, *groups)}
+    if "name_or_path" in groups.get("model", {}):
+        merged["model"] = groups["model"]
+    return build_experiment({"_target_": "portico.mrc.experiment.MRCExperiment", **merged}, str(folder))
 
 
 def generative(folder, **groups):
-    args = {"predict_with_generate": True, "generation_max_length": 6, **groups.pop("args", {})}
-    return replace(
-        settings(folder, args=args, **groups),
-        model={**T5, **groups.get("model", {})},
-        preprocess={
-            "max_source_length": 48,
-            "max_target_length": 8,
-            "vocab_size": 400,
+    shape = {} if "name_or_path" in groups.get("model", {}) else T5
+    lengths = {"max_source_length": 48, "max_target_length": 8, "vocab_size": 400}
+    settings = {
+        "_target_": "portico.mrc.experiment.MRCExperiment",
+        "trainer": {"_target_": "portico.Seq2SeqMRCTrainer"},
+        "args": {
+            "_target_": "portico.Seq2SeqTrainingArguments",
+            "predict_with_generate": True,
+            "generation_max_length": 6,
+            **ARGS,
+        },
+        "model": {"_target_": "portico.mrc.config.EncoderDecoderModel", **shape, **groups.get("model", {})},
+        "data": DATA,
+        "preprocess": {
+            "_target_": "portico.mrc.config.GenerativePreprocessing",
+            **lengths,
             **groups.get("preprocess", {}),
         },
-    )
+        "postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"},
+    }
+    return build_experiment(settings, str(folder))
 
 
 @pytest.mark.parametrize("head", ["extractive", "extractive_with_confidence"])
 def test_a_head_is_chosen_by_name_and_saved(head, tmp_path, capsys):
-    metrics = run_mrc(settings(tmp_path / "run", model={"head": head}))
+    metrics = extractive(tmp_path / "run", model={"head": head}).train()
     assert {"eval_f1", "eval_loss"} <= set(metrics)
     assert "task_heads.qa_head.classifier.dense.weight" in load_file(tmp_path / "run" / "model.safetensors")
-    again = replace(settings(tmp_path / "again"), model={"name_or_path": str(tmp_path / "run")})
-    assert run_mrc(again)["eval_f1"] >= 0
+    again = extractive(tmp_path / "again", model={"name_or_path": str(tmp_path / "run")})
+    assert again.train()["eval_f1"] >= 0
     assert ModelForDownstreamTasks.from_pretrained(tmp_path / "again").config.task_head == "qa_head"
 
 
 def test_beams_are_searched_and_read(tmp_path, capsys):
-    metrics = run_mrc(settings(tmp_path, model={"head": "beam_search"}))
+    metrics = extractive(tmp_path, model={"head": "beam_search"}).train()
     assert {"eval_f1", "eval_loss"} <= set(metrics)
     assert (tmp_path / "report.html").is_file()
 
 
 def test_an_unknown_head_is_refused_before_any_work(tmp_path):
     with pytest.raises(InputError, match=r"model.head=pointer` is unknown; set it to one of: span, extractive"):
-        run_mrc(settings(tmp_path, model={"head": "pointer"}))
+        extractive(tmp_path, model={"head": "pointer"}).train()
 
 
 def test_sources_are_trained_together_and_reported_separately(tmp_path, capsys):
-    metrics = run_mrc(settings(tmp_path, data={"sources": [{"seed": 1}, {"seed": 2, "num_validation": 8}]}))
+    metrics = extractive(tmp_path, data={"sources": [{"seed": 1}, {"seed": 2, "num_validation": 8}]}).train()
     assert metrics["eval_total"] == 12
     for number in range(2):
         assert (tmp_path / f"source_{number}" / "report.html").is_file()
@@ -78,9 +82,9 @@ def test_sources_are_trained_together_and_reported_separately(tmp_path, capsys):
 
 
 def test_a_teacher_is_loaded_from_its_folder(tmp_path, capsys):
-    run_mrc(settings(tmp_path / "teacher"))
+    extractive(tmp_path / "teacher").train()
     taught = {"teacher": str(tmp_path / "teacher"), "distillation_loss": "kl", "distillation_weight": 0.5}
-    metrics = [run_mrc(settings(tmp_path / name, model=model)) for name, model in (("a", taught), ("b", {}))]
+    metrics = [extractive(tmp_path / name, model=model).train() for name, model in (("a", taught), ("b", {}))]
     assert metrics[0]["train_loss"] != metrics[1]["train_loss"]
     weights = [load_file(tmp_path / name / "model.safetensors") for name in ("a", "b")]
     assert not torch.equal(*(one["bert.encoder.layer.0.output.dense.weight"] for one in weights))
@@ -110,30 +114,21 @@ def test_each_source_overrides_the_shared_keys():
     "preprocess", [{}, {"num_passages": 2, "max_source_length": 24}], ids=["one_text", "passages"]
 )
 def test_answers_are_generated(preprocess, tmp_path, capsys):
-    metrics = run_mrc_seq2seq(generative(tmp_path / "run", preprocess=preprocess))
+    metrics = generative(tmp_path / "run", preprocess=preprocess).train()
     assert {"eval_f1", "eval_loss", "train_loss"} <= set(metrics)
     written = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"eval_predictions.json", "eval_references.json", "model.safetensors", "all_results.json"} <= written
     assert "Generated answers" in capsys.readouterr().out
-    pretrained = replace(
-        generative(tmp_path / "again", preprocess=preprocess), model={"name_or_path": str(tmp_path / "run")}
-    )
-    assert run_mrc_seq2seq(pretrained)["train_loss"] < metrics["train_loss"]
+    pretrained = generative(tmp_path / "again", preprocess=preprocess, model={"name_or_path": str(tmp_path / "run")})
+    assert pretrained.train()["train_loss"] < metrics["train_loss"]
 
 
 def test_invalid_generators_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"No T5 can be made with .*`model.num_heads=x`"):
-        run_mrc_seq2seq(generative(tmp_path, model={"num_heads": "x"}))
+        generative(tmp_path, model={"num_heads": "x"}).train()
     with pytest.raises(InputError, match=r"nowhere` cannot be loaded as an encoder-decoder with its tokenizer"):
-        run_mrc_seq2seq(replace(generative(tmp_path), model={"name_or_path": str(tmp_path / "nowhere")}))
+        generative(tmp_path, model={"name_or_path": str(tmp_path / "nowhere")}).train()
     with pytest.raises(InputError, match=r"`model.d_model=16`.* would shape a new small T5"):
-        run_mrc_seq2seq(generative(tmp_path, model={"name_or_path": "nowhere"}))
+        generative(tmp_path, model={"name_or_path": "nowhere", "d_model": 16}).train()
     with pytest.raises(InputError, match=r"`preprocess.num_passages=0` cannot be used"):
-        run_mrc_seq2seq(generative(tmp_path, preprocess={"num_passages": 0}))
-
-
-def test_keys_of_the_groups():
-    assert {"head", "teacher", "distillation_temperature"} <= set(valid_keys()["model"])
-    assert "sources" in valid_keys()["data"]
-    assert {"predict_with_generate", "generation_num_beams"} <= set(seq2seq_keys()["args"])
-    assert {"name_or_path", "d_model"} <= set(seq2seq_keys()["model"])
+        generative(tmp_path, preprocess={"num_passages": 0}).train()

@@ -1,1 +1,1 @@
-"""Layers of any model of ``transformers``, spread over the IPUs of a replica."""
+"""Placement of the layers of any ``transformers`` model on the IPUs of a replica."""

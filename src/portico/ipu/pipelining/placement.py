@@ -1,76 +1,71 @@
-"""Where each part of a model lies, and the blocks that say so to a program."""
+"""Placement of a model: its layers, the IPU of each part, and the blocks that tell a program about it."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from transformers import GradientCheckpointingLayer
 
+from portico.errors import InputError
 from portico.ipu import backend
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.errors import IncompatibleIPUConfigError
-from portico.ipu.pipelining.handed_out import hand_out_copies, without_copies
-from portico.ipu.pipelining.layers import layer_ipus
-from portico.ipu.pipelining.options import check_options
-from portico.ipu.pipelining.order import execution_order
-from portico.ipu.pipelining.recomputation import recompute_from, without_recomputation
-from portico.ipu.pipelining.serialization import without_serialization
-from portico.ipu.pipelining.splitting import piece_ipus
-from portico.ipu.pipelining.stacks import layer_names
+from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
+from portico.ipu.pipelining.serialization import piece_ipus, remove_serialization
+from portico.tree import map_tensors
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each part of a model lies.
+    """The IPU of each part of a model.
 
     Args:
-        steps: Layers and modules between them in the order they run, each with its IPU.
+        steps: Layers and the modules between them in the order they run, each with its IPU.
         layers: Names of the layers.
         num_ipus: IPUs of a replica.
         ipu_of_parameter: IPU of each parameter that is used, by name.
-        handing_out: Modules that are never called, whose weights are read by others.
+        uncalled: Modules that are never called, and whose parameters other modules read.
     """
 
     steps: tuple[tuple[str, int], ...]
     layers: tuple[str, ...]
     num_ipus: int
     ipu_of_parameter: Mapping[str, int]
-    handing_out: tuple[str, ...] = ()
+    uncalled: tuple[str, ...] = ()
+
+    def stages(self) -> list[tuple[int, list[str]]]:
+        """Return the pipeline stages in order, each with its IPU and what runs in it."""
+        return [(ipu, [name for name, _ in steps]) for ipu, steps in groupby(self.steps, key=itemgetter(1))]
 
     @property
     def num_stages(self) -> int:
-        """Pipeline stages: one more than there are changes of the IPU along the way."""
-        ipus = [ipu for _, ipu in self.steps]
-        return 1 + sum(before != after for before, after in pairwise(ipus))
+        """Number of pipeline stages."""
+        return len(self.stages())
 
     @property
     def minimum_gradient_accumulation(self) -> int:
         """Micro-batches that fill the pipeline of a training program forward and backward."""
+        # In training `poptorch` adds n - 1 stages for the backward pass, and wants as many micro-batches as stages.
         return 2 * self.num_stages - 1
-
-    def stages(self) -> list[tuple[int, list[str]]]:
-        """Return the stages in order, each with its IPU and what runs in it."""
-        found: list[tuple[int, list[str]]] = []
-        for name, ipu in self.steps:
-            if not found or found[-1][0] != ipu:
-                found.append((ipu, []))
-            found[-1][1].append(name)
-        return found
 
 
 def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
-    """Spread a model over the IPUs of a replica, by blocks.
+    """Spread a model over the IPUs of a replica, in place.
 
-    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0; what runs later is on IPU 0
-    if it shares a parameter with what is there (a tied head), else where the pipeline has come to. ``layers`` (names
-    of stacks) and ``modules`` (an IPU by the name of a module or of a part that holds it) in ``parallelize_kwargs``
-    decide otherwise. Pieces of embeddings and projections are where the configuration puts them.
+    Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
+    if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
+    ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
+    override this. Pieces of embeddings and projections are where the configuration puts them.
 
     Args:
         model: The model, without blocks.
-        sample: Inputs of a micro-batch, to see in which order the model runs.
-        config: In the mode (training or inference) that the placement is for.
+        sample: Inputs of a micro-batch, which show in which order the modules run.
+        config: In the mode (training or inference) to place the model for.
 
     Raises:
         IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
@@ -80,56 +75,127 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Pla
     begun: set[int] = set()
     for name, ipu in placement.steps:
         module = model.get_submodule(name)
-        # Called again, a module begins its block again.
+        # A module that is called again begins its block again by itself.
         if ipu != last and id(module) not in begun:
             backend.BeginBlock(module, user_id=name, ipu_id=ipu)
             begun.add(id(module))
         last = ipu
-    hand_out_copies(model.get_submodule(name) for name in placement.handing_out)
+    _read_parameters_as_copies(model.get_submodule(name) for name in placement.uncalled)
     if config.recompute_checkpoint_every_layer and config.mode == "training":
-        recompute_from(model, placement.layers[:-1])
+        # Nothing is recomputed after the last layer.
+        for name in placement.layers[:-1]:
+            model.get_submodule(name).register_forward_hook(_mark_recomputation_checkpoint)
     return placement
 
 
-def unplaced(model: nn.Module) -> None:
-    """Take blocks and recomputation away from a model."""
+def remove_placement(model: nn.Module) -> None:
+    """Undo :func:`place`, and make weights that are in pieces whole again."""
     backend.removeBlocks(model)
-    without_recomputation(model)
-    without_copies(model)
-    without_serialization(model)
+    for module in model.modules():
+        for number, hook in list(module._forward_hooks.items()):
+            if hook is _mark_recomputation_checkpoint:
+                del module._forward_hooks[number]
+        if _READS_COPIES in vars(type(module)):
+            module.__class__ = type(module).__bases__[0]
+    remove_serialization(model)
+
+
+def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Forward hook of a layer whose output is kept, and from which the following layer is recomputed."""
+    if isinstance(output, Tensor):
+        return backend.recomputationCheckpoint(output)
+    return (backend.recomputationCheckpoint(output[0]), *output[1:]) if isinstance(output, tuple) else output
+
+
+# Parameters that other modules read
+
+# An attribute of the classes made below.
+_READS_COPIES = "_ipu_reads_copies"
+
+
+def _read_parameters_as_copies(modules: Iterable[nn.Module]) -> None:
+    """Make the parameters of ``modules`` readable on other IPUs.
+
+    A parameter is stored on one IPU. One that is passed from layer to layer, as DeBERTa passes its relative positions,
+    must leave that IPU as an activation: as a copy, which is made where the parameter is read first.
+    """
+    for module in modules:
+        kind = type(module)
+        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
+        module.__class__ = type(kind.__name__, (kind,), {**readers, _READS_COPIES: True})
+
+
+def _copy_of(name: str) -> Any:
+    def read(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
+        return None if parameter is None else parameter.clone()
+
+    return read
+
+
+# The plan
 
 
 def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
-    """Return where :func:`place` would put everything, and leave the model as it is."""
+    """Return the placement that :func:`place` would make, without changing the model."""
     options = config._parallelize_kwargs or {}
-    check_options(options, model, config._ipus_per_replica)
+    _check_options(options, model, config._ipus_per_replica)
     layers = layer_names(model, options.get("layers"))
     order = execution_order(model, layers, sample)
     used = [name for name in order if name in layers]
-    _refuse_shared_layers(model, used)
+    _check_layers(model, used)
     ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
-    told = {**(options.get("modules") or {}), **piece_ipus(model)}
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), told)
+    chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
+    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
     placed = _parameters(model, steps, set(used))
-    handing_out = _handing_out(model, placed)
-    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, handing_out)
+    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
 
 
-def _handing_out(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
-    called = {id(model.get_parameter(name)) for name in placed}
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
-    )
+_OPTIONS = ("layers", "modules")
+# How the models of optimum-graphcore cache what they have generated; programs here do not.
+_GENERATION_OPTIONS = (
+    "batch_size",
+    "max_length",
+    "num_beams",
+    "on_device_generation_steps",
+    "use_cache",
+    "use_cross_cache",
+    "use_encoder_output_buffer",
+)
 
 
-def _refuse_shared_layers(model: nn.Module, used: Sequence[str]) -> None:
+def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
+    without_effect = sorted(set(options) & set(_GENERATION_OPTIONS))
+    if without_effect:
+        logger.warning(
+            "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
+            "made for each shape.",
+            ", ".join(without_effect),
+        )
+    unknown = sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS))
+    if unknown:
+        raise IncompatibleIPUConfigError(
+            f"Unknown `parallelize_kwargs` {', '.join(unknown)}; expected {' and '.join(_OPTIONS)}."
+        )
+    names = {name for name, _ in model.named_modules()}
+    for name, ipu in (options.get("modules") or {}).items():
+        if name not in names:
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` places the module {name!r}, which {type(model).__name__} does not have; name "
+                "one of `model.named_modules()`."
+            )
+        if ipu not in range(num_ipus):
+            raise IncompatibleIPUConfigError(
+                f"`parallelize_kwargs` puts {name} on IPU {ipu!r}; a replica has the IPUs 0 to {num_ipus - 1}."
+            )
+
+
+def _check_layers(model: nn.Module, used: Sequence[str]) -> None:
     shared = sorted({name for name in used if used.count(name) > 1})
     if shared:
         raise IncompatibleIPUConfigError(
             f"{type(model).__name__} runs the layer {shared[0]} {used.count(shared[0])} times with the same weights, "
-            "and weights lie on one IPU: layers that are shared cannot be spread; set `ipus_per_replica=1` and "
+            "but weights are stored on one IPU, so shared layers cannot be spread; set `ipus_per_replica=1` and "
             "`layers_per_ipu=[-1]`."
         )
     if not used:
@@ -140,7 +206,7 @@ def _refuse_shared_layers(model: nn.Module, used: Sequence[str]) -> None:
 
 
 def _steps(
-    model: nn.Module, order: Sequence[str], ipu_of_layer: Mapping[str, int], told: Mapping[str, int]
+    model: nn.Module, order: Sequence[str], ipu_of_layer: Mapping[str, int], chosen: Mapping[str, int]
 ) -> list[tuple[str, int]]:
     steps: list[tuple[str, int]] = []
     on_first: set[int] = set()
@@ -149,9 +215,10 @@ def _steps(
         own = {id(parameter) for parameter in model.get_submodule(name)._parameters.values()}
         if name in ipu_of_layer:
             ipu = ipu_of_layer[name]
-        elif (ipu_told := _told(name, told)) is not None:
-            ipu = ipu_told
+        elif (chosen_ipu := _chosen_ipu(name, chosen)) is not None:
+            ipu = chosen_ipu
         elif own & on_first:
+            # Tied to an embedding, such as the head of a masked language model.
             ipu = 0
         else:
             ipu = current
@@ -162,12 +229,14 @@ def _steps(
     return steps
 
 
-def _told(name: str, told: Mapping[str, int]) -> int | None:
-    matches = [part for part in told if name == part or name.startswith(f"{part}.")]
-    return told[max(matches, key=len)] if matches else None
+def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
+    """Return the IPU chosen for a module, or else for its nearest parent."""
+    matches = [part for part in chosen if name == part or name.startswith(f"{part}.")]
+    return chosen[max(matches, key=len)] if matches else None
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:
+    """Return the IPU of each parameter that the steps use."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     ipus: dict[str, set[int]] = {}
     for name, ipu in steps:
@@ -180,7 +249,146 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
     if split:
         listed = "; ".join(f"{name} is used on IPUs {where}" for name, where in split.items())
         raise IncompatibleIPUConfigError(
-            f"A parameter has to stay on one IPU: {listed}. Tied weights belong on the same IPU; leave the modules "
+            f"A parameter must stay on one IPU: {listed}. Tied weights belong on the same IPU; leave the modules "
             "that share them out of `parallelize_kwargs`."
         )
     return {name: min(where) for name, where in ipus.items()}
+
+
+def _uncalled(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
+    called = {id(model.get_parameter(name)) for name in placed}
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
+    )
+
+
+# Layers
+
+_WILDCARD = -1
+_LAYER_SUFFIXES = ("Layer", "Block")
+
+
+def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[str]:
+    """Return the names of the layers of a model, stack by stack.
+
+    A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
+    those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
+
+    Args:
+        model: The model.
+        stacks: Names of the stacks; by default they are searched for.
+
+    Raises:
+        InputError: If a stack does not exist.
+    """
+    if stacks is None:
+        stacks = _find_stacks(model)
+    return [f"{stack}.{index}" for stack in stacks for index in range(len(_module_list(model, stack)))]
+
+
+def _find_stacks(model: nn.Module) -> list[str]:
+    unsplit = set(getattr(model, "_no_split_modules", None) or ())
+    criteria: tuple[Callable[[nn.Module], bool], ...] = (
+        lambda module: isinstance(module, GradientCheckpointingLayer),
+        lambda module: type(module).__name__ in unsplit,
+        lambda module: type(module).__name__.endswith(_LAYER_SUFFIXES),
+    )
+    for is_layer in criteria:
+        found = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.ModuleList) and len(module) and all(map(is_layer, module))
+        ]
+        if found:
+            return [
+                name for name in found if not any(name.startswith(f"{other}.") for other in found if other != name)
+            ]
+    return []
+
+
+def _module_list(model: nn.Module, name: str) -> nn.ModuleList:
+    try:
+        stack = model.get_submodule(name)
+    except AttributeError as error:
+        raise InputError(f"The model has no layers {name!r}: {error}; name a `ModuleList` of it.") from error
+    if not isinstance(stack, nn.ModuleList):
+        raise InputError(f"{name!r} is a {type(stack).__name__}; name a `ModuleList` of layers.")
+    return stack
+
+
+def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str, Any]) -> list[str]:
+    """Run a micro-batch forward once, and return the modules with parameters in the order they are called.
+
+    Args:
+        model: The model; its modes and buffers and the host's random state are left unchanged.
+        layers: Names of the layers; modules inside them are not listed.
+        sample: Inputs of a micro-batch.
+
+    Returns:
+        Names of layers, and of modules outside the layers that hold parameters themselves; a module that is called
+        several times is listed several times.
+    """
+    called: list[str] = []
+    inside = tuple(f"{layer}." for layer in layers)
+    names: dict[nn.Module, str] = {}
+    for name, module in model.named_modules():
+        if name in layers or (not name.startswith(inside) and _uses_own_parameters(module)):
+            names.setdefault(module, name)
+    # `append` returns None; a pre-hook that returns something else replaces the inputs.
+    hooks = [module.register_forward_pre_hook(lambda module, inputs: called.append(names[module])) for module in names]
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()
+            model(**map_tensors(Tensor.clone, dict(sample)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes:
+            module.training = mode
+        for name, tensor in model.named_buffers():
+            tensor.data.copy_(buffers[name])
+    return called
+
+
+def _uses_own_parameters(module: nn.Module) -> bool:
+    """Return whether a module holds parameters that no module inside it holds too, and so uses them itself."""
+    inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
+    return any(parameter is not None and id(parameter) not in inner for parameter in module._parameters.values())
+
+
+def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
+    """Return the IPU of each layer.
+
+    Args:
+        layers_per_ipu: Layers on each IPU; IPUs with -1 share the remaining layers, the last of them taking the rest.
+        num_ipus: IPUs of a replica; if there is one, it takes all layers.
+        num_layers: Layers of the model.
+
+    Raises:
+        IncompatibleIPUConfigError: If the numbers do not fit.
+    """
+    if num_ipus == 1:
+        return [0] * num_layers
+    counts = [_WILDCARD] * num_ipus if list(layers_per_ipu) == [_WILDCARD] else list(layers_per_ipu)
+    if len(counts) != num_ipus:
+        raise IncompatibleIPUConfigError(
+            "layers_per_ipu has a non-default value set, but its length does not match ipus_per_replica: "
+            f"{list(layers_per_ipu)} for {num_ipus} IPUs; give one number of layers for each IPU."
+        )
+    left = num_layers - sum(count for count in counts if count != _WILDCARD)
+    open_ipus = [ipu for ipu, count in enumerate(counts) if count == _WILDCARD]
+    if left < 0 or (left and not open_ipus):
+        raise IncompatibleIPUConfigError(
+            "layers_per_ipu does not define the correct number of layers for the current model: "
+            f"{list(layers_per_ipu)} places {num_layers - left} layers, and the model has {num_layers}; make the "
+            "numbers add up, or use -1 for the remaining layers."
+        )
+    for ipu in open_ipus:
+        counts[ipu] = left // len(open_ipus)
+    if open_ipus:
+        counts[open_ipus[-1]] += left % len(open_ipus)
+    return [ipu for ipu, count in enumerate(counts) for _ in range(count)]

@@ -1,7 +1,8 @@
-"""What a placement comes to: stages, memory of each IPU, batch sizes."""
+"""Report of a placement: stages, memory of each IPU, batch sizes, and a picture of the pipeline."""
 
 import json
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,20 @@ from portico.ipu.pipelining.placement import Placement
 # On-chip memory of a Mk2 IPU.
 IPU_MEMORY_BYTES = 900 * 1024**2
 _MEGABYTE = 1024**2
-# Tensors of state that an optimizer keeps for each weight, by format: of the first moment, of the second.
+# Number of tensors that an optimizer keeps for each weight: first moments, second moments.
 _STATE_TENSORS = {"AdamW": (1, 1), "Adam": (1, 1), "LAMB": (1, 1), "RMSprop": (0, 1)}
 
 
 @dataclass(frozen=True)
 class IPUMemory:
-    """What lies on an IPU because of weights.
+    """Memory on one IPU that weights need.
 
     Args:
         ipu: Number of the IPU.
-        num_parameters: Weights on it.
+        num_parameters: Number of weights on it.
         weight_bytes: Bytes of the weights.
-        gradient_bytes: Bytes of their gradient accumulators.
-        optimizer_bytes: Bytes of the optimizer's state on the chip.
+        gradient_bytes: Bytes of the gradient accumulators.
+        optimizer_bytes: Bytes of the optimizer state on the chip.
     """
 
     ipu: int
@@ -38,24 +39,24 @@ class IPUMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """Bytes of weights, gradients and optimizer state."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
     def share(self) -> float:
-        """Share of the on-chip memory; activations, code and temporaries come on top."""
+        """Share of the on-chip memory, not counting activations, code and temporaries."""
         return self.total_bytes / IPU_MEMORY_BYTES
 
 
 @dataclass(frozen=True)
 class PlacementReport:
-    """What a placement comes to.
+    """Stages, memory and batch sizes of a training placement.
 
     Args:
         stages: Stages in order, each with its IPU and what runs in it.
         minimum_gradient_accumulation: Fewest micro-batches that fill the training pipeline.
-        memory: What lies on each IPU.
-        batch_sizes: The arithmetic of batch sizes, a sentence each.
+        memory: Memory of each IPU.
+        batch_sizes: Sentences that explain the batch sizes.
     """
 
     stages: list[tuple[int, list[str]]]
@@ -67,30 +68,29 @@ class PlacementReport:
     def of(
         cls, placement: Placement, model: nn.Module, config: IPUConfig, *, micro_batch_size: int, optimizer: Any
     ) -> "PlacementReport":
-        """Work out the report of a training placement.
+        """Return the report of a training placement.
 
         Args:
-            placement: Where everything lies.
+            placement: The placement.
             model: The model.
             config: Its configuration.
             micro_batch_size: Rows of a micro-batch.
-            optimizer: What trains the model.
+            optimizer: The optimizer of the model.
         """
         parameters = dict(model.named_parameters())
-        on_ipu = [
+        held = [
             [parameters[name] for name, ipu in placement.ipu_of_parameter.items() if ipu == number]
             for number in range(placement.num_ipus)
         ]
-        memory = [_memory(ipu, held, config, optimizer) for ipu, held in enumerate(on_ipu)]
         return cls(
             placement.stages(),
             placement.minimum_gradient_accumulation,
-            memory,
+            [_memory(ipu, weights, config, optimizer) for ipu, weights in enumerate(held)],
             batch_arithmetic(config, micro_batch_size),
         )
 
     def text(self) -> str:
-        """Return the report as lines to read."""
+        """Return the report as lines of text."""
         lines = ["Placement"]
         for number, (ipu, names) in enumerate(self.stages):
             lines.append(f"  stage {number} on IPU {ipu}: {_listed(names)}")
@@ -98,7 +98,7 @@ class PlacementReport:
             f"  {len(self.stages)} stages; training needs a gradient accumulation of at least "
             f"{self.minimum_gradient_accumulation}"
         )
-        lines.append("Memory for weights, of each IPU (activations, code and temporaries come on top)")
+        lines.append("Memory of each IPU for weights (activations, code and temporaries are not counted)")
         for one in self.memory:
             lines.append(
                 f"  IPU {one.ipu}: {one.num_parameters / 1e6:8.2f} M weights {one.weight_bytes / _MEGABYTE:8.1f} MB + "
@@ -107,7 +107,7 @@ class PlacementReport:
             )
             if one.share > 1:
                 lines.append(
-                    f"  IPU {one.ipu} has {IPU_MEMORY_BYTES // _MEGABYTE} MB: move layers away from it, or set "
+                    f"  IPU {one.ipu} has {IPU_MEMORY_BYTES // _MEGABYTE} MB: move layers to other IPUs, or set "
                     "`optimizer_state_offchip=True`"
                 )
         return "\n".join([*lines, "Batch sizes", *(f"  {line}" for line in self.batch_sizes)])
@@ -120,7 +120,7 @@ class PlacementReport:
 
 
 def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
-    """Return how batch sizes follow from each other, a sentence each."""
+    """Return sentences that explain how batch sizes follow from each other."""
     accumulation, replicas = config.gradient_accumulation_steps, config.replication_factor
     one_update = micro_batch_size * accumulation * replicas
     one_call = one_update * config.device_iterations
@@ -133,17 +133,15 @@ def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
     ]
 
 
-def _memory(ipu: int, parameters: list[nn.Parameter], config: IPUConfig, optimizer: Any) -> IPUMemory:
-    count = sum(parameter.numel() for parameter in parameters)
+def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer: Any) -> IPUMemory:
+    count = sum(weight.numel() for weight in weights)
     accumulator = getattr(optimizer, "accum_type", None)
-    accumulates = config.gradient_accumulation_steps > 1
+    accumulated = weights if config.gradient_accumulation_steps > 1 else []
     return IPUMemory(
         ipu=ipu,
         num_parameters=count,
-        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        gradient_bytes=sum(
-            parameter.numel() * _bytes(accumulator or parameter.dtype) for parameter in parameters if accumulates
-        ),
+        weight_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in weights),
+        gradient_bytes=sum(weight.numel() * (accumulator or weight.dtype).itemsize for weight in accumulated),
         optimizer_bytes=0 if config.optimizer_state_offchip else _state_bytes(count, config, optimizer),
     )
 
@@ -152,14 +150,87 @@ def _state_bytes(count: int, config: IPUConfig, optimizer: Any) -> int:
     first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
     has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
     first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32
-    each = (first or has_velocity) * _bytes(first_type) + second * _bytes(torch.float32)
+    bytes_per_weight = (first or has_velocity) * first_type.itemsize + second * torch.float32.itemsize
     sharded = config.replicated_tensor_sharding and config.replication_factor > 1
-    return count * each // (config.replication_factor if sharded else 1)
-
-
-def _bytes(dtype: torch.dtype) -> int:
-    return torch.empty(0, dtype=dtype).element_size()
+    return int(count * bytes_per_weight // (config.replication_factor if sharded else 1))
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, ... {len(names) - 2} more ..., {names[-1]}"
+
+
+# The picture, in pixels
+
+_BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN = 150, 52, 26, 60
+_LABEL_WIDTH = _BOX_WIDTH - 16
+# Longer labels are squeezed, as fonts differ in width.
+_LABEL_CHARACTERS = 20
+
+
+def pipeline_picture(report: PlacementReport) -> str:
+    """Return the stages of a report as SVG: a row for each IPU, a column for each stage, arrows between them."""
+    width = len(report.stages) * (_BOX_WIDTH + _GAP) + _MARGIN
+    height = len(report.memory) * (_BOX_HEIGHT + _GAP)
+    parts = [_row(one.ipu, one.share, width) for one in report.memory]
+    for column, (ipu, names) in enumerate(report.stages):
+        parts.append(_box(column, ipu, names))
+        if column:
+            parts.append(_arrow(column, report.stages[column - 1][0], ipu))
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="The pipeline, stage by stage" '
+        f'style="max-width:100%;font:12px system-ui,sans-serif">{"".join(parts)}</svg>'
+    )
+
+
+def _left(column: int) -> int:
+    return _MARGIN + column * (_BOX_WIDTH + _GAP)
+
+
+def _top(ipu: int) -> int:
+    return ipu * (_BOX_HEIGHT + _GAP)
+
+
+def _row(ipu: int, share: float, width: int) -> str:
+    top = _top(ipu)
+    return (
+        f'<rect x="0" y="{top}" width="{width}" height="{_BOX_HEIGHT}" fill="currentColor" opacity="0.06"/>'
+        f'<text x="6" y="{top + 22}" fill="currentColor">IPU {ipu}</text>'
+        f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{share:.1%}</text>'
+    )
+
+
+def _box(column: int, ipu: int, names: list[str]) -> str:
+    left, top = _left(column), _top(ipu)
+    label = stage_label(names)
+    squeezed = (
+        f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' if len(label) > _LABEL_CHARACTERS else ""
+    )
+    return (
+        f'<rect x="{left}" y="{top}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" fill="none" '
+        'stroke="currentColor"/>'
+        f"<title>{escape(', '.join(names))}</title>"
+        f'<text x="{left + 8}" y="{top + 22}" fill="currentColor">stage {column}</text>'
+        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{squeezed}>{escape(label)}</text>'
+    )
+
+
+def stage_label(names: list[str]) -> str:
+    """Return the label of a stage: the end of its last name, with as many whole parts of it as fit.
+
+    Args:
+        names: What runs in the stage.
+    """
+    before = "" if len(names) == 1 else "to "
+    parts = names[-1].split(".")
+    while len(parts) > 1 and len(before + ".".join(parts)) > _LABEL_CHARACTERS:
+        del parts[0]
+    return before + ".".join(parts)
+
+
+def _arrow(column: int, source: int, target: int) -> str:
+    start_x, start_y = _left(column) - _GAP, _top(source) + _BOX_HEIGHT // 2
+    end_x, end_y = _left(column), _top(target) + _BOX_HEIGHT // 2
+    return (
+        f'<path d="M{start_x} {start_y} L{end_x} {end_y}" stroke="currentColor" fill="none"/>'
+        f'<circle cx="{end_x}" cy="{end_y}" r="3" fill="currentColor"/>'
+    )

@@ -1,27 +1,88 @@
-"""Large lookups and projections in pieces, so that no piece needs much memory at once.
+"""Large embeddings and projections in pieces, so that no piece needs much memory at once.
 
-The weights stay the model's own, whole and under their names: what is saved loads like any other model.
+*Serialized* modules compute with slices of their weight one after another, on one IPU. *Split* modules have their
+pieces on several IPUs; a piece is a parameter for the program, but a view of the whole weight, which the module keeps.
+Either way a state dict holds the whole weights under their usual names, so what is saved loads like any other model.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from portico.ipu.config import IPUConfig
-from portico.ipu.config.errors import IncompatibleIPUConfigError
-from portico.ipu.pipelining.lookup import rows_of_piece
-from portico.ipu.pipelining.pieces import InPieces
-from portico.ipu.pipelining.splitting import split, without_splits
+from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
+
+
+def serialize(model: Any, config: IPUConfig) -> None:
+    """Split or serialize the input embedding and the output projection of a model as the configuration says.
+
+    Args:
+        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
+        config: In the mode (training or inference) to prepare the model for.
+
+    Raises:
+        IncompatibleIPUConfigError: If they cannot be cut like that.
+    """
+    _split(model, config)
+    for kind, getter in _GETTERS.items():
+        factor = getattr(config, f"_{kind}_serialization_factor")
+        if factor is None or factor == 1 or not hasattr(model, getter):
+            continue
+        module = getattr(model, getter)()
+        if isinstance(module, SplitModule):
+            raise IncompatibleIPUConfigError(
+                f"`{kind}_serialization_factor={factor}` contradicts splits of the weight it is tied to; leave it out."
+            )
+        if type(module) in _SERIALIZED_CLASSES:
+            module.__class__ = _SERIALIZED_CLASSES[type(module)]
+            module.num_pieces = factor
+
+
+def remove_serialization(model: nn.Module) -> None:
+    """Undo :func:`serialize`."""
+    whole_classes = {serialized: kind for kind, serialized in _SERIALIZED_CLASSES.items()}
+    for module in list(model.modules()):
+        if isinstance(module, SplitModule):
+            module.__class__ = module.whole_class  # type: ignore[assignment]
+            del module.pieces
+            names = ("weight", "bias") if isinstance(module, nn.Linear) else ("weight",)
+            whole = module.__dict__.pop("whole")
+            module._parameters.update({name: whole.get(name) for name in names})
+        elif type(module) in whole_classes:
+            module.__class__ = whole_classes[type(module)]
+            del module.num_pieces
+
+
+# Serialized on one IPU
+
+
+def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | None) -> Tensor:
+    """Return the rows of a piece of a table that ``index`` points at, and zeros where it points elsewhere.
+
+    The sum over all pieces is the lookup in the whole table.
+
+    Args:
+        index: Rows of the whole table, ``int [...]``.
+        piece: Some of its rows, ``float [rows, features]``.
+        first: Index of the first of them in the whole table.
+        padding_idx: Row of the whole table that gets no gradient.
+    """
+    local = index - first
+    padding = None if padding_idx is None or not 0 <= padding_idx - first < len(piece) else padding_idx - first
+    inside = (local >= 0) & (local < len(piece))
+    rows = functional.embedding(local.clamp(0, len(piece) - 1), piece, padding)
+    return torch.where(inside.unsqueeze(-1), rows, torch.zeros_like(rows))
 
 
 class SerializedEmbedding(nn.Embedding):
     """An embedding whose table is looked up piece by piece.
 
     Attributes:
-        num_pieces: Pieces of the table.
+        num_pieces: Number of pieces of the table.
     """
 
     num_pieces: int
@@ -30,24 +91,24 @@ class SerializedEmbedding(nn.Embedding):
         """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
         pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
         firsts = accumulate(map(len, pieces), initial=0)
-        found: Any = sum(
-            rows_of_piece(input, piece, first, self.padding_idx) for piece, first in zip(pieces, firsts, strict=False)
+        rows: Tensor = sum(  # type: ignore[assignment]
+            _look_up(input, piece, first=first, padding_idx=self.padding_idx)
+            for piece, first in zip(pieces, firsts, strict=False)
         )
-        looked_up: Tensor = found
-        return looked_up
+        return rows
 
 
 class SerializedLinear(nn.Linear):
     """A projection whose outputs are computed piece by piece.
 
     Attributes:
-        num_pieces: Pieces of the outputs.
+        num_pieces: Number of pieces of the outputs.
     """
 
     num_pieces: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return ``input``, ``float [..., in]``, as ``float [..., out]``."""
+        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
         weights = torch.tensor_split(self.weight, self.num_pieces)
         if self.bias is None:
             return torch.cat([functional.linear(input, weight) for weight in weights], dim=-1)
@@ -55,40 +116,200 @@ class SerializedLinear(nn.Linear):
         return torch.cat([functional.linear(input, *pair) for pair in zip(weights, biases, strict=True)], dim=-1)
 
 
-_SERIALIZED: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
+_SERIALIZED_CLASSES: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Linear: SerializedLinear}
 
 
-def serialize(model: Any, config: IPUConfig) -> None:
-    """Cut the input embedding and the output projection of a model as the configuration says.
+# Split over several IPUs
+
+
+class Piece(nn.Module):
+    """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter.
 
     Args:
-        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
-        config: In the mode (training or inference) that is meant.
-
-    Raises:
-        IncompatibleIPUConfigError: If they cannot be cut like that.
+        kind: ``"weight"`` or ``"bias"``.
+        rows: The rows.
+        ipu_id: The IPU that holds them.
+        compute: Computes the piece's output from an input and the rows.
     """
-    split(model, config)
-    for kind, getter in (("embedding", "get_input_embeddings"), ("projection", "get_output_embeddings")):
-        factor = getattr(config, f"_{kind}_serialization_factor")
-        if factor is None or factor == 1 or not hasattr(model, getter):
+
+    def __init__(
+        self, kind: str, rows: nn.Parameter, *, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.register_parameter(kind, rows)
+        self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the output of the piece."""
+        return self._compute(input, getattr(self, self.kind))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Save nothing."""
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Load nothing."""
+
+
+class SplitModule(nn.Module):
+    """A module whose parameters are those of its pieces; a state dict holds the whole ones.
+
+    Attributes:
+        pieces: The pieces.
+        whole: The whole weights, by their names in ``whole_class``.
+        whole_class: Class of the module without pieces.
+    """
+
+    pieces: nn.ModuleList
+    whole: dict[str, nn.Parameter]
+    whole_class: ClassVar[type[nn.Module]]
+
+    # Models look at its shape and its dtype.
+    weight: Any = property(lambda module: module.whole["weight"])
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination.update(
+            {f"{prefix}{name}": value if keep_vars else value.detach() for name, value in self.whole.items()}
+        )
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self._parameters.update(self.whole)
+        try:
+            super()._load_from_state_dict(state_dict, prefix, *args)
+        finally:
+            self._parameters.clear()
+
+
+class SplitEmbedding(SplitModule, nn.Embedding):
+    """An embedding whose table is in pieces."""
+
+    whole_class = nn.Embedding
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
+        rows: Tensor = sum(piece(input) for piece in self.pieces)
+        return rows
+
+
+class SplitLinear(SplitModule, nn.Linear):
+    """A projection whose outputs are in pieces, followed by a piece with the biases if there are any."""
+
+    whole_class = nn.Linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
+        outputs = torch.cat([piece(input) for piece in self.pieces if piece.kind == "weight"], dim=-1)
+        for piece in self.pieces:
+            outputs = piece(outputs) if piece.kind == "bias" else outputs
+        return outputs
+
+
+_SPLIT_CLASSES: Mapping[type, Any] = {nn.Embedding: SplitEmbedding, nn.Linear: SplitLinear}
+_GETTERS = {"embedding": "get_input_embeddings", "projection": "get_output_embeddings"}
+
+
+def _split(model: Any, config: IPUConfig) -> None:
+    """Split the input embedding and the output projection, and all modules tied to them, over several IPUs."""
+    splits_of_weight: dict[int, list[int]] = {}
+    for kind, getter in _GETTERS.items():
+        name = f"serialized_{kind}_splits_per_ipu"
+        splits = getattr(config, f"_{name}")
+        if splits is None:
             continue
-        module = getattr(model, getter)()
-        if isinstance(module, InPieces):
+        module = getattr(model, getter)() if hasattr(model, getter) else None
+        weight = getattr(module, "weight", None)
+        if weight is None:
             raise IncompatibleIPUConfigError(
-                f"`{kind}_serialization_factor={factor}` came with pieces on several IPUs of what it is tied to; "
-                "leave it out."
+                f"`{name}={splits}` cannot be used with {type(model).__name__}, which has no {kind}; leave it out."
             )
-        if type(module) in _SERIALIZED:
-            module.__class__ = _SERIALIZED[type(module)]
-            module.num_pieces = factor
+        if splits_of_weight.setdefault(id(weight), splits) != splits:
+            raise IncompatibleIPUConfigError(
+                f"`{name}={splits}` contradicts `serialized_embedding_splits_per_ipu={splits_of_weight[id(weight)]}`: "
+                "embedding and projection are tied, so their pieces are too; set both to the same, or only one."
+            )
+        for user in _modules_with(weight, model):
+            _split_module(user, splits, name)
 
 
-def without_serialization(model: nn.Module) -> None:
-    """Make all embeddings and projections whole again."""
-    without_splits(model)
-    whole = {serialized: kind for kind, serialized in _SERIALIZED.items()}
-    for module in model.modules():
-        if type(module) in whole:
-            module.__class__ = whole[type(module)]
-            del module.num_pieces
+def _modules_with(weight: Tensor, model: nn.Module) -> list[nn.Module]:
+    return [
+        module
+        for module in model.modules()
+        if not isinstance(module, Piece) and any(held is weight for held in module._parameters.values())
+    ]
+
+
+def _split_module(module: Any, splits_per_ipu: Sequence[int], name: str) -> None:
+    if type(module) not in _SPLIT_CLASSES:
+        raise IncompatibleIPUConfigError(
+            f"`{name}={list(splits_per_ipu)}` cannot split a {type(module).__name__}, only a plain Embedding or "
+            "Linear; leave it out."
+        )
+    ipus = [ipu for ipu, count in enumerate(splits_per_ipu) for _ in range(count)]
+    rows = len(module.weight)
+    if len(ipus) > rows:
+        raise IncompatibleIPUConfigError(
+            f"`{name}={list(splits_per_ipu)}` makes {len(ipus)} pieces of {rows} rows; use at most {rows}."
+        )
+    whole = {kind: parameter for kind, parameter in module._parameters.items() if parameter is not None}
+    weights = _pieces_of(whole["weight"], len(ipus))
+    module._parameters.clear()
+    module.__dict__["whole"] = whole
+    module.__class__ = _SPLIT_CLASSES[type(module)]
+    functions: list[Callable[[Tensor, Tensor], Tensor]] = [functional.linear] * len(ipus)
+    if isinstance(module, SplitEmbedding):
+        firsts = list(accumulate(map(len, weights), initial=0))[: len(ipus)]
+        functions = [partial(_look_up, first=first, padding_idx=module.padding_idx) for first in firsts]
+    parts = zip(weights, ipus, functions, strict=True)
+    pieces = [Piece("weight", weight, ipu_id=ipu, compute=function) for weight, ipu, function in parts]
+    if "bias" in whole:
+        # Biases are small, and often tied to another module's, so they stay together.
+        pieces.append(Piece("bias", whole["bias"], ipu_id=ipus[-1], compute=torch.add))
+    module.pieces = nn.ModuleList(pieces)
+
+
+def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
+    """Return the pieces of a weight, the same ones each time, as an optimizer may hold them."""
+    kept: dict[int, list[nn.Parameter]] = whole.__dict__.setdefault("_ipu_pieces", {})
+    if count not in kept:
+        kept[count] = [
+            nn.Parameter(part, requires_grad=whole.requires_grad) for part in torch.tensor_split(whole.data, count)
+        ]
+    return kept[count]
+
+
+# Weights and their pieces
+
+
+def piece_ipus(model: nn.Module) -> dict[str, int]:
+    """Return the IPU of each piece by its name."""
+    return {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
+
+
+def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
+    """Return, for each weight of the model, the names of its pieces and the rows of each.
+
+    A weight that is not in pieces is its only part.
+    """
+    parts = {name: [(name, slice(None))] for name, _ in model.named_parameters()}
+    for name, module in model.named_modules():
+        if isinstance(module, SplitModule):
+            for kind in module.whole:
+                parts[f"{name}.{kind}"] = list(_parts(name, kind, module.pieces))
+    return parts
+
+
+def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the whole weights of a model by name; tied ones under every name."""
+    for name, module in model.named_modules():
+        if not isinstance(module, Piece):
+            held = module.whole if isinstance(module, SplitModule) else module._parameters
+            yield from ((f"{name}.{kind}".lstrip("."), value) for kind, value in held.items() if value is not None)
+
+
+def _parts(module_name: str, kind: str, pieces: nn.ModuleList) -> Iterator[tuple[str, slice]]:
+    first = 0
+    for number, piece in enumerate(pieces):
+        if kind in piece._parameters:
+            size = len(getattr(piece, kind))
+            yield f"{module_name}.pieces.{number}.{kind}", slice(first, first + size)
+            first += size

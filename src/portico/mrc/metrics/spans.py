@@ -14,8 +14,8 @@ from portico.errors import InputError
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-    from portico.mrc.answers import Answers
-    from portico.mrc.post_processing.answered_questions import AnsweredQuestions
+    from portico.mrc.postprocess import Answers
+    from portico.mrc.postprocess.span_postprocessing import AnsweredQuestions
 
 Record: TypeAlias = Mapping[str, Any]
 

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from portico.errors import InputError
-from portico.mrc.answers.scorers import SupportedSpanScorers
 from portico.mrc.models.heads import BEAM_SEARCH_HEAD, EXTRACTIVE_HEAD, EXTRACTIVE_WITH_CONFIDENCE_HEAD
 from portico.mrc.models.task_model import ModelForDownstreamTasks, TaskHeads
+from portico.mrc.postprocess.ranking import SupportedSpanScorers
 
 PLAIN_HEAD = "span"
 HEADS: Mapping[str, TaskHeads] = {
@@ -205,7 +205,7 @@ def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, 
 
     Args:
         head: A key of ``HEADS`` or ``"span"``.
-        options: Options of :class:`~portico.mrc.post_processing.span_post_processing.SpanPostProcessing`.
+        options: Options of :class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing`.
 
     Raises:
         InputError: If the head does not return what the mode reads.

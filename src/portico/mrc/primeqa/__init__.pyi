@@ -1,5 +1,3 @@
-from portico.mrc.answers.scorers import SupportedSpanScorers as SupportedSpanScorers
-from portico.mrc.answers.scorers import initialize_scorer as initialize_scorer
 from portico.mrc.collators import FiDDataCollator as FiDDataCollator
 from portico.mrc.features.labels import TargetType as TargetType
 from portico.mrc.models.fusion_in_decoder import FID_HEAD as FID_HEAD
@@ -14,24 +12,26 @@ from portico.mrc.models.heads import (
 )
 from portico.mrc.models.task_model import ModelForDownstreamTasks as ModelForDownstreamTasks
 from portico.mrc.multi_source import IndividualDomainBatchSampler as IndividualDomainBatchSampler
-from portico.mrc.post_processing.eval_prediction import EvalPredictionWithProcessing as EvalPredictionWithProcessing
-from portico.mrc.post_processors.abstract import AbstractPostProcessor as AbstractPostProcessor
-from portico.mrc.post_processors.confidence import ConfidenceScorer as ConfidenceScorer
-from portico.mrc.post_processors.eli5_fid import ELI5FiDPostProcessor as ELI5FiDPostProcessor
-from portico.mrc.post_processors.extractive import ExtractivePostProcessor as ExtractivePostProcessor
-from portico.mrc.post_processors.extractive_pipeline import (
-    ExtractivePipelinePostProcessor as ExtractivePipelinePostProcessor,
-)
-from portico.mrc.post_processors.natural_questions import (
-    NaturalQuestionsPostProcessor as NaturalQuestionsPostProcessor,
-)
-from portico.mrc.post_processors.score_normalizer import ScoreNormalizer as ScoreNormalizer
-from portico.mrc.post_processors.squad import SQUADPostProcessor as SQUADPostProcessor
+from portico.mrc.postprocess.ranking import SupportedSpanScorers as SupportedSpanScorers
+from portico.mrc.postprocess.ranking import initialize_scorer as initialize_scorer
 from portico.mrc.primeqa.metrics import MLQA as MLQA
 from portico.mrc.primeqa.metrics import NQF1 as NQF1
 from portico.mrc.primeqa.metrics import ROUGE as ROUGE
 from portico.mrc.primeqa.metrics import SQUAD as SQUAD
 from portico.mrc.primeqa.metrics import TyDiF1 as TyDiF1
+from portico.mrc.primeqa.postprocessors import AbstractPostProcessor as AbstractPostProcessor
+from portico.mrc.primeqa.postprocessors import ConfidenceScorer as ConfidenceScorer
+from portico.mrc.primeqa.postprocessors import ELI5FiDPostProcessor as ELI5FiDPostProcessor
+from portico.mrc.primeqa.postprocessors import EvalPredictionWithProcessing as EvalPredictionWithProcessing
+from portico.mrc.primeqa.postprocessors import (
+    ExtractivePipelinePostProcessor as ExtractivePipelinePostProcessor,
+)
+from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor as ExtractivePostProcessor
+from portico.mrc.primeqa.postprocessors import (
+    NaturalQuestionsPostProcessor as NaturalQuestionsPostProcessor,
+)
+from portico.mrc.primeqa.postprocessors import ScoreNormalizer as ScoreNormalizer
+from portico.mrc.primeqa.postprocessors import SQUADPostProcessor as SQUADPostProcessor
 from portico.mrc.primeqa.preprocessors import AbstractPreProcessor as AbstractPreProcessor
 from portico.mrc.primeqa.preprocessors import BasePreProcessor as BasePreProcessor
 from portico.mrc.primeqa.preprocessors import ELI5FiDPreprocessor as ELI5FiDPreprocessor

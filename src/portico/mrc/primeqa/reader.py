@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portico.errors import InputError
-from portico.mrc.answers.scorers import SupportedSpanScorers, initialize_scorer
-from portico.mrc.answers.span_records import SpanRecord, SpanRecords
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.inference import Contexts, Inference, question_windows
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
+from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
+from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
 
 _RECORD_KEYS = (
     "example_id",
@@ -33,7 +33,7 @@ class ExtractiveReader:
         n_best_size: Number of starts and ends considered in each window.
         max_num_answers: Number of answers to each question.
         max_answer_length: Longest answer, in tokens.
-        scorer_type: Score of the ranking, one of :class:`~portico.mrc.answers.scorers.SupportedSpanScorers`; for a
+        scorer_type: Score of the ranking, one of :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`; for a
             model that does not classify answer types, ``"score_diff_based"``.
         min_score_threshold: Answers with a lower score are left out; ``None`` keeps all.
         device: See :class:`~portico.mrc.Reader`.

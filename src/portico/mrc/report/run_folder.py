@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from portico.errors import InputError
+from portico.mrc.config import load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
-from portico.mrc.experiment.data import load_examples
 from portico.mrc.question_results import Answered, question_result
 from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD

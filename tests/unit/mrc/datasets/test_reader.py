@@ -9,9 +9,9 @@ import pytest
 
 from mrc_records import DOCUMENT, natural_questions, tydi_of_google, tydi_of_hub
 from portico.errors import InputError, MissingPackageError
+from portico.mrc.config import load_examples
 from portico.mrc.datasets import FORMATS, read_examples, read_hub
 from portico.mrc.datasets.tydi import ByteOffsets
-from portico.mrc.experiment.data import load_examples
 
 TYDI = {
     "id": "-7",

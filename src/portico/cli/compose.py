@@ -1,0 +1,151 @@
+"""From the configuration files and a list of overrides to one plain dict, and on to an experiment."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from portico.cli.errors import OPEN_GROUPS, explained
+from portico.cli.folders import check_folder_settings
+from portico.errors import InputError
+from portico.experiment import (
+    TARGET,
+    Experiment,
+    build_experiment,
+    check_settings,
+    complete_settings,
+    experiment_class,
+    settings_help,
+)
+
+CONFIG_NAME = "config"
+HYDRA_VERSION_BASE = "1.3"
+# Groups of `name: {_target_: ...}` entries; the experiment is given the objects.
+_OBJECT_GROUPS = ("callbacks", "logger")
+# What the command line itself reads, by group; in a group without keys here any key can be set.
+_OWN_KEYS: Mapping[str, Sequence[str]] = {
+    "paths": ("output_dir", "sweep_dir"),
+    "objective": ("metric", "mode"),
+    **dict.fromkeys(_OBJECT_GROUPS, ()),
+    **dict.fromkeys(("name", "mode", "overwrite"), ()),
+}
+
+
+def compose(overrides: Sequence[str] | None = None, experiment: str | None = "mrc") -> dict[str, Any]:
+    """Compose and check a configuration without running it: no folder is made, no logging is set up.
+
+    Args:
+        overrides: What would follow `train.py` on the command line, such as `["args.learning_rate=1e-4"]`.
+        experiment: The file of `conf/experiment` to start from; None when the overrides choose the groups.
+
+    Returns:
+        One plain dict for each group (`args`, `model`, `data`, ...), with the defaults of those that the experiment
+        builds; `args` holds keywords of `TrainingArguments`.
+
+    Raises:
+        InputError: If an override cannot be read, or sets a key that does not exist.
+    """
+    register_resolvers()
+    chosen = [f"+experiment={experiment}"] if experiment is not None else []
+    with explained(), hydra.initialize_config_dir(str(config_dir()), version_base=HYDRA_VERSION_BASE):
+        config = hydra.compose(CONFIG_NAME, [*chosen, *(overrides or [])])
+        # Resolved while Hydra is initialised: its resolvers, such as `now`, live as long.
+        settings = to_plain(config)
+    return checked(settings)
+
+
+def config_dir() -> Path:
+    """Return the folder of the configuration files: inside an installed package, else that of the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parents[1] / "conf"
+
+
+def experiment_names() -> list[str]:
+    """Return the names that `+experiment=` takes, in alphabetical order."""
+    return sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
+
+
+def register_resolvers() -> None:
+    """Tell Hydra what our files refer to: the open groups, and the list of settings that `--help` shows.
+
+    The files state only what differs from the defaults. Hydra refuses keys that no file mentions (its struct flag) and
+    would require a plus sign for `args.weight_decay=0.1`; in an open group `check_settings` decides instead.
+    """
+    groups = {name: DictConfig({}, flags={"struct": False}) for name in OPEN_GROUPS}
+    ConfigStore.instance().store(name="open_groups", node=DictConfig(groups))
+    OmegaConf.register_new_resolver("settings_help", _settings_help, replace=True)
+
+
+def to_plain(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as plain containers, every reference resolved.
+
+    Raises:
+        InputError: If a mandatory value is missing or a reference leads nowhere.
+    """
+    with explained():
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+
+
+def checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with the defaults of their groups, refused if something in them cannot be used.
+
+    Raises:
+        InputError: If no experiment is named, a group or a key is unknown, or a value is wrong.
+    """
+    if not settings.get(TARGET):
+        names = experiment_names()
+        raise InputError(
+            f"No experiment was chosen; there are: {', '.join(names)}. Start one with +experiment=<name>, as in: "
+            f"python train.py +experiment={names[0]}. All groups and settings are listed by --help."
+        )
+    check_settings(settings, _OWN_KEYS)
+    modes = experiment_class(settings).MODES
+    if settings["mode"] not in modes:
+        raise InputError(
+            f"mode={settings['mode']} is not a mode of this experiment; set it to one of {', '.join(modes)}."
+        )
+    if settings["objective"]["mode"] not in ("max", "min"):
+        raise InputError(f"objective.mode={settings['objective']['mode']} is unknown; set it to max or min.")
+    check_folder_settings(settings)
+    return complete_settings(settings)
+
+
+def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+    """Return the experiment of checked settings, everything with a `_target_` built.
+
+    Raises:
+        InputError: If something cannot be built.
+    """
+    with explained():
+        groups = {
+            name: _objects(values) if name in _OBJECT_GROUPS else _with_objects(values)
+            for name, values in settings.items()
+            if name in _OBJECT_GROUPS or name not in _OWN_KEYS
+        }
+    return build_experiment(groups, output_dir)
+
+
+def _objects(entries: Mapping[str, Any]) -> list[Any]:
+    """Build the entries of a group; one that is set to null is left out."""
+    return [instantiate(entry, _convert_="all") for entry in entries.values() if entry is not None]
+
+
+def _with_objects(values: Any) -> Any:
+    """Build what has a `_target_` inside a group; that of the group itself is left to the experiment."""
+    if not isinstance(values, Mapping):
+        return values
+    inside = {name: value for name, value in values.items() if name != TARGET}
+    return {**values, **instantiate(inside, _convert_="all")} if inside else dict(values)
+
+
+def _settings_help(*, _root_: DictConfig) -> str:
+    groups = {str(name): _root_[name] for name in _root_ if name != "hydra"}
+    settings = to_plain(DictConfig(groups, parent=_root_._get_parent()))
+    if not settings.get(TARGET):
+        return "They are listed once an experiment is chosen: --help +experiment=mrc"
+    return settings_help(settings)

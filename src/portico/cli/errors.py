@@ -1,0 +1,99 @@
+"""Hydra's and OmegaConf's errors in one paragraph: what came, what is allowed, what to set."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hydra.errors import (
+    CompactHydraException,
+    ConfigCompositionException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from portico.errors import InputError
+from portico.settings import FIRST_GUESSES, suggestion
+
+CONFIG_ERRORS = (CompactHydraException, OmegaConfBaseException)
+# Groups in which any key can be set; which of them mean something, the experiment says.
+OPEN_GROUPS = (
+    *("trainer", "args", "model", "data", "preprocess", "postprocess", "metric"),
+    *("strategy", "callbacks", "logger", "paths", "objective"),
+)
+TOP_LEVEL_NAMES = (
+    *(*OPEN_GROUPS, "name", "mode", "overwrite", "allennlp_config"),
+    *("experiment", "sweep", "debug", "hydra"),
+)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of the configuration into `InputError`."""
+    try:
+        yield
+    except CONFIG_ERRORS as error:
+        raise InputError(explain(error)) from error
+
+
+def explain(error: Exception) -> str:
+    """Return what is wrong with the configuration, as one paragraph."""
+    if isinstance(error, OverrideParseException):
+        return _unreadable_override(error)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        return _missing_option(error)
+    if isinstance(error, MissingMandatoryValue):
+        return f"'{error.full_key}' has no value and no default; add it to the command: {error.full_key}=<value>."
+    if isinstance(error, OmegaConfBaseException):
+        return f"'{error.full_key}' cannot be resolved: {str(error).splitlines()[0]}."
+    if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
+        return _unknown_key(error)
+    if isinstance(error, ConfigCompositionException):
+        return _not_composed(_one_line(error))
+    return _one_line(error)
+
+
+def _unreadable_override(error: OverrideParseException) -> str:
+    reason = _one_line(error).split(" See https://")[0]
+    return (
+        f"Cannot read '{error.override}' ({reason}). Write key=value, and quote a value that holds spaces, commas, "
+        "brackets or an equals sign: 'key=\"some value\"'."
+    )
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    group, _, option = str(error.missing_cfg_file).rpartition("/")
+    options = list(error.options or [])
+    return (
+        f"'{group}={option}' names no file of the group '{group}'{suggestion(option, options)} "
+        f"Choose one of: {', '.join(options)}."
+    )
+
+
+def _unknown_key(error: Exception) -> str:
+    quoted = re.search(r"'([^']+)'", str(error))
+    assert quoted is not None, f"Hydra no longer quotes the key: {error}"
+    key = quoted[1]
+    group = key.split(".")[0]
+    if group in TOP_LEVEL_NAMES:
+        return f"'{key}' is not a setting; those of '{group}' are shown by --cfg all --package {group}."
+    if key in FIRST_GUESSES:
+        return f"'{key}' is not a setting{suggestion(key, TOP_LEVEL_NAMES)}"
+    return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
+
+
+def _not_composed(message: str) -> str:
+    """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
+    deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)
+    if deleted is not None:
+        return (
+            f"'~{deleted[1]}' removes nothing: no file sets '{deleted[1]}', so that it has its default. Leave it out."
+        )
+    chosen = re.search(r"Could not override '([^']+)'\. No match in the defaults list", message)
+    if chosen is not None and chosen[1] in FIRST_GUESSES:
+        return f"'{chosen[1]}' is not a setting{suggestion(chosen[1], TOP_LEVEL_NAMES)}"
+    return message
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

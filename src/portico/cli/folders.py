@@ -1,0 +1,113 @@
+"""The folder of a run: taken only when free, left as it was when the run is refused."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from portico.errors import InputError
+
+CONFIG_FILE = "config.yaml"
+# What only a run leaves behind. A folder that holds one of these is taken.
+SIGNS_OF_A_RUN = (
+    CONFIG_FILE,
+    "all_results.json",
+    "trainer_state.json",
+    "checkpoint-*",
+    # Of AllenNLP's trainer.
+    "*.th",
+    "metrics*.json",
+    "log",
+)
+
+
+def check_folder_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse an `overwrite` that is not a Boolean, and a name that would lead out of the folder of all runs.
+
+    Raises:
+        InputError: Names the setting, what came and what is allowed.
+    """
+    overwrite, name = settings["overwrite"], settings["name"]
+    if not isinstance(overwrite, bool):
+        raise InputError(f"overwrite={overwrite} is unknown; set it to true or false.")
+    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\"):
+        raise InputError(
+            f"name='{name}' cannot be the folder below outputs/ in which runs are collected; set a string without "
+            "slashes, or choose the whole folder with paths.output_dir=<folder>."
+        )
+
+
+def claim(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Make sure that a run may write into the folder.
+
+    With `overwrite=true` the signs of the earlier run move to a subfolder `replaced-<n>`: the new run can neither
+    resume from nor rotate away the old checkpoints, and nothing is deleted.
+
+    Raises:
+        InputError: If the folder holds a run that is neither resumed nor replaced.
+    """
+    signs = _signs(folder)
+    if not signs or _resumes_inside(folder, settings["args"].get("resume_from_checkpoint")):
+        return
+    if not settings["overwrite"]:
+        raise InputError(
+            f"The folder '{folder}' already holds a run ({signs[0].name}). Choose another one with "
+            "paths.output_dir=<folder>, continue that run with args.resume_from_checkpoint=true, or replace it with "
+            "overwrite=true, which keeps its configuration, results and checkpoints in a subfolder."
+        )
+    aside = next(path for n in count(1) if not (path := folder / f"replaced-{n}").exists())
+    aside.mkdir()
+    for path in signs:
+        path.rename(aside / path.name)
+
+
+def interruption(folder: Path) -> str:
+    """Return what an interrupt left in the folder, and how to continue from there."""
+    if not any(folder.glob("checkpoint-*")):
+        return "Interrupted before the first checkpoint; the same command starts over."
+    return (
+        f"Interrupted; '{folder}' holds checkpoints. Continue from the last one by adding to the command: "
+        f"paths.output_dir='{folder}' args.resume_from_checkpoint=true"
+    )
+
+
+@contextmanager
+def recorded_config(folder: Path, yaml: str) -> Iterator[None]:
+    """Keep the configuration next to the results; remove it if the run is refused or interrupted without results.
+
+    The file alone would make the folder count as taken, but the corrected command should run in the same one.
+    """
+    path = folder / CONFIG_FILE
+    path.write_text(yaml, encoding="utf-8")
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        if _signs(folder) == [path]:
+            path.unlink()
+        raise
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove the folder of a refused or interrupted run, and its parents below the working folder, while empty."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        working = Path.cwd()
+        for path in (folder, *folder.parents):
+            if working not in path.parents or any(path.iterdir()):
+                break
+            path.rmdir()
+        raise
+
+
+def _signs(folder: Path) -> list[Path]:
+    return sorted(path for pattern in SIGNS_OF_A_RUN for path in folder.glob(pattern))
+
+
+def _resumes_inside(folder: Path, checkpoint: str | bool | None) -> bool:
+    """Return whether the run continues the one in the folder, from its last checkpoint or from one given by path."""
+    if isinstance(checkpoint, str):
+        return folder.resolve() in Path(checkpoint).resolve().parents
+    return checkpoint is True

@@ -1,0 +1,410 @@
+"""An experiment: what a configuration describes and ``train.py`` runs.
+
+The protocol, which holds for every experiment:
+
+* The root of a configuration names the class of the experiment (``_target_``); its fields are the groups.
+* A group's ``_target_`` names the class that the group builds; without it, the default of the field does. The other
+  keys of the group are arguments of that class, which also says what they may be (:mod:`portico.settings`).
+* ``trainer`` and ``args`` are not built but kept as partials: a trainer needs what all other groups build, and
+  training arguments need the folder of the run and the strategy.
+* A class of the user's own takes the place of ours if it has the methods named by the field (``needs``), or derives
+  from the class named there (``base``).
+* ``MODES`` names the methods that ``mode=...`` calls. Each writes its files and returns metrics.
+"""
+
+import dataclasses
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from transformers import EarlyStoppingCallback, set_seed
+
+from portico.arguments import TrainingArguments
+from portico.errors import InputError
+from portico.settings import (
+    NO_DEFAULT,
+    GroupSettings,
+    check_values,
+    settings_of,
+    suggestion,
+    without_further_keys,
+)
+
+if TYPE_CHECKING:
+    from portico.trainer import Trainer
+
+TARGET = "_target_"
+# Arguments of a trainer that the experiment gives it, so that no setting can.
+TRAINER_PARTS = (
+    *("model", "args", "train_dataset", "eval_dataset", "eval_examples", "data_collator", "processing_class"),
+    *("post_process_function", "compute_metrics", "callbacks", "loggers", "tokenizer", "teacher", "distillation"),
+    *("ipu_config", "eval_data_collator"),
+)
+
+
+@dataclass(kw_only=True)
+class Placement:
+    """The group ``strategy``: where an experiment runs, in the words of ``lightning.Trainer``."""
+
+    strategy: str | None = None
+    """Lightning strategy, such as ddp; null: Lightning's choice."""
+    accelerator: str | None = None
+    """Lightning accelerator: cpu, gpu, ort, ...; null: the best one present."""
+    devices: int | str | list[int] | None = None
+    """Devices of this machine, one process each."""
+    num_nodes: int | None = None
+    """Machines."""
+    precision: str | int | None = None
+    """Lightning precision, such as bf16-mixed."""
+
+
+ARGUMENTS_DECIDED = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
+"""Training arguments that no setting of the group ``args`` can be."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a group of the configuration becomes a field of an experiment; see :func:`group`.
+
+    The default of the field is the class that is built if the group names none. Where it is a partial, the group is
+    kept as one: the experiment builds it.
+
+    Args:
+        needs: Method that another class must have; the default class documents it.
+        base: Class that another class must derive from, or several of which one; without ``needs`` the default.
+        decided: Arguments of the class that the experiment gives, and no setting.
+        settings: Returns the keys that a class takes, if they are not its arguments.
+    """
+
+    needs: str | None = None
+    base: type | tuple[type, ...] | None = None
+    decided: Sequence[str] = ()
+    settings: Callable[[Any], GroupSettings] = settings_of
+
+    def settings_of(self, target: Any) -> GroupSettings:
+        """Return the keys that a class in this group takes."""
+        found = self.settings(target)
+        return GroupSettings({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
+
+    def check_class(self, name: str, target: Any, default: Any) -> None:
+        """Refuse a class that does not fit; ``name`` is the key that names it."""
+        bases = self.base or (object if self.needs else default)
+        if not (inspect.isclass(target) and issubclass(target, bases)):
+            listed = " or ".join(map(path_of, bases if isinstance(bases, tuple) else (bases,)))
+            raise InputError(f"`{name}={path_of(target)}` does not derive from {listed}; set it to a class that does.")
+        if self.needs and not any(self.needs in vars(owner) for owner in target.__mro__):
+            raise InputError(
+                f"`{name}={path_of(target)}` has no method `{self.needs}`, which {path_of(default)} has; add it, or "
+                f"set {name} to another class."
+            )
+
+
+def group(**options: Any) -> dict[str, Any]:
+    """Return the metadata of a field that a group of the configuration builds; options as in :class:`Group`."""
+    return {"group": Group(**options)}
+
+
+def key_of_group(name: str, default: Any) -> Any:
+    """Return a field that is one key of the group ``name``, next to the arguments of the group's class."""
+    return field(default=default, metadata={"key_of": name})
+
+
+@dataclass(kw_only=True)
+class Experiment(ABC):
+    """What every experiment has; a subclass adds its groups.
+
+    Args:
+        args: Makes the training arguments; a partial of their class.
+        strategy: Where it runs.
+        callbacks: Callbacks of Hugging Face.
+        logger: Lightning loggers.
+        output_dir: Folder of the run.
+    """
+
+    MODES: ClassVar[Sequence[str]] = ("train",)
+
+    args: Callable[..., Any] = field(default=partial(TrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    strategy: Any = field(default_factory=Placement, metadata=group())
+    callbacks: Sequence[Any] = ()
+    logger: Sequence[Any] = ()
+    output_dir: str
+
+    @abstractmethod
+    def train(self) -> dict[str, float]:
+        """Train, write everything into the folder of the run, and return the metrics."""
+
+    def placement(self) -> dict[str, Any]:
+        """Return the training arguments that the strategy sets."""
+        return {name: value for name, value in vars(self.strategy).items() if value is not None}
+
+
+@dataclass(kw_only=True)
+class TrainerExperiment(Experiment):
+    """An experiment with a :class:`~portico.trainer.Trainer`; a subclass says how it is made."""
+
+    @abstractmethod
+    def make_trainer(self, args: Any) -> "Trainer":
+        """Load the data, make the model and return their trainer.
+
+        Args:
+            args: The training arguments.
+        """
+
+    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Show and write what was reached; called in the first process. By default nothing.
+
+        Args:
+            trainer: The trainer, after training and evaluation.
+            metrics: Metrics of both.
+            seconds: Wall time of the whole run.
+        """
+
+    def train(self) -> dict[str, float]:
+        """Train, evaluate, write everything into the folder of the run, and return the metrics of both.
+
+        Raises:
+            InputError: If a setting or a file cannot be used; before training.
+        """
+        started = time.time()
+        args = self.training_arguments()
+        check_early_stopping(self.callbacks, args)
+        set_seed(args.seed)
+        trainer = self.make_trainer(args)
+        metrics = train_and_evaluate(trainer)
+        if trainer.is_world_process_zero():
+            self.report(trainer, metrics, seconds=time.time() - started)
+        return metrics
+
+    def training_arguments(self, **changes: Any) -> Any:
+        """Return the training arguments, some of them changed.
+
+        Raises:
+            InputError: If they do not fit together.
+        """
+        try:
+            return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
+        except (TypeError, ValueError, ImportError) as error:
+            raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
+
+
+def train_and_evaluate(trainer: "Trainer") -> dict[str, float]:
+    """Train, evaluate, write model, metrics and state into the trainer's folder, and return all metrics."""
+    train_dataset: Any = trainer.train_dataset
+    eval_dataset: Any = trainer.eval_dataset
+    trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    trainer.save_model()
+    train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
+    trainer.save_metrics("train", train_metrics)
+    metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
+    trainer.save_metrics("eval", metrics)
+    trainer.save_state()
+    return {**train_metrics, **metrics}
+
+
+def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
+    """Refuse early stopping without the evaluations that it compares.
+
+    Raises:
+        InputError: Names the training argument that is missing.
+    """
+    if not any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks):
+        return
+    if args.eval_strategy == "no":
+        raise InputError(
+            "Early stopping compares evaluations, but `args.eval_strategy=no` makes none during training; set it to "
+            "steps or epoch, or leave `callbacks=early_stopping` out."
+        )
+    if args.metric_for_best_model is None:
+        raise InputError(
+            "Early stopping compares evaluations, but no metric was chosen; set `args.metric_for_best_model`, for "
+            "example to f1, or leave `callbacks=early_stopping` out."
+        )
+
+
+# ------------------------------------------------------------------------------------ from settings to an experiment
+
+
+def path_of(target: Any) -> str:
+    """Return the dotted path of a class or function."""
+    return f"{target.__module__}.{target.__qualname__}"
+
+
+def import_target(name: str, path: Any) -> Any:
+    """Return what a dotted path names.
+
+    Args:
+        name: The key that holds the path, for the message.
+        path: The path; a class or function is returned as it is.
+
+    Raises:
+        InputError: If it cannot be imported.
+    """
+    if callable(path):
+        return path
+    module, _, attribute = str(path).rpartition(".")
+    try:
+        target = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"`{name}={path}` cannot be imported ({' '.join(str(error).split())}); set it to the dotted path of a "
+            "class, such as my_package.my_module.MyClass, in a package that Python finds (PYTHONPATH)."
+        ) from error
+    if not callable(target):
+        raise InputError(f"`{name}={path}` is a {type(target).__name__}; set it to the dotted path of a class.")
+    return target
+
+
+def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
+    """Return the class of the experiment that settings describe.
+
+    Raises:
+        InputError: If it cannot be imported or is not an experiment.
+    """
+    found = import_target(TARGET, settings[TARGET])
+    if not (inspect.isclass(found) and issubclass(found, Experiment)):
+        raise InputError(
+            f"`{TARGET}={settings[TARGET]}` is not an experiment; set it to a class that derives from "
+            f"{path_of(Experiment)}, such as that of +experiment=mrc."
+        )
+    return found
+
+
+class _Configured(NamedTuple):
+    """A group as settings describe it: the class it builds, its values, and all keys that it may have."""
+
+    name: str
+    target: Any
+    values: dict[str, Any]
+    settings: GroupSettings
+    is_partial: bool
+
+
+def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
+    found = experiment_class(settings)
+    own = {one.name: one.metadata["key_of"] for one in dataclasses.fields(found) if "key_of" in one.metadata}
+    for one in dataclasses.fields(found):
+        if "group" in one.metadata:
+            spec: Group = one.metadata["group"]
+            values = dict(settings.get(one.name) or {})
+            is_partial = isinstance(one.default, partial)
+            default: Any = getattr(one.default, "func", one.default_factory)
+            target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)
+            spec.check_class(f"{one.name}.{TARGET}", target, default)
+            taken = spec.settings_of(target)
+            known = {key: settings_of(found).known[key] for key, of in own.items() if of == one.name}
+            taken = GroupSettings({**taken.known, **known}, taken.is_open)
+            yield _Configured(one.name, target, values, taken, is_partial)
+
+
+def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
+    """Return the fields that stand in the root of the configuration."""
+    names = {one.name for one in dataclasses.fields(experiment_class(settings)) if not one.metadata}
+    return names - {"output_dir"}
+
+
+def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Refuse settings of an experiment that do not exist, and values that cannot be used, before any work.
+
+    Args:
+        settings: Plain values: ``_target_`` and a mapping for each group.
+        further: Keys that someone else reads, by group; a group without keys is not looked into.
+
+    Raises:
+        InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
+    """
+    known, unknown = [], []
+    for name, keys in (further or {}).items():
+        known += [f"{name}.{key}" for key in keys]
+        unknown += [f"{name}.{key}" for key in settings.get(name) or () if key not in keys] if keys else []
+    groups = list(_groups(settings))
+    for one in groups:
+        known += [f"{one.name}.{key}" for key in one.settings.known]
+        taken = one.values if one.settings.is_open else one.settings.known
+        unknown += [f"{one.name}.{key}" for key in one.values if key not in taken]
+    names = sorted({*_plain_fields(settings), *(further or {}), *(one.name for one in groups)})
+    unknown += [name for name, value in settings.items() if name not in (TARGET, *names) and value not in ({}, None)]
+    if unknown:
+        known += names
+        raise InputError(" ".join(f"'{name}' is not a setting{suggestion(name, known)}" for name in unknown))
+    for one in groups:
+        check_values(one.name, one.values, {key: each.rule for key, each in one.settings.known.items()})
+
+
+def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the defaults of the groups that name their class: they describe the run completely.
+
+    Training arguments and trainers are left as they are; the trainer saves its more than a hundred arguments itself.
+    """
+    complete = dict(settings)
+    for one in _groups(settings):
+        if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
+            plain = {key: _plain(value) for key, value in one.settings.defaults.items() if _is_plain(value)}
+            complete[one.name] = {**plain, **settings[one.name]}
+    return complete
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as YAML has it: no tuples, and no members of an enumeration."""
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
+    """Return the experiment that settings describe, checked and with all its groups built.
+
+    Args:
+        settings: Plain values: ``_target_`` and a mapping for each group; ``callbacks`` and ``logger`` are objects.
+        output_dir: Folder of the run.
+
+    Raises:
+        InputError: If a class cannot be imported or does not fit, or a setting is unknown or cannot be used.
+    """
+    check_settings(settings)
+    own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
+    parts = {name: settings[name] for name in _plain_fields(settings) if name in settings}
+    for one in _groups(settings):
+        parts |= {key: value for key, value in one.values.items() if key in own}
+        rest = {key: value for key, value in one.values.items() if key not in own}
+        make = partial(one.target, **without_further_keys(one.target, rest))
+        parts[one.name] = make if one.is_partial else _built(one, make)
+    return experiment_class(settings)(**parts, output_dir=output_dir)
+
+
+def _built(one: _Configured, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
+
+
+def settings_help(settings: Mapping[str, Any]) -> str:
+    """Return a line for each setting of an experiment: its key, its value or default, and what it means."""
+    lines = []
+    for one in sorted(_groups(settings), key=lambda one: len(one.settings.known)):  # the long lists last
+        lines += ["", f"{one.name}: {path_of(one.target)}"]
+        for name, each in one.settings.known.items():
+            value = _shown(one.values.get(name, each.default))
+            lines.append(f"  {f'{one.name}.{name}{value}':<46} {each.help}".rstrip())
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if value is NO_DEFAULT:
+        return "="
+    value = _plain(value)
+    return f"={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"

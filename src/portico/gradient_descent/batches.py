@@ -1,0 +1,177 @@
+"""The batches of a run: their number, the share of each process, and the random states that reproduce them."""
+
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DistributedSampler
+from transformers import TrainingArguments
+
+from portico.checkpoint.resume import present_rng_states, set_rng_states
+from portico.gradient_descent.errors import ConfigurationError
+from portico.hf_compat import has_length
+from portico.plan import RunPlan
+
+logger = logging.getLogger(__name__)
+
+# Where a loader may keep a generator.
+_OWNERS = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
+
+
+@dataclass
+class Window:
+    """The current accumulation window.
+
+    Args:
+        end: Batches of the epoch up to the end of the window.
+    """
+
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class EpochPlan(RunPlan):
+    """Counts of a training that ends with its data, whose length may be unknown.
+
+    Args:
+        window: The current window. It decides which batch ends a step: the last group of an epoch may be smaller, and
+            without a length nobody knows beforehand which one is the last.
+    """
+
+    window: Window = field(default_factory=Window)
+
+    def ends_window(self, batch_idx: int) -> bool:
+        """Return whether batch ``batch_idx`` of the current epoch is the last of its accumulation window."""
+        return batch_idx + 1 == self.window.end
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the number of batches is known in advance."""
+        return self.steps_in_epoch < sys.maxsize
+
+
+def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
+    """Return the optimizer steps of an epoch; ``None`` if the loader has no length.
+
+    Args:
+        data_loader: The loader.
+        num_gradient_accumulation_steps: Batches of a step.
+        world_size: Processes that share the batches.
+    """
+    if not has_length(data_loader):
+        return None
+    return math.ceil(len(data_loader) // world_size / num_gradient_accumulation_steps)
+
+
+def count_epochs(
+    data_loader: Any, *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
+) -> EpochPlan:
+    """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process.
+
+    Raises:
+        ConfigurationError: If there are fewer batches than processes.
+    """
+    per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
+    if per_epoch == 0:
+        raise ConfigurationError(
+            f"`data_loader` has fewer batches than the {world_size} processes that each need one; use smaller batches "
+            "or more data."
+        )
+    num_batches = sys.maxsize if per_epoch is None else len(data_loader)
+    return EpochPlan(
+        num_train_epochs=num_epochs,
+        num_update_steps_per_epoch=per_epoch or sys.maxsize,
+        steps_in_epoch=num_batches,
+        max_steps=sys.maxsize if per_epoch is None else per_epoch * num_epochs,
+        gradient_accumulation_steps=num_gradient_accumulation_steps,
+        # The size of a batch is the loader's business, so speeds are reported in batches.
+        num_examples=0 if per_epoch is None else num_batches,
+        num_train_samples=0.0 if per_epoch is None else float(num_batches * num_epochs),
+        total_train_batch_size=num_gradient_accumulation_steps * world_size,
+    )
+
+
+class SharedBatches:
+    """The share of one process in a loader that every process iterates in the same order.
+
+    Each process takes one of every ``world_size`` batches, so that all make the same number of steps; the remainder at
+    the end is not used.
+
+    Args:
+        loader: Batches, the same in every process.
+        rank: Rank of this process.
+        world_size: Number of processes.
+    """
+
+    def __init__(self, loader: Any, rank: int, world_size: int) -> None:
+        self.loader = loader
+        self.rank = rank
+        self.world_size = world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        while len(group := list(islice(batches, self.world_size))) == self.world_size:
+            yield group[self.rank]
+        if group:
+            logger.warning(
+                "The batches cannot be shared evenly by %d processes: %d batches of this epoch are not used.",
+                self.world_size,
+                len(group),
+            )
+
+
+class SizedSharedBatches(SharedBatches):
+    """The same for a loader with a length."""
+
+    def __len__(self) -> int:
+        return len(self.loader) // self.world_size
+
+
+def share_batches(loader: Any, args: TrainingArguments) -> Any:
+    """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
+    samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+    if args.world_size == 1 or any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+        return loader
+    kind = SizedSharedBatches if has_length(loader) else SharedBatches
+    return kind(loader, args.process_index, args.world_size)
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
+    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        call = getattr(part, "set_epoch", None)
+        if call is not None:
+            call(epoch)
+
+
+def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:
+    """Return the states of the global generators and of those that ``data_loader`` owns."""
+    return {
+        "global": present_rng_states(args),
+        "data_loader": [generator.get_state() for generator in _generators(data_loader)],
+    }
+
+
+def set_random_states(states: dict[str, Any], data_loader: Any, args: TrainingArguments) -> None:
+    """Restore what :func:`random_states` returned."""
+    set_rng_states(states["global"], args)
+    for generator, state in zip(_generators(data_loader), states["data_loader"], strict=True):
+        generator.set_state(state)
+
+
+def _generators(data_loader: Any) -> list[torch.Generator]:
+    """Return the distinct generators of a loader and its samplers, in a fixed order."""
+    found: dict[int, torch.Generator] = {}
+    for path in _OWNERS:
+        owner = data_loader
+        for name in path.split(".") if path else ():
+            owner = getattr(owner, name, None)
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            found.setdefault(id(generator), generator)
+    return list(found.values())

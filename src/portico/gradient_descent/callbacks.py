@@ -1,0 +1,400 @@
+"""AllenNLP's callbacks: those of AllenNLP 1 for batches, epochs and the end, and the one class of AllenNLP 2.
+
+A callback is called with the arguments that it has parameters for, by name; ``is_primary`` may be called by its older
+name ``is_master``.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from portico.gradient_descent.construction import Registrable, takes_any
+from portico.gradient_descent.errors import ConfigurationError
+from portico.gradient_descent.metrics import gpu_memory_mb, peak_memory_mb
+from portico.gradient_descent.tensorboard import TensorboardWriter
+
+if TYPE_CHECKING:
+    from portico.gradient_descent.trainer import GradientDescentTrainer
+
+logger = logging.getLogger(__name__)
+
+_OLDER_NAMES = {"is_master": "is_primary"}
+
+
+class CallbackList:
+    """Callbacks of one kind, each called with those of the known arguments that it has parameters for.
+
+    Args:
+        callbacks: Callable objects.
+        known: Names of the arguments that they may take.
+
+    Raises:
+        ConfigurationError: If one cannot be called, or requires an argument that is not known.
+    """
+
+    def __init__(self, callbacks: Sequence[Any], known: Iterable[str]) -> None:
+        self._adapters = [_adapter(callback, known) for callback in callbacks]
+
+    def __call__(self, **arguments: Any) -> None:
+        """Call every callback, in order."""
+        for adapt in self._adapters:
+            adapt(arguments)
+
+
+def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
+    if not callable(callback):
+        raise ConfigurationError(
+            f"The callback {callback!r} cannot be called; give an object with `__call__`, or a registered name "
+            "through `from_partial_objects`."
+        )
+    signature = inspect.signature(callback)
+    wanted = {
+        name: _OLDER_NAMES.get(name, name)
+        for name, parameter in signature.parameters.items()
+        if parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    }
+    for name, source in wanted.items():
+        if source not in known and signature.parameters[name].default is inspect.Parameter.empty:
+            raise ConfigurationError(
+                f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
+                f"{', '.join(known)}."
+            )
+    everything = takes_any(signature)
+
+    def call(arguments: Mapping[str, Any]) -> None:
+        chosen = dict(arguments) if everything else {}
+        chosen |= {name: arguments[source] for name, source in wanted.items() if source in arguments}
+        callback(**chosen)
+
+    return call
+
+
+# AllenNLP 1
+
+
+class BatchCallback(Registrable):
+    """Called after each optimizer step of training and each batch of validation; does nothing by itself."""
+
+    def __call__(
+        self,
+        trainer: "GradientDescentTrainer",
+        batch_inputs: list[Any],
+        batch_outputs: list[dict[str, Any]],
+        batch_metrics: dict[str, Any],
+        epoch: int,
+        batch_number: int,
+        is_training: bool,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Handle a step.
+
+        Args:
+            trainer: The trainer.
+            batch_inputs: Batches of the step, as many as are accumulated; one in validation.
+            batch_outputs: What the model returned for each.
+            batch_metrics: Metrics of the epoch so far.
+            epoch: Epoch, from 0.
+            batch_number: Steps of the epoch so far, from 1; in validation the batches that had a loss.
+            is_training: Whether this is training.
+            is_primary: Whether this is the first process.
+            **kwargs: ``batch_grad_norm``, the norm of the gradients; ``None`` unless it was measured in training.
+        """
+
+
+class EpochCallback(Registrable):
+    """Called before training with ``epoch=-1`` and after each epoch; does nothing by itself."""
+
+    def __call__(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Handle an epoch.
+
+        Args:
+            trainer: The trainer.
+            metrics: Metrics so far, as ``train()`` returns them; empty before training.
+            epoch: Epoch that has ended, from 0; -1 before training.
+            is_primary: Whether this is the first process.
+            **kwargs: For arguments of later versions.
+        """
+
+
+class EndCallback(Registrable):
+    """Called once when training ends, also by an error; does nothing by itself."""
+
+    def __call__(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any] | None,
+        epoch: int | None,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Handle the end.
+
+        Args:
+            trainer: The trainer.
+            metrics: What ``train()`` returns; ``None`` if training failed.
+            epoch: Last epoch, from 0; ``None`` if training failed.
+            is_primary: Whether this is the first process.
+            **kwargs: For arguments of later versions.
+        """
+
+
+@BatchCallback.register("tensorboard-memory-usage")
+class TensorboardBatchMemoryUsage(BatchCallback):
+    """Writes the memory of every process and GPU to TensorBoard at every batch. Slow; for debugging."""
+
+    @override
+    def __call__(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+        # Every process takes part in measuring.
+        workers = peak_memory_mb(trainer.accelerator)
+        writer = trainer.tensorboard_writer
+        if is_primary and writer is not None:
+            writer.log_memory_usage(workers, gpu_memory_mb())
+
+
+# AllenNLP 1's spelling.
+TensoboardBatchMemoryUsage = TensorboardBatchMemoryUsage
+
+
+@EpochCallback.register("track_epoch_callback")
+class TrackEpochCallback(EpochCallback):
+    """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
+
+    @override
+    def __call__(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
+
+
+# AllenNLP 2
+
+
+class OnBackwardException(ConfigurationError):
+    """Two callbacks want to run the backward pass of the same batch."""
+
+
+class TrainerCallback(Registrable):
+    """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
+
+    A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
+    when training is recovered. Its methods may leave out parameters that they do not use.
+
+    Args:
+        serialization_dir: Folder of the run.
+    """
+
+    def __init__(self, serialization_dir: str | None = None) -> None:
+        self.serialization_dir = serialization_dir
+        self.trainer: GradientDescentTrainer | None = None
+
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+        """Handle the start of training, or its recovery.
+
+        Args:
+            trainer: The trainer.
+            is_primary: Whether this is the first process.
+            **kwargs: For arguments of later versions.
+        """
+        self.trainer = trainer
+
+    def on_backward(
+        self, trainer: "GradientDescentTrainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
+    ) -> bool:
+        """Run the backward pass of a training batch, if the trainer should not.
+
+        Args:
+            trainer: The trainer.
+            batch_outputs: What the model returned, the loss not yet divided for accumulation.
+            backward_called: Whether another callback has run it.
+            **kwargs: For arguments of later versions.
+
+        Returns:
+            Whether this callback has run it.
+
+        Raises:
+            OnBackwardException: If another callback has run it.
+        """
+        if backward_called:
+            raise OnBackwardException(
+                "Two callbacks would run the backward pass of the same batch; remove one of those with an "
+                "`on_backward` from `callbacks`."
+            )
+        return False
+
+    def on_batch(
+        self,
+        trainer: "GradientDescentTrainer",
+        batch_inputs: list[Any],
+        batch_outputs: list[dict[str, Any]],
+        batch_metrics: dict[str, Any],
+        epoch: int,
+        batch_number: int,
+        is_training: bool,
+        is_primary: bool = True,
+        batch_grad_norm: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Handle a step; see :class:`BatchCallback`."""
+
+    def on_epoch(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Handle the end of an epoch; see :class:`EpochCallback`."""
+
+    def on_end(
+        self,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any] | None = None,
+        epoch: int | None = None,
+        is_primary: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Handle the end of training; see :class:`EndCallback`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to save in checkpoints."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state returned by :meth:`state_dict`."""
+
+
+@TrainerCallback.register("track_epoch_callback")
+class TrackEpochTrainerCallback(TrainerCallback):
+    """Keeps the number of completed epochs in ``model.epoch``, for a ``forward`` that depends on it."""
+
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer, is_primary, **kwargs)
+        trainer.model.epoch = trainer.progress.epochs_completed  # type: ignore[assignment]
+
+    @override
+    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+        trainer.model.epoch = epoch + 1  # type: ignore[assignment]
+
+
+@TrainerCallback.register("should_validate_callback")
+class ShouldValidateCallback(TrainerCallback):
+    """Skips validation in some epochs; these neither count towards the patience nor can be the best.
+
+    Args:
+        serialization_dir: Folder of the run.
+        validation_start: First epoch with validation, from 0.
+        validation_interval: Epochs from one validation to the next.
+
+    Raises:
+        ConfigurationError: If a number is not allowed.
+    """
+
+    def __init__(
+        self,
+        serialization_dir: str | None = None,
+        validation_start: int | None = None,
+        validation_interval: int | None = None,
+    ) -> None:
+        super().__init__(serialization_dir)
+        self._start = 0 if validation_start is None else validation_start
+        self._interval = 1 if validation_interval is None else validation_interval
+        if self._start < 0 or self._interval < 1:
+            raise ConfigurationError(
+                f"`validation_start={validation_start}` and `validation_interval={validation_interval}` cannot be "
+                "used; set the first to an int >= 0 and the second to an int >= 1, or leave them out."
+            )
+
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer, is_primary, **kwargs)
+        trainer.should_validate_this_epoch = self._is_due(trainer.progress.epochs_completed)
+
+    @override
+    def on_epoch(self, trainer: "GradientDescentTrainer", epoch: int, **kwargs: Any) -> None:  # type: ignore[override]
+        trainer.should_validate_this_epoch = self._is_due(epoch + 1)
+
+    def _is_due(self, epoch: int) -> bool:
+        return epoch >= self._start and (epoch - self._start) % self._interval == 0
+
+
+@TrainerCallback.register("tensorboard")
+class TensorBoardCallback(TrainerCallback):
+    """Replaces the trainer's TensorBoard writer.
+
+    The arguments are those of :class:`~portico.gradient_descent.tensorboard.TensorboardWriter`, where
+    ``distribution_interval`` is called ``histogram_interval``.
+    """
+
+    def __init__(
+        self,
+        serialization_dir: str | None = None,
+        summary_interval: int = 100,
+        distribution_interval: int | None = None,
+        batch_size_interval: int | None = None,
+        should_log_parameter_statistics: bool = True,
+        should_log_learning_rate: bool = False,
+    ) -> None:
+        super().__init__(serialization_dir)
+        self._writer = TensorboardWriter(
+            serialization_dir,
+            summary_interval,
+            distribution_interval,
+            batch_size_interval,
+            should_log_parameter_statistics,
+            should_log_learning_rate,
+        )
+
+    @override
+    def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
+        super().on_start(trainer, is_primary, **kwargs)
+        trainer.use_tensorboard(self._writer)
+
+
+@TrainerCallback.register("console_logger")
+class ConsoleLoggerCallback(TrainerCallback):
+    """Logs the metrics of each epoch as a table.
+
+    Args:
+        serialization_dir: Folder of the run.
+        should_log_inputs: Log the shapes of the first training batch.
+    """
+
+    def __init__(self, serialization_dir: str | None = None, should_log_inputs: bool = False) -> None:
+        super().__init__(serialization_dir)
+        self._should_log_inputs = should_log_inputs
+
+    @override
+    def on_batch(self, batch_inputs: list[Any], is_training: bool, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+        if self._should_log_inputs and is_primary and is_training:
+            self._should_log_inputs = False
+            for name, value in batch_inputs[0].items():
+                logger.info("Batch input %s: %s", name, tuple(getattr(value, "shape", ())) or value)
+
+    @override
+    def on_epoch(self, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+        if not is_primary:
+            return
+        names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})
+        logger.info("Epoch %d: %-20s | %10s | %10s", epoch, "metric", "training", "validation")
+        for name in names:
+            columns = (metrics.get(f"{kind}_{name}") for kind in ("training", "validation"))
+            logger.info("%-20s | %10s | %10s", name, *(_short(value) for value in columns))
+
+
+def _short(value: Any) -> str:
+    return "N/A" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+for _base in (BatchCallback, EpochCallback, EndCallback, TrainerCallback):
+    _base.register("null")(_base)

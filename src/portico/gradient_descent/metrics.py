@@ -1,0 +1,300 @@
+"""What a training measures: losses, the model's metrics, memory, the best epoch, and what ``train()`` returns."""
+
+import datetime
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from portico.gradient_descent.checkpointer import replace_file
+from portico.gradient_descent.errors import ConfigurationError
+from portico.hf_compat import denumpify_detensorize
+
+_MB = 1024 * 1024
+_SIGNS = {"+": 1.0, "-": -1.0}
+_COUNTERS = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
+_STATE = (*_COUNTERS, "best_epoch", "best_epoch_metrics")
+
+
+@dataclass
+class LossSums:
+    """Sums over the steps (or validation batches) of an epoch.
+
+    Args:
+        loss: Sum of the losses, penalties included.
+        reg_loss: Sum of the regularization penalties; ``None`` if the model has none.
+        num_batches: Steps, or validation batches with a loss.
+        batch_loss: Loss of the current step.
+        batch_reg_loss: Penalty of the current step.
+    """
+
+    loss: float = 0.0
+    reg_loss: float | None = None
+    num_batches: int = 0
+    batch_loss: float = 0.0
+    batch_reg_loss: float | None = None
+
+    def begin_batch(self) -> None:
+        """Begin a step."""
+        self.batch_loss = 0.0
+        self.batch_reg_loss = None
+
+    def add(self, outputs: dict[str, Any], group_size: int = 1) -> None:
+        """Add the loss of one batch of a step that accumulates ``group_size`` batches."""
+        self.batch_loss += (outputs["loss"].detach() / group_size).item()
+        penalty = outputs.get("reg_loss")
+        if penalty is not None:
+            self.batch_reg_loss = (self.batch_reg_loss or 0.0) + (penalty.detach() / group_size).item()
+
+    def end_batch(self) -> None:
+        """Add the current step to the sums."""
+        self.num_batches += 1
+        self.loss += self.batch_loss
+        if self.batch_reg_loss is not None:
+            self.reg_loss = (self.reg_loss or 0.0) + self.batch_reg_loss
+
+    def reduced(self, accelerator: Any) -> "LossSums":
+        """Return the sums over all processes."""
+        if accelerator.num_processes == 1:
+            return self
+        here = torch.tensor(
+            [self.loss, self.reg_loss or 0.0, self.num_batches], dtype=torch.float64, device=accelerator.device
+        )
+        loss, reg_loss, num_batches = accelerator.reduce(here).tolist()
+        return LossSums(loss, None if self.reg_loss is None else reg_loss, int(num_batches))
+
+
+def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
+    """Return the metrics of the epoch so far, and the loss of the current step."""
+    metrics = _model_metrics(model, reset=False)
+    metrics["batch_loss"] = sums.batch_loss
+    if sums.batch_reg_loss is not None:
+        metrics["batch_reg_loss"] = sums.batch_reg_loss
+    return {**metrics, **_means(sums)}
+
+
+def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[str, Any]:
+    """Return the metrics of an epoch over all processes, and reset those of the model."""
+    metrics = {
+        name: _mean_over_processes(value, accelerator) for name, value in _model_metrics(model, reset=True).items()
+    }
+    return {**metrics, **_means(sums.reduced(accelerator))}
+
+
+def peak_memory_mb(accelerator: Any) -> dict[int, float]:
+    """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
+    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
+    return dict(enumerate(accelerator.gather(peak).tolist()))
+
+
+def gpu_memory_mb() -> dict[int, float]:
+    """Return the peak memory that torch has allocated on each GPU of this process in MiB, by index."""
+    if not torch.cuda.is_available():
+        return {}
+    return {index: torch.cuda.max_memory_allocated(index) / _MB for index in range(torch.cuda.device_count())}
+
+
+class MetricTracker:
+    """Decides whether an epoch was the best so far, and whether to stop.
+
+    Args:
+        metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names stand
+            for the signed sum of their metrics.
+        patience: Epochs without improvement after which to stop; ``None`` never stops.
+
+    Attributes:
+        best_epoch: Epoch of the best value, from 0.
+        best_epoch_metrics: All validation metrics of that epoch.
+
+    Raises:
+        ConfigurationError: If a name has no sign, or ``patience`` is not positive.
+    """
+
+    def __init__(self, metric_name: str | Sequence[str], patience: int | None = None) -> None:
+        if patience is not None and (type(patience) is not int or patience <= 0):
+            # The wording is AllenNLP's.
+            raise ConfigurationError(
+                f'{patience!r} is an invalid value for "patience": it must be a positive integer or None (if you want '
+                "to disable early stopping)"
+            )
+        names = list(metric_name) if isinstance(metric_name, list | tuple) else [metric_name]
+        self.tracked_metrics = [_signed(name) for name in names]
+        if not names:
+            raise ConfigurationError("`validation_metric` is an empty list; name at least one metric, as '-loss'.")
+        self._patience = patience
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all values; the patience stays."""
+        self._best_so_far: float | None = None
+        self._epochs_with_no_improvement = 0
+        self._is_best_so_far = True
+        self._epoch_number = 0
+        self.best_epoch: int | None = None
+        self.best_epoch_metrics: dict[str, float] = {}
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of an epoch; only strictly better values count as an improvement."""
+        score = self.combined_score(metrics)
+        self._is_best_so_far = self._best_so_far is None or score > self._best_so_far
+        if self._is_best_so_far:
+            self._best_so_far = score
+            self._epochs_with_no_improvement = 0
+            self.best_epoch = self._epoch_number
+        else:
+            self._epochs_with_no_improvement += 1
+        self._epoch_number += 1
+
+    def skip_epoch(self) -> None:
+        """Record an epoch without validation: it does not count towards the patience and cannot be the best."""
+        self._is_best_so_far = False
+        self._epoch_number += 1
+
+    def combined_score(self, metrics: Mapping[str, float]) -> float:
+        """Return the signed sum of the tracked metrics; higher is better.
+
+        Raises:
+            ConfigurationError: If one of them is missing.
+        """
+        for _, name in self.tracked_metrics:
+            if name not in metrics:
+                raise ConfigurationError(
+                    f"You configured the trainer to use the {name} metric for early stopping, but the model did not "
+                    f"produce that metric; set `validation_metric` to one of: {', '.join(metrics)}, with + or - in "
+                    "front."
+                )
+        return sum(sign * metrics[name] for sign, name in self.tracked_metrics)
+
+    def scheduler_metric(self, metrics: Mapping[str, float]) -> float:
+        """Return the value for schedulers: a single tracked metric without its sign, or the signed sum of several."""
+        score = self.combined_score(metrics)
+        return score if len(self.tracked_metrics) > 1 else metrics[self.tracked_metrics[0][1]]
+
+    def is_best_so_far(self) -> bool:
+        """Return whether the last value is the best one, which it also is before the first."""
+        return self._is_best_so_far
+
+    def should_stop_early(self) -> bool:
+        """Return whether the patience is exhausted."""
+        return self._patience is not None and self._epochs_with_no_improvement >= self._patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the configuration."""
+        return {name.removeprefix("_"): copy(getattr(self, name)) for name in _STATE}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a state returned by :meth:`state_dict`."""
+        for name in _STATE:
+            setattr(self, name, copy(state_dict[name.removeprefix("_")]))
+
+
+class TrainingReport:
+    """Collects the metrics of a training under AllenNLP's keys.
+
+    Args:
+        tracker: Knows the best epoch, also that of a resumed training.
+        start_epoch: First epoch of this run.
+
+    Attributes:
+        metrics: The metrics.
+    """
+
+    def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
+        self._tracker = tracker
+        self._start_epoch = start_epoch
+        self._start_time = time.time()
+        self.metrics: dict[str, Any] = {"best_epoch": tracker.best_epoch}
+        self._add("best_validation", tracker.best_epoch_metrics)
+
+    def add_epoch(self, epoch: int, train_metrics: Mapping[str, Any], validation_metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of an epoch whose validation has been tracked."""
+        metrics = self.metrics
+        for name, value in train_metrics.items():
+            if name.endswith("_memory_MB"):
+                metrics[f"peak_{name}"] = max(metrics.get(f"peak_{name}", 0), value)
+        metrics["training_duration"] = str(datetime.timedelta(seconds=time.time() - self._start_time))
+        metrics["training_start_epoch"] = self._start_epoch
+        # The epochs before this one: AllenNLP 1 counts so.
+        metrics["training_epochs"] = epoch - self._start_epoch
+        metrics["epoch"] = epoch
+        self._add("training", train_metrics)
+        self._add("validation", validation_metrics)
+        if self._tracker.is_best_so_far():
+            metrics["best_epoch"] = epoch
+            self._add("best_validation", validation_metrics)
+            self._tracker.best_epoch_metrics = dict(validation_metrics)
+
+    def progress_numbers(self) -> dict[str, float]:
+        """Return the numbers to log after an epoch: its metrics, and those of the best epoch."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if name.startswith(("training_", "best_"))
+            and isinstance(value, int | float)
+            and not name.endswith(("_memory_MB", "_start_epoch", "_epochs"))
+        }
+
+    def _add(self, prefix: str, metrics: Mapping[str, Any]) -> None:
+        self.metrics |= {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+
+def dump_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics`` as indented JSON, numbers of torch and numpy as plain ones."""
+    with replace_file(path) as staging:
+        staging.write_text(
+            json.dumps(
+                metrics, indent=2, default=lambda value: value.item() if hasattr(value, "item") else str(value)
+            ),
+            encoding="utf-8",
+        )
+
+
+def _signed(name: Any) -> tuple[float, str]:
+    if not isinstance(name, str) or not name.strip("+-"):
+        raise ConfigurationError(
+            f"`validation_metric={name!r}` does not name a metric; set it to a name with a sign, as '-loss'."
+        )
+    if name[0] not in _SIGNS:
+        raise ConfigurationError(
+            f"`validation_metric={name!r}` must start with + or -: '+{name}' if higher is better, '-{name}' if lower "
+            "is."
+        )
+    return _SIGNS[name[0]], name[1:]
+
+
+def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
+    get_metrics = getattr(model, "get_metrics", None)
+    # Plain numbers, because checkpoints are loaded with `weights_only=True`.
+    return denumpify_detensorize(dict(get_metrics(reset=reset))) if get_metrics is not None else {}
+
+
+def _means(sums: LossSums) -> dict[str, float]:
+    count = sums.num_batches
+    means = {"loss": sums.loss / count if count else 0.0}
+    if sums.reg_loss is not None:
+        means["reg_loss"] = sums.reg_loss / count if count else 0.0
+    return means
+
+
+def _mean_over_processes(value: Any, accelerator: Any) -> Any:
+    if accelerator.num_processes == 1 or not isinstance(value, int | float):
+        return value
+    here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
+    return accelerator.reduce(here, "mean").item()
+
+
+def _peak_of_this_process() -> float:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in kilobytes, macOS in bytes.
+    return peak / (_MB if sys.platform == "darwin" else 1024)

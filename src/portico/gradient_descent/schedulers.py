@@ -1,0 +1,699 @@
+"""AllenNLP's learning-rate and momentum schedulers.
+
+Those of torch and transformers are wrapped, and step after each epoch. The others are AllenNLP's own rules: they set
+the rates of a step *before* the optimizer makes it, so that the first step of a warm-up has a rate above 0.
+"""
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, MultiStepLR, ReduceLROnPlateau, StepLR
+from transformers import (
+    get_constant_schedule,
+    get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup,
+    get_cosine_with_hard_restarts_schedule_with_warmup,
+)
+from typing_extensions import override
+
+from portico.gradient_descent.construction import Lazy, Registrable, as_lazy
+from portico.gradient_descent.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler:
+    """Sets one field of every parameter group.
+
+    :meth:`step` is called after each epoch, :meth:`step_batch` before each optimizer step. A subclass returns the
+    values in :meth:`get_values`.
+
+    Args:
+        optimizer: Optimizer whose groups are changed.
+        param_group_field: Field to set, such as ``"lr"``.
+        last_epoch: Completed epochs less one.
+
+    Attributes:
+        base_values: Initial value of the field in each group.
+
+    Raises:
+        ConfigurationError: If a group does not have the field.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, param_group_field: str, last_epoch: int = -1) -> None:
+        self.optimizer = optimizer
+        self.param_group_field = param_group_field
+        self._initial_param_group_field = f"initial_{param_group_field}"
+        for index, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1 and param_group_field in group:
+                group.setdefault(self._initial_param_group_field, group[param_group_field])
+            if self._initial_param_group_field not in group:
+                raise ConfigurationError(
+                    f"{type(self).__name__} changes `{param_group_field}`, which parameter group {index} of "
+                    f"{type(optimizer).__name__} does not have; choose an optimizer that has it, or another scheduler."
+                )
+        self.base_values = [group[self._initial_param_group_field] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+
+    def get_values(self) -> list[float]:
+        """Return the value for each group; by default the current one."""
+        return [group[self.param_group_field] for group in self.optimizer.param_groups]
+
+    def step(self, metric: float | None = None) -> None:
+        """Set the values after an epoch.
+
+        Args:
+            metric: Validation metric of the epoch, if there is one.
+        """
+        self.last_epoch += 1
+        self.metric = metric
+        self._assign()
+
+    def step_batch(self, batch_num_total: int | None = None) -> None:
+        """Set the values before an optimizer step; by default they only change between epochs.
+
+        Args:
+            batch_num_total: Number of the step, from 1.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the optimizer."""
+        return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state returned by :meth:`state_dict`."""
+        self.__dict__.update(state_dict)
+
+    def _assign(self) -> None:
+        for group, value in zip(self.optimizer.param_groups, self.get_values(), strict=True):
+            group[self.param_group_field] = value.item() if isinstance(value, np.generic) else value
+
+
+class LearningRateScheduler(Scheduler, Registrable):
+    """Sets the learning rate of every parameter group.
+
+    Args:
+        optimizer: Optimizer whose learning rates are set.
+        last_epoch: Completed epochs less one.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        super().__init__(optimizer, "lr", last_epoch)
+
+
+class MomentumScheduler(Scheduler, Registrable):
+    """Sets the momentum of every parameter group.
+
+    Args:
+        optimizer: Optimizer whose momentum is set.
+        last_epoch: Completed epochs less one.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        super().__init__(optimizer, "momentum", last_epoch)
+
+
+# Schedulers of torch and transformers
+
+
+class TorchScheduler(LearningRateScheduler):
+    """A scheduler of torch, stepped after each epoch.
+
+    Args:
+        lr_scheduler: The scheduler.
+    """
+
+    def __init__(self, lr_scheduler: LRScheduler) -> None:
+        self.lr_scheduler = lr_scheduler
+        self.optimizer = lr_scheduler.optimizer
+
+    def get_values(self) -> list[float]:
+        """Return the current learning rates."""
+        return [float(rate) for rate in self.lr_scheduler.get_last_lr()]
+
+    def step(self, metric: float | None = None) -> None:
+        """Set the learning rates after an epoch.
+
+        Raises:
+            ConfigurationError: If the scheduler needs a metric, but there is no validation.
+        """
+        with warnings.catch_warnings():
+            # torch misses the optimizer step that it expects first where `combined` makes a scheduler after an epoch.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            if not isinstance(self.lr_scheduler, ReduceLROnPlateau):
+                self.lr_scheduler.step()
+            elif metric is not None:
+                self.lr_scheduler.step(metric)
+            else:
+                raise ConfigurationError(
+                    "This learning rate scheduler requires a validation metric to compute the schedule and therefore "
+                    "must be used with a validation dataset; give `validation_data_loader`, or choose another "
+                    "scheduler."
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the scheduler."""
+        return self.lr_scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state returned by :meth:`state_dict`."""
+        self.lr_scheduler.load_state_dict(state_dict)
+
+
+def as_learning_rate_scheduler(scheduler: Any) -> Any:
+    """Return ``scheduler``, wrapped if it is one of torch's."""
+    return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
+
+
+def _register(name: str) -> Callable[[Callable[..., LRScheduler]], Callable[..., LRScheduler]]:
+    """Return a decorator that registers a function which makes a scheduler of torch."""
+
+    def add(make_schedule: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
+        @functools.wraps(make_schedule)
+        def make(*args: Any, **options: Any) -> TorchScheduler:
+            return TorchScheduler(make_schedule(*args, **options))
+
+        LearningRateScheduler.register(name)(make)
+        return make_schedule
+
+    return add
+
+
+# torch's own signatures are not used: their annotations cannot be resolved at run time.
+@_register("step")
+def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` every ``step_size`` epochs."""
+    if step_size < 1:
+        raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
+    return StepLR(optimizer, step_size, gamma, last_epoch)
+
+
+@_register("multi_step")
+def multi_step_lr(
+    optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
+) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` after each epoch of ``milestones``."""
+    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
+
+
+@_register("exponential")
+def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+    """Multiply the learning rate by ``gamma`` after each epoch."""
+    return ExponentialLR(optimizer, gamma, last_epoch)
+
+
+# As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
+_OF_TRANSFORMERS: Mapping[str, Callable[..., LRScheduler]] = {
+    "constant": get_constant_schedule,
+    "constant_with_warmup": get_constant_schedule_with_warmup,
+    "cosine_with_warmup": get_cosine_schedule_with_warmup,
+    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
+}
+for _name, _make_schedule in _OF_TRANSFORMERS.items():
+    _register(_name)(_make_schedule)
+
+
+@LearningRateScheduler.register("reduce_on_plateau")
+class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
+    """Lowers the learning rate when the validation metric stops improving.
+
+    It sees ``validation_metric`` without its sign, so ``mode`` must give the direction; of several metrics it sees
+    the signed sum, of which higher is better.
+
+    Args:
+        verbose: Log each reduction. The other arguments are those of ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        mode: Literal["min", "max"] = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        verbose: bool = False,
+        threshold_mode: Literal["rel", "abs"] = "rel",
+        threshold: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float | list[float] = 0,
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(
+            ReduceLROnPlateau(optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps)
+        )
+        self._verbose = verbose
+
+    def step(self, metric: float | None = None) -> None:
+        """Set the learning rates after an epoch."""
+        before = self.get_values()
+        super().step(metric)
+        if self._verbose and self.get_values() != before:
+            logger.info("The learning rates were reduced to %s.", self.get_values())
+
+
+# AllenNLP's own rules; their `optimizer` and `last_epoch` are those of `LearningRateScheduler`.
+
+
+@LearningRateScheduler.register("noam")
+class NoamLR(LearningRateScheduler):
+    """Rises over the warm-up steps, then falls with the inverse square root of the step.
+
+    The initial learning rate of the optimizer is not used; ``last_epoch`` counts steps, as in AllenNLP.
+
+    Args:
+        model_size: Hidden size of the model.
+        warmup_steps: Optimizer steps of the rise.
+        factor: Scale of all learning rates.
+
+    Raises:
+        ConfigurationError: If a number is not positive.
+
+    Source: Attention is all you need, arXiv:1706.03762, section 5.3.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model_size: int,
+        warmup_steps: int,
+        factor: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if model_size < 1 or warmup_steps < 1:
+            raise ConfigurationError(
+                f"The scheduler 'noam' got `model_size={model_size}` and `warmup_steps={warmup_steps}`; set both to "
+                "an int >= 1."
+            )
+        self.warmup_steps = warmup_steps
+        self.factor = factor
+        self.model_size = model_size
+        super().__init__(optimizer, last_epoch)
+
+    @override
+    def step(self, metric: float | None = None) -> None:
+        pass
+
+    @override
+    def step_batch(self, batch_num_total: int | None = None) -> None:
+        self.last_epoch = self.last_epoch + 1 if batch_num_total is None else batch_num_total
+        self._assign()
+
+    @override
+    def get_values(self) -> list[float]:
+        step = max(self.last_epoch, 1)
+        rising_or_falling = min(step ** (-0.5), step * self.warmup_steps ** (-1.5))
+        rate = self.factor * (self.model_size ** (-0.5) * rising_or_falling)
+        return [rate for _ in self.base_values]
+
+
+@LearningRateScheduler.register("polynomial_decay")
+class PolynomialDecay(LearningRateScheduler):
+    """Rises linearly over the warm-up steps, then falls along a polynomial until the last step.
+
+    Args:
+        num_epochs: Epochs of the training.
+        num_steps_per_epoch: Optimizer steps of an epoch.
+        power: Degree of the polynomial.
+        warmup_steps: Optimizer steps of the rise.
+        end_learning_rate: Learning rate of the last step.
+        total_steps: Optimizer steps of the training, AllenNLP 1's argument; overrides epochs times steps.
+
+    Raises:
+        ConfigurationError: If the number of steps is not known.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_epochs: int | None = None,
+        num_steps_per_epoch: int | None = None,
+        power: float = 1.0,
+        warmup_steps: int = 0,
+        end_learning_rate: float = 0.0,
+        total_steps: int | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, last_epoch)
+        if total_steps is None:
+            if num_epochs is None or num_steps_per_epoch is None:
+                raise ConfigurationError(
+                    "'num_steps_per_epoch' is required for this LR scheduler, and the data loader has no length to "
+                    "count it by; set it (or `total_steps`) in the configuration of the scheduler, or give a data "
+                    "loader with `__len__`."
+                )
+            total_steps = num_epochs * num_steps_per_epoch
+        self.power = power
+        self.warmup_steps = warmup_steps
+        self.total_steps = total_steps
+        self.end_learning_rate = end_learning_rate
+        self.steps = 0
+        self.step_batch(0)
+
+    @override
+    def step(self, metric: float | None = None) -> None:
+        pass
+
+    @override
+    def step_batch(self, batch_num_total: int | None = None) -> None:
+        self.steps = self.steps + 1 if batch_num_total is None else batch_num_total
+        self._assign()
+
+    @override
+    def get_values(self) -> list[float]:
+        if self.warmup_steps > 0 and self.steps < self.warmup_steps:
+            share = self.steps / self.warmup_steps
+            return [share * base for base in self.base_values]
+        end = self.end_learning_rate
+        if self.steps >= self.total_steps:
+            return [end for _ in self.base_values]
+        left = (self.total_steps - self.steps) / (self.total_steps - self.warmup_steps)
+        share = left**self.power
+        return [share * (base - end) + end for base in self.base_values]
+
+
+@LearningRateScheduler.register("linear_with_warmup")
+class LinearWithWarmup(PolynomialDecay):
+    """Rises linearly over the warm-up steps, then falls linearly to zero; arguments as of :class:`PolynomialDecay`."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_epochs: int,
+        num_steps_per_epoch: int | None = None,
+        warmup_steps: int = 100,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, num_epochs, num_steps_per_epoch, warmup_steps=warmup_steps, last_epoch=last_epoch)
+
+
+@LearningRateScheduler.register("cosine")
+class CosineWithRestarts(LearningRateScheduler):
+    """Falls along a cosine over a cycle of epochs, then starts again.
+
+    Args:
+        t_initial: Epochs in the first cycle.
+        t_mul: Factor by which each cycle is longer than the one before.
+        eta_min: Smallest learning rate.
+        eta_mul: Factor by which the first learning rate of each cycle differs from that of the cycle before.
+
+    Raises:
+        ConfigurationError: If ``t_initial`` is not positive or ``eta_min`` negative.
+
+    Source: SGDR, arXiv:1608.03983.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        t_initial: int,
+        t_mul: float = 1.0,
+        eta_min: float = 0.0,
+        eta_mul: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if t_initial <= 0 or eta_min < 0:
+            raise ConfigurationError(
+                f"The scheduler 'cosine' got `t_initial={t_initial}` and `eta_min={eta_min}`; set the first to 1 "
+                "epoch or more, the second to 0 or more."
+            )
+        if t_initial == 1 and t_mul == 1 and eta_mul == 1:
+            logger.warning("'cosine' with t_initial = t_mul = eta_mul = 1 does not change the learning rate.")
+        self.t_initial = t_initial
+        self.t_mul = t_mul
+        self.eta_min = eta_min
+        self.eta_mul = eta_mul
+        self._last_restart = 0
+        self._cycle_len = t_initial
+        self._n_restarts = 0
+        super().__init__(optimizer, last_epoch)
+
+    @override
+    def get_values(self) -> list[float]:
+        if self.last_epoch == -1:
+            return self.base_values
+        step = self.last_epoch + 1
+        position = step - self._last_restart
+        if position % self._cycle_len == 0:
+            self._n_restarts += 1
+            self._last_restart = step
+            position = 0
+        self._cycle_len = int(self.t_initial * self.t_mul**self._n_restarts)
+        # numpy's cosine, as in AllenNLP; that of `math` may differ in the last bit.
+        falling = float(np.cos(np.pi * (position % self._cycle_len) / self._cycle_len)) + 1
+        highest = [base * self.eta_mul**self._n_restarts for base in self.base_values]
+        return [self.eta_min + ((rate - self.eta_min) / 2) * falling for rate in highest]
+
+
+@LearningRateScheduler.register("slanted_triangular")
+class SlantedTriangular(LearningRateScheduler):
+    """Rises linearly over a part of the steps, then falls linearly over the rest.
+
+    With gradual unfreezing only the last layer trains in the first epoch, the last two in the second, and so on. The
+    triangle then spans one epoch until all layers train, and the rest of the training afterwards. The layers are the
+    parameter groups, of which the last must be the empty default group.
+
+    Args:
+        num_epochs: Epochs of the training.
+        num_steps_per_epoch: Optimizer steps of an epoch; replaced by the number counted in the first epochs.
+        cut_frac: Part of the steps in which the learning rate rises.
+        ratio: Highest over lowest learning rate.
+        gradual_unfreezing: Unfreeze one more group in each epoch.
+        discriminative_fine_tuning: Give each group a smaller learning rate than the group after it.
+        decay_factor: Factor between the learning rates of neighbouring groups.
+
+    Raises:
+        ConfigurationError: If a number is out of its range, or the optimizer does not have the groups.
+
+    Source: ULMFiT, arXiv:1801.06146.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        num_epochs: int,
+        num_steps_per_epoch: int | None = None,
+        cut_frac: float = 0.1,
+        ratio: float = 32,
+        last_epoch: int = -1,
+        gradual_unfreezing: bool = False,
+        discriminative_fine_tuning: bool = False,
+        decay_factor: float = 0.38,
+    ) -> None:
+        if not (0 <= cut_frac < 1 and ratio > 0):
+            raise ConfigurationError(
+                f"The scheduler 'slanted_triangular' got `cut_frac={cut_frac}` and `ratio={ratio}`; set the first to "
+                "0 or more and below 1, the second above 0."
+            )
+        self.num_epochs = num_epochs
+        self.num_steps_per_epoch = num_steps_per_epoch
+        self.cut_frac = cut_frac
+        self.ratio = ratio
+        self.gradual_unfreezing = gradual_unfreezing
+        self.freezing_current = gradual_unfreezing
+        self.num_layers_to_unfreeze = 0
+        # Steps completed at the end of each epoch, the start included.
+        self.batch_num_total_epoch_end: list[int] = []
+        _check_layers(optimizer, gradual_unfreezing, discriminative_fine_tuning)
+        super().__init__(optimizer, last_epoch)
+        self.last_batch_num_total = 0
+        self.step()
+        if discriminative_fine_tuning:
+            self._discriminate(decay_factor)
+        self.step_batch(0)
+
+    @override
+    def step(self, metric: float | None = None) -> None:
+        self.last_epoch += 1
+        self.batch_num_total_epoch_end.append(self.last_batch_num_total)
+        if self.gradual_unfreezing:
+            self.num_layers_to_unfreeze = self.last_epoch + 1
+            self.freezing_current = self.num_layers_to_unfreeze < len(self.optimizer.param_groups) - 1
+            self._freeze()
+
+    @override
+    def step_batch(self, batch_num_total: int | None = None) -> None:
+        self.last_batch_num_total = self.last_batch_num_total + 1 if batch_num_total is None else batch_num_total
+        self._assign()
+
+    @override
+    def get_values(self) -> list[float]:
+        step, num_steps = self._position()
+        cut = int(num_steps * self.cut_frac)
+        share = step / cut if step < cut else 1 - (step - cut) / (num_steps - cut)
+        return [base * (1 + share * (self.ratio - 1)) / self.ratio for base in self.base_values]
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if self.gradual_unfreezing:
+            self._freeze()
+
+    def _position(self) -> tuple[int, int]:
+        """Return the current step of the current triangle, and the number of its steps."""
+        ends = self.batch_num_total_epoch_end
+        if len(ends) > 1:
+            steps_per_epoch = int(ends[-1] / (len(ends) - 1))
+        else:
+            steps_per_epoch = max(self.num_steps_per_epoch or 1, self.last_batch_num_total)
+        if self.freezing_current:
+            return min(self.last_batch_num_total - ends[-1], steps_per_epoch), steps_per_epoch
+        frozen_steps = ends[len(self.optimizer.param_groups) - 2] if self.gradual_unfreezing else 0
+        num_steps = self.num_epochs * steps_per_epoch - frozen_steps
+        return min(self.last_batch_num_total - frozen_steps, num_steps), num_steps
+
+    def _freeze(self) -> None:
+        if self.freezing_current:
+            logger.info("Gradual unfreezing. Training only the top %d layers.", self.num_layers_to_unfreeze)
+        else:
+            logger.info("Gradual unfreezing finished. Training all layers.")
+        # Counted from the end, where the empty default group is number 0.
+        for index, group in enumerate(reversed(self.optimizer.param_groups)):
+            for parameter in group["params"]:
+                parameter.requires_grad = index <= self.num_layers_to_unfreeze
+
+    def _discriminate(self, decay_factor: float) -> None:
+        exponent = 0
+        for index in reversed(range(len(self.base_values))):
+            group = self.optimizer.param_groups[index]
+            if group["params"]:
+                group["lr"] = self.base_values[index] = self.base_values[index] * decay_factor**exponent
+                exponent += 1
+
+
+def _check_layers(optimizer: torch.optim.Optimizer, unfreezing: bool, discriminative: bool) -> None:
+    groups = optimizer.param_groups
+    if unfreezing and groups[-1]["params"]:
+        raise ConfigurationError(
+            "`gradual_unfreezing` counts parameter groups from the end, so the default group must be empty, but it "
+            f"holds {len(groups[-1]['params'])} parameters; let `parameter_groups` of the optimizer name every layer."
+        )
+    if (unfreezing or discriminative) and len(groups) < 3:
+        raise ConfigurationError(
+            f"The optimizer has {len(groups)} parameter groups, but there should be at least 3 (2 and the default "
+            "one) for gradual unfreezing or discriminative fine-tuning; set `parameter_groups` of the optimizer."
+        )
+
+
+@LearningRateScheduler.register("combined")
+class CombinedLearningRateScheduler(LearningRateScheduler):
+    """Runs several schedulers one after the other; after the last, the learning rate is constant.
+
+    Args:
+        schedulers: Pairs of a number of epochs and the scheduler for them. Each starts from the learning rate at which
+            the one before it ended.
+        num_steps_per_epoch: Optimizer steps of an epoch.
+
+    Raises:
+        ConfigurationError: If there are no schedulers.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedulers: list[tuple[int, Lazy[LearningRateScheduler]]],
+        num_steps_per_epoch: int | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        if not schedulers:
+            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; give at least one pair.")
+        super().__init__(optimizer, last_epoch)
+        self.num_steps_per_epoch = num_steps_per_epoch
+        self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
+        self.current_scheduler: LearningRateScheduler | None = None
+        self._current_index: int | None = None
+        self._choose()
+
+    @override
+    def step(self, metric: float | None = None) -> None:
+        self.last_epoch += 1
+        self.metric = metric
+        self._choose()
+        # A scheduler that was only just made is stepped too, as in AllenNLP.
+        if self.current_scheduler is not None:
+            self.current_scheduler.step(metric)
+
+    @override
+    def step_batch(self, batch_num_total: int | None = None) -> None:
+        if self.current_scheduler is not None:
+            self.current_scheduler.step_batch(batch_num_total)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        current = self.current_scheduler
+        return {
+            "last_epoch": self.last_epoch,
+            "num_steps_per_epoch": self.num_steps_per_epoch,
+            "current_scheduler": None if current is None else current.state_dict(),
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.last_epoch = state_dict["last_epoch"]
+        self.num_steps_per_epoch = state_dict["num_steps_per_epoch"]
+        rates = [(group["lr"], group["initial_lr"]) for group in self.optimizer.param_groups]
+        self._choose()
+        if self.current_scheduler is not None:
+            self.current_scheduler.load_state_dict(state_dict["current_scheduler"])
+        # A scheduler that is made anew sets the rates of its start.
+        for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"], group["initial_lr"] = rate, initial
+
+    def _choose(self) -> None:
+        """Make the scheduler of the coming epoch, unless it is the current one."""
+        index = self._index_of(self.last_epoch + 1)
+        if index == self._current_index:
+            return
+        self._current_index = index
+        self.current_scheduler = None
+        if index is None:
+            return
+        for group in self.optimizer.param_groups:
+            group[self._initial_param_group_field] = group[self.param_group_field]
+        num_epochs, lazy = self.schedulers[index]
+        assert lazy is not None
+        self.current_scheduler = lazy.construct(
+            optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.num_steps_per_epoch
+        )
+
+    def _index_of(self, epoch: int) -> int | None:
+        first = 0
+        for index, (num_epochs, _) in enumerate(self.schedulers):
+            if first <= epoch < first + num_epochs:
+                return index
+            first += num_epochs
+        return None
+
+
+@MomentumScheduler.register("inverted_triangular")
+class InvertedTriangular(MomentumScheduler):
+    """Falls linearly over ``cool_down`` epochs, rises again over ``warm_up`` epochs, then stays constant.
+
+    Args:
+        cool_down: Epochs of the fall.
+        warm_up: Epochs of the rise.
+        ratio: Highest over lowest momentum.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, cool_down: int, warm_up: int, ratio: float = 10, last_epoch: int = -1
+    ) -> None:
+        self.cool_down = cool_down
+        self.warm_up = warm_up
+        self.ratio = ratio
+        super().__init__(optimizer, last_epoch)
+
+    @override
+    def get_values(self) -> list[float]:
+        step = self.last_epoch + 1
+        if step <= self.cool_down:
+            return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]
+        if step <= self.cool_down + self.warm_up:
+            risen = step - self.cool_down
+            return [
+                (base / self.ratio) + (base - base / self.ratio) * risen / self.warm_up for base in self.base_values
+            ]
+        return self.base_values

@@ -1,1 +1,0 @@
-"""The methods of a trainer that differ on IPUs, grouped by what they are about."""

@@ -1,0 +1,265 @@
+"""Optimizers of programs: made from arguments, converted from torch's, and loaded from checkpoints."""
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from portico.errors import InputError
+from portico.ipu import backend
+from portico.ipu.pipelining.serialization import parts_of_parameters, whole_parameters
+
+if TYPE_CHECKING:
+    from portico.ipu.arguments import IPUTrainingArguments
+
+# `DeviceProgram` holds the model under this name, so names in the optimizer's state begin with it.
+_PROGRAM_PREFIX = "model."
+
+
+# Made from arguments
+
+
+def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
+    """Return AdamW, or LAMB if the arguments say so.
+
+    Args:
+        model: The model that is trained.
+        args: Learning rate, weight decay, number formats etc.
+        decayed: Names of the parameters with weight decay.
+    """
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
+    without = [(name, parameter) for name, parameter in trainable if name not in decayed]
+    options = optimizer_options(args)
+    # Bias correction, and weight decay compiled in as a constant, are as in optimum-graphcore.
+    if not args.uses_lamb:
+        optimizer = backend.optim.AdamW(
+            [with_decay, {"params": [one for _, one in without], "weight_decay": 0.0}],
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            bias_correction=False,
+            **options,
+        )
+        optimizer.variable_attrs.markAsConstant("weight_decay")
+        return optimizer
+    # LAMB scales its steps by norms instead of clipping by them.
+    del options["max_grad_norm"]
+    biases = {"params": [one for name, one in without if "bias" in name], "weight_decay": 0.0, "max_weight_norm": 0.0}
+    rest = {"params": [one for name, one in without if "bias" not in name], "weight_decay": 0.0}
+    optimizer = backend.optim.LAMB(
+        [with_decay, biases, rest],
+        lr=args.learning_rate,
+        eps=args.adam_epsilon,
+        bias_correction=not args.lamb_no_bias_correction,
+        **options,
+    )
+    for name in ("weight_decay", "max_weight_norm"):
+        optimizer.variable_attrs.markAsConstant(name)
+    return optimizer
+
+
+def optimizer_options(args: "IPUTrainingArguments") -> dict[str, Any]:
+    """Return number formats, loss scaling and clipping of an optimizer."""
+    dtype = torch.float32 if args.fp32 else torch.float16
+    return {
+        "loss_scaling": args.loss_scaling,
+        "accum_type": dtype,
+        "first_order_momentum_accum_type": dtype,
+        "second_order_momentum_accum_type": torch.float32,
+        "max_grad_norm": args.max_grad_norm or None,
+    }
+
+
+# Converted from torch's
+
+_COUNTERPARTS = {
+    torch.optim.SGD: "SGD",
+    torch.optim.Adam: "Adam",
+    torch.optim.AdamW: "AdamW",
+    torch.optim.RMSprop: "RMSprop",
+}
+# Keys of a parameter group that the constructor of the counterpart takes.
+_HYPERPARAMETERS = {
+    "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    "Adam": ("lr", "betas", "eps", "weight_decay"),
+    "AdamW": ("lr", "betas", "eps", "weight_decay"),
+    "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+}
+# Options of torch's optimizers that change the updates and do not exist in poptorch.
+_WITHOUT_COUNTERPART = {
+    "amsgrad": "leave it out",
+    "maximize": "leave it out, and negate the loss",
+    "decoupled_weight_decay": "use `AdamW`, whose weight decay is decoupled",
+    "max_grad_norm": "leave it out of the training arguments, or use SGD, Adam or AdamW",
+}
+_STATE_NAMES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg")
+
+
+class OptimizerConversion:
+    """Converts optimizers of one model's parameters into those of the model that is trained.
+
+    Parameters are matched by name; a weight that is cut into pieces is replaced by the pieces.
+
+    Args:
+        model: The model whose parameters the optimizers have.
+        trained: The model that is trained.
+    """
+
+    def __init__(self, model: nn.Module, trained: nn.Module) -> None:
+        self._names: dict[int, str] = {}
+        for name, parameter in whole_parameters(model):
+            self._names.setdefault(id(parameter), name)
+        self._parts = parts_of_parameters(trained)
+        self._trained = dict(trained.named_parameters(remove_duplicate=False))
+
+    def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
+        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state.
+
+        Args:
+            optimizer: SGD, Adam, AdamW or RMSprop of torch.
+            options: Number formats and loss scaling of the counterpart.
+
+        Raises:
+            KeyError: If there is no counterpart.
+            InputError: If a hyperparameter has none.
+        """
+        name = _COUNTERPARTS.get(type(optimizer))
+        if name is None:
+            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {type(optimizer).__name__}")
+        keys = _HYPERPARAMETERS[name]
+        groups = [
+            {
+                **{key: group[key] for key in ("initial_lr", *keys) if key in group},
+                "params": self.trained_parameters(group["params"]),
+            }
+            for group in optimizer.param_groups
+        ]
+        for group in optimizer.param_groups:
+            _check_convertible(optimizer, group)
+        defaults = {key: optimizer.param_groups[0][key] for key in keys}
+        converted = getattr(backend.optim, name)(groups, **defaults, **_accepted(name, optimizer, options))
+        self._carry_state(optimizer, converted)
+        return converted
+
+    def trained_parameters(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Return the parameters that are trained in place of these.
+
+        Raises:
+            InputError: If one does not belong to the model.
+        """
+        if any(id(parameter) not in self._names for parameter in parameters):
+            raise InputError(
+                "The optimizer has parameters that do not belong to the `model` of the trainer; create it with "
+                "`model.parameters()`."
+            )
+        names = [part for one in parameters for part, _ in self._parts[self._names[id(one)]]]
+        return [self._trained[name] for name in names]
+
+    def _carry_state(self, optimizer: torch.optim.Optimizer, converted: Any) -> None:
+        """Start the program from the state of the user's optimizer, if it has made steps."""
+        state, steps = {}, 0
+        for parameter, held in optimizer.state.items():
+            tensors = {key: held[key] for key in _STATE_NAMES if isinstance(held.get(key), Tensor)}
+            if not tensors:
+                continue
+            steps = max(steps, int(held.get("step", 1)))
+            for part, rows in self._parts[self._names[id(parameter)]]:
+                state[f"{_PROGRAM_PREFIX}{part}"] = {key: tensor[rows] for key, tensor in tensors.items()}
+        if state:
+            counters = {"num_updates": steps, "loss_scaling": 1.0}
+            converted.load_state_dict({**converted.state_dict(), "ipu_state": state, "ipu_param": counters})
+
+
+def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
+    for name, instead in _WITHOUT_COUNTERPART.items():
+        # torch's AdamW is Adam with this set, and poptorch's AdamW does the same.
+        is_adamw = name == "decoupled_weight_decay" and isinstance(optimizer, torch.optim.AdamW)
+        if given.get(name) and not is_adamw:
+            raise InputError(
+                f"`{name}={given[name]!r}` of {type(optimizer).__name__} has no counterpart on IPUs; {instead}."
+            )
+
+
+def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "RMSprop":
+        _check_convertible(optimizer, {"max_grad_norm": options["max_grad_norm"]})
+        return {key: value for key, value in options.items() if key != "max_grad_norm"}
+    if name != "SGD":
+        return dict(options)
+    kept = {key: options[key] for key in ("loss_scaling", "accum_type", "max_grad_norm")}
+    return {**kept, "velocity_accum_type": options["first_order_momentum_accum_type"]}
+
+
+def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
+    """Make a schedule change the rates of ``optimizer``, although it was created with another one."""
+    scheduler.optimizer = optimizer
+    step = type(optimizer).step
+
+    @functools.wraps(step)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return step(optimizer, *args, **kwargs)
+
+    # torch's schedules warn about an optimizer whose `step` they have not wrapped.
+    counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = counted
+
+
+# Loaded from checkpoints
+
+# A piece of a weight, and the group of replicas that the state belongs to.
+_PIECE = re.compile(r"(?P<module>.+)\.pieces\.(?P<number>\d+)\.(?P<kind>weight|bias)(?P<group>\[\d+\])?")
+_GROUP = re.compile(r"(?P<name>.+?)(?P<group>\[\d+\])?")
+
+WeightState = Mapping[str, Tensor]
+
+
+def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the saved state of an optimizer for a model whose weights may now be cut into other pieces.
+
+    Args:
+        state: Result of ``state_dict`` of an optimizer of ``poptorch.optim``, for any model with these weights.
+        optimizer: The optimizer that will load it.
+        model: The model in its present pieces.
+    """
+    saved = state.get("ipu_state")
+    if not saved:
+        return dict(state)
+    parts = parts_of_parameters(model)
+    present: dict[str, WeightState] = {}
+    for name, whole in _join_pieces(saved).items():
+        match = _GROUP.fullmatch(name)
+        assert match is not None
+        weight, suffix = match["name"].removeprefix(_PROGRAM_PREFIX), match["group"] or ""
+        if weight not in parts:
+            present[name] = whole
+            continue
+        for part, rows in parts[weight]:
+            present[f"{_PROGRAM_PREFIX}{part}{suffix}"] = {key: value[rows].clone() for key, value in whole.items()}
+    groups = state["param_groups"]
+    own_groups = optimizer.state_dict()["param_groups"]
+    if len(own_groups) == len(groups):
+        # `load_state_dict` compares the number of parameters in each group.
+        groups = [{**group, "params": own["params"]} for group, own in zip(groups, own_groups, strict=True)]
+    return {**state, "ipu_state": present, "param_groups": groups}
+
+
+def _join_pieces(state: Mapping[str, WeightState]) -> dict[str, WeightState]:
+    """Return the state of whole weights by name."""
+    pieces: dict[str, list[tuple[int, WeightState]]] = defaultdict(list)
+    whole: dict[str, WeightState] = {}
+    for name, held in state.items():
+        piece = _PIECE.fullmatch(name)
+        if piece is None:
+            whole[name] = held
+        else:
+            weight = f"{piece['module']}.{piece['kind']}{piece['group'] or ''}"
+            pieces[weight].append((int(piece["number"]), held))
+    for weight, numbered in pieces.items():
+        ordered = [held for _, held in sorted(numbered, key=lambda pair: pair[0])]
+        whole[weight] = {key: torch.cat([held[key] for held in ordered]) for key in ordered[0]}
+    return whole

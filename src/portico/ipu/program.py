@@ -1,0 +1,239 @@
+"""Programs on IPUs: the modules that are compiled, and the pool that attaches one compiled program at a time."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+
+from portico.errors import InputError
+from portico.hf_compat import LabelSmoother
+from portico.ipu import backend
+from portico.tree import map_tensors
+
+LossFunction = Callable[[Any, Any], Any]
+
+
+class ProgramPool:
+    """Keeps the programs of a run, and attaches only the one in use to the IPUs."""
+
+    def __init__(self) -> None:
+        self._programs: list[Any] = []
+
+    def make_training(self, model: nn.Module, options: Any, optimizer: Any) -> Any:
+        """Return a program that trains ``model``."""
+        self._programs.append(backend.trainingModel(model, options=options, optimizer=optimizer))
+        return self._programs[-1]
+
+    def make_inference(self, model: nn.Module, options: Any) -> Any:
+        """Return a program that runs ``model`` forward."""
+        self._programs.append(backend.inferenceModel(model, options=options))
+        return self._programs[-1]
+
+    def attach(self, program: Any) -> Any:
+        """Detach all other programs, attach this one if it is compiled, and return it."""
+        for other in self._programs:
+            if other is not program:
+                _detach(other)
+        if program.isCompiled() and not program.isAttachedToDevice():
+            program.attachToDevice()
+        return program
+
+    def release(self) -> None:
+        """Detach all programs."""
+        for program in self._programs:
+            _detach(program)
+
+    def destroy(self) -> None:
+        """Destroy all programs, after which their models can be wrapped again."""
+        for program in self._programs:
+            program.destroy()
+        self._programs.clear()
+
+
+def _detach(program: Any) -> None:
+    if program.isCompiled() and program.isAttachedToDevice():
+        program.detachFromDevice()
+
+
+# Models of transformers
+
+
+class DeviceProgram(nn.Module):
+    """A model of ``transformers`` as a program: takes tensors, returns a dict of tensors, and marks its loss.
+
+    Args:
+        model: The model.
+        loss_function: Computes the loss from outputs and labels, in place of the model. It must be part of the program
+            to be trained on.
+        training: Whether the program trains, and so needs a loss.
+    """
+
+    def __init__(self, model: nn.Module, *, loss_function: LossFunction | None = None, training: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.train(training)
+        self._loss_function = loss_function
+        self._needs_loss = training
+
+    def forward(self, **inputs: Tensor) -> dict[str, Any]:
+        """Return the tensors among the model's outputs by name, the loss first.
+
+        Raises:
+            InputError: If a program that trains has no loss.
+        """
+        labels = inputs.pop("labels", None) if self._loss_function is not None else None
+        outputs = _tensors_by_name(self.model(**inputs))
+        if self._loss_function is not None and labels is not None:
+            outputs["loss"] = self._loss_function(outputs, labels)
+        loss = outputs.pop("loss", None)
+        if isinstance(loss, Tensor):
+            # The mark by which `poptorch` finds the loss; the model has reduced it already.
+            return {"loss": backend.identity_loss(loss, "none"), **outputs}
+        if self._needs_loss:
+            raise InputError(
+                f"The model returned no loss, only {', '.join(outputs) or 'nothing'}; it received "
+                f"{', '.join(inputs)}. Give it labels under the name it takes, or a `compute_loss_func`: on IPUs the "
+                "loss is part of the program, and computing it in `compute_loss` would train nothing."
+            )
+        return outputs
+
+
+def program_loss(
+    label_smoother: LabelSmoother | None, compute_loss_func: Any, *, shifts_labels: bool
+) -> LossFunction | None:
+    """Return the function that computes the loss from outputs and labels, or ``None`` for the model's own loss.
+
+    Args:
+        label_smoother: Smooths the labels.
+        compute_loss_func: The user's loss, which takes precedence.
+        shifts_labels: Whether the loss is that of the next token.
+    """
+    if compute_loss_func is not None:
+        return lambda outputs, labels: compute_loss_func(outputs, labels, num_items_in_batch=None)
+    if label_smoother is not None:
+        return lambda outputs, labels: label_smoother(outputs, labels, shift_labels=shifts_labels)
+    return None
+
+
+def _tensors_by_name(outputs: Any) -> dict[str, Any]:
+    if isinstance(outputs, dict):
+        named = dict(outputs)
+    elif isinstance(outputs, list | tuple):
+        named = {"loss" if index == 0 else f"output_{index}": value for index, value in enumerate(outputs)}
+    else:
+        named = {"loss": outputs}
+    # Caches and None cannot leave a device.
+    return {name: value for name, value in named.items() if _holds_tensors(value)}
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_holds_tensors, value))
+    return isinstance(value, Tensor)
+
+
+class ModelOnIPUs(nn.Module):
+    """Takes the place of a trainer's model, and runs it on IPUs.
+
+    Args:
+        call_model: ``call_model`` of the trainer.
+        model: The model; attributes are looked up on it.
+        training: Whether a call trains.
+    """
+
+    def __init__(self, call_model: Callable[..., dict[str, Any]], model: nn.Module, *, training: bool) -> None:
+        super().__init__()
+        self.module = model
+        self._call_model = call_model
+        self._is_training = training
+
+    def forward(self, **inputs: Any) -> dict[str, Any]:
+        """Run a combined batch, or a part of one."""
+        return self._call_model(self.module, inputs, is_training=self._is_training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+# Steps of a LightningModule
+
+
+class TracedStep(nn.Module):
+    """One step of a ``LightningModule`` as a program, which marks the loss that a training step returns.
+
+    Args:
+        module: The user's module.
+        step_name: ``"training_step"``, ``"validation_step"``, ``"test_step"`` or ``"predict_step"``.
+    """
+
+    def __init__(self, module: pl.LightningModule, step_name: str) -> None:
+        super().__init__()
+        self.module = module
+        self.step_name = step_name
+        self._has_warned = False
+
+    def forward(self, batch: Any, batch_idx: Tensor, *rest: Tensor) -> Any:
+        """Run the step; indices come as tensors with one element for each micro-batch."""
+        scalars = [index.reshape(-1)[0] for index in (batch_idx, *rest)]
+        module: pl.LightningModule = self.module
+        # Python runs only once on a device, at compilation, so a logged value would be that of the first batch.
+        module.__dict__["log"] = self._warn_not_logged
+        try:
+            outputs = getattr(module, self.step_name)(batch, *scalars)
+        finally:
+            del module.__dict__["log"]
+        return _with_marked_loss(outputs) if self.step_name == "training_step" else outputs
+
+    def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"`self.log({name!r}, ...)` in `{self.step_name}` has no effect: the step is compiled into a program, "
+                "which cannot log. Log what the step returns, in `on_train_batch_end` or another hook.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _with_marked_loss(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return backend.identity_loss(outputs, "none")
+    if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
+        return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
+    raise InputError(
+        f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the loss "
+        "under 'loss', for every batch."
+    )
+
+
+def step_arguments(batch: Any, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:
+    """Return the arguments of a :class:`TracedStep`: lists become tuples, and numbers tensors with one row each.
+
+    A Python number would be compiled into the program as a constant.
+    """
+    numbers = [torch.full((num_micro_batches,), index, dtype=torch.int32) for index in indices]
+    return (_as_inputs(batch, num_micro_batches), *numbers)
+
+
+def _as_inputs(batch: Any, num_micro_batches: int) -> Any:
+    if isinstance(batch, bool | int | float):
+        return torch.full((num_micro_batches,), batch)
+    if type(batch) is list:
+        return tuple(_as_inputs(item, num_micro_batches) for item in batch)
+    if type(batch) is dict:
+        return {key: _as_inputs(value, num_micro_batches) for key, value in batch.items()}
+    return batch
+
+
+def mean_loss(outputs: Any) -> Any:
+    """Return the outputs of a training program, with the mean of the losses of its micro-batches."""
+    if isinstance(outputs, Tensor):
+        return outputs.float().mean()
+    rest = {name: value for name, value in outputs.items() if name != "loss"}
+    return {"loss": outputs["loss"].float().mean(), **map_tensors(torch.Tensor.detach, rest)}

@@ -1,0 +1,465 @@
+"""The groups of a reading comprehension experiment: one class each, whose fields are the keys of the group.
+
+A class of the user's own takes the place of one of these (``data._target_=my_package.MyData``) with these methods:
+
+* ``data``: ``load()`` returns ``(train, validation)``, two lists of records with ``id``, ``question``, ``context`` and
+  ``answers``; or a list of such pairs, one for each source.
+* ``model``: ``load(texts, preprocess)`` returns ``(model, tokenizer)``; ``texts`` are those to train a tokenizer on.
+* ``preprocess``: ``trainer_parts(sources, model, tokenizer)`` returns what the trainer is given: ``train_dataset``,
+  ``eval_dataset``, ``eval_examples``, ``data_collator``.
+* ``postprocess``: ``build(model, tokenizer, version_2_with_negative)`` returns the ``post_process_function``.
+* ``metric``: called with what the post-processing returned, it returns metrics by name; any ``compute_metrics``, or a
+  ``torchmetrics.Metric``.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple
+
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
+
+from portico.errors import InputError
+from portico.experiment import TARGET, import_target
+from portico.mrc.collators import FiDDataCollator, head_collator
+from portico.mrc.corpus import generate
+from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
+from portico.mrc.datasets.examples import contexts_of
+from portico.mrc.datasets.reader import format_named
+from portico.mrc.datasets.sources import paths_of
+from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.labels import Subsampling
+from portico.mrc.generative import (
+    GeneratedAnswerProcessing,
+    GenerativeFeaturizer,
+    load_generator,
+    new_generator,
+    t5_fields,
+)
+from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
+from portico.mrc.models.small_bert import bert_fields, new_reader
+from portico.mrc.packing import enable_packing
+from portico.mrc.postprocess.ranking import SupportedSpanScorers
+from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
+from portico.mrc.postprocess.streaming import SpanSearch
+from portico.settings import check_values, further_keys, setting, settings_of, without_further_keys
+
+_RECORD_KEYS = ("id", "question", "context", "answers")
+
+
+class Examples(NamedTuple):
+    """The examples of one source.
+
+    Args:
+        train: Records to train on, as :func:`~portico.mrc.datasets.read_examples` makes them.
+        validation: Records to evaluate on.
+    """
+
+    train: list[Mapping[str, Any]]
+    validation: list[Mapping[str, Any]]
+
+    @property
+    def has_unanswerable(self) -> bool:
+        """Whether some question has no answer, in either set."""
+        return has_unanswerable(self.train) or has_unanswerable(self.validation)
+
+    @property
+    def training_texts(self) -> list[str]:
+        """All texts that a new tokenizer is trained on: questions and contexts to train on."""
+        return [text for example in self.train for text in (*contexts_of(example), example["question"])]
+
+
+# ------------------------------------------------------------------------------------ data
+
+
+@dataclass(kw_only=True)
+class MRCData:
+    """The group ``data``: questions of the embedded corpus, of files, or of a data set of the hub."""
+
+    train_file: str | list[str] | None = None
+    """Questions to train on, instead of the embedded corpus: a path, a glob, a folder, or a list of these."""
+    validation_file: str | list[str] | None = None
+    """Questions to evaluate on; set both files or neither."""
+    predict_file: str | None = None
+    """Questions that mode=predict answers."""
+    dataset_name: str | None = None
+    """A data set of the hub, instead of files; needs the package datasets and a connection, or its cache."""
+    dataset_config_name: str | None = None
+    """Its configuration."""
+    train_split: str = "train"
+    """Its split to train on."""
+    validation_split: str = "validation"
+    """Its split to evaluate on."""
+    format: str | None = None
+    """Format of the records: squad, mrqa, tydiqa, natural_questions, base, fid, ...; null: recognised."""
+    skip_invalid: bool = False
+    """Leave unusable records out, with a warning, instead of stopping."""
+    num_train: int = setting(20000, least=1)
+    """Questions of the embedded corpus to train on."""
+    num_validation: int = setting(1000, least=1)
+    """Questions of the embedded corpus to evaluate on."""
+    seed: int = 0
+    """Seed of the embedded corpus only; that of the training is args.seed."""
+    max_train_samples: int | None = setting(None, least=1)
+    """Use only the first of them."""
+    max_eval_samples: int | None = setting(None, least=1)
+    """Use only the first of them."""
+    sources: list[dict[str, Any]] | None = None
+    """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
+
+    def load(self) -> list[Examples]:
+        """Return the examples of each source.
+
+        Raises:
+            InputError: If the settings contradict each other, or a file or data set cannot be used.
+        """
+        if self.sources is None:
+            return [self._load()]
+        if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
+            raise InputError(
+                f"`data.sources={self.sources}` is not a list of sources; set it to a list with the keys of `data` "
+                "that differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
+            )
+        rules = {name: one.rule for name, one in settings_of(type(self)).known.items() if name != "sources"}
+        unknown = sorted({key for source in self.sources for key in source} - set(rules))
+        if unknown:
+            raise InputError(
+                f"`data.sources` sets {', '.join(unknown)}, which `data` does not have; a source has: "
+                f"{', '.join(sorted(rules))}."
+            )
+        for source in self.sources:
+            check_values("data.sources", source, rules)
+        return [replace(self, sources=None, **source)._load() for source in self.sources]
+
+    def _load(self) -> Examples:
+        train, validation = self._both_sets()
+        return Examples(train[: self.max_train_samples], validation[: self.max_eval_samples])
+
+    def _both_sets(self) -> tuple[list[Any], list[Any]]:
+        files = {"train_file": self.train_file, "validation_file": self.validation_file}
+        given = {name: file for name, file in files.items() if file is not None}
+        options: dict[str, Any] = {"format": self.format, "skip_invalid": self.skip_invalid}
+        if self.format is not None:
+            format_named(self.format)
+        if self.dataset_name is not None:
+            if given:
+                name, file = next(iter(given.items()))
+                raise InputError(
+                    f"`data.dataset_name={self.dataset_name}` and `data.{name}={file}` both name the questions; set "
+                    "one of them, and null for the other."
+                )
+            splits = (self.train_split, self.validation_split)
+            train, validation = (
+                read_hub(self.dataset_name, self.dataset_config_name, split, **options) for split in splits
+            )
+            return train, validation
+        if not given:
+            return self._made()
+        for name, file in given.items():
+            missing = next((other for other in files if other not in given), None)
+            if missing is not None:
+                raise InputError(
+                    f"`data.{name}={file}` came without `data.{missing}`; set both to files of questions, or neither "
+                    "to use the embedded corpus."
+                )
+            if not file:
+                raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
+            paths_of(file)  # both are looked for before the first is read, which may take long
+        train, validation = (read_examples(file, **options) for file in given.values())
+        return train, validation
+
+    def _made(self) -> tuple[list[Any], list[Any]]:
+        if self.format is not None:
+            raise InputError(
+                f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
+                "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
+            )
+        made = generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
+        train, validation = ([dict(example) for example in part] for part in made)
+        return train, validation
+
+
+def load_sources(data: Any) -> list[Examples]:
+    """Return the examples of each source.
+
+    Args:
+        data: An object with ``load()``, or a mapping of the keys of the group ``data``.
+
+    Raises:
+        InputError: If they cannot be loaded, or are not lists of records.
+    """
+    if isinstance(data, Mapping):
+        values = {key: value for key, value in data.items() if key != TARGET}
+        target = import_target(f"data.{TARGET}", data.get(TARGET) or MRCData)
+        data = target(**without_further_keys(target, values))
+    loaded = data.load()
+    return [_checked_examples(data, one) for one in (loaded if isinstance(loaded, list) else [loaded])]
+
+
+def load_examples(data: Mapping[str, Any]) -> Examples:
+    """Return the examples that the keys of the group ``data`` describe, those of all sources together.
+
+    Raises:
+        InputError: As :func:`load_sources`.
+    """
+    return pooled(load_sources(data))
+
+
+def pooled(sources: Sequence[Examples]) -> Examples:
+    """Return the examples of all sources as those of one."""
+    return Examples(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
+
+
+def _checked_examples(data: Any, loaded: Any) -> Examples:
+    parts = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
+    for part in parts:
+        first = part[0] if isinstance(part, Sequence) and part else None
+        if not isinstance(first, Mapping) or any(key not in first for key in _RECORD_KEYS):
+            raise InputError(
+                f"`{type(data).__name__}.load` returned {str(loaded)[:80]}; it has to return (train, validation), two "
+                f"lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
+            )
+    return Examples(*parts)
+
+
+# ------------------------------------------------------------------------------------ model
+
+
+@dataclass(kw_only=True)
+class EncoderModel:
+    """The group ``model`` of extractive answers: a pretrained encoder, or a small BERT trained from scratch."""
+
+    name_or_path: str | None = None
+    """A local folder or a hub name: start from that model and its tokenizer, instead of a new small BERT."""
+    head: str | None = None
+    """span, extractive, extractive_with_confidence or beam_search; null: the saved head, else span."""
+    teacher: str | None = None
+    """Folder or hub name of a trained model with the same tokenizer, from which this one learns."""
+    distillation_loss: str | None = None
+    """How the two are compared."""
+    distillation_temperature: float | None = None
+    """Temperature of the scores of both."""
+    distillation_weight: float | None = None
+    """Weight of what is learned from the teacher."""
+    config: Mapping[str, Any] = further_keys(bert_fields)
+    """Field of BertConfig, of a new small BERT."""
+
+    def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
+        """Return model and tokenizer.
+
+        Args:
+            texts: What a new tokenizer is trained on.
+            preprocess: Has ``max_seq_length``, and ``vocab_size`` for a new tokenizer.
+
+        Raises:
+            InputError: If there is no such model, or it does not take sequences this long.
+        """
+        length = preprocess.max_seq_length
+        if self.name_or_path is not None:
+            _check_unshaped(self.config, self.name_or_path, "small BERT")
+            reader = load_reader(self.name_or_path, self.head)
+        else:
+            head = self.head or PLAIN_HEAD
+            size = preprocess.vocab_size
+            reader = new_reader(texts, vocab_size=size, max_length=length, model=self.config, head=head)
+        if length > reader.max_length:
+            raise InputError(
+                f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); "
+                f"set it to {reader.max_length} or less."
+            )
+        return reader.model, reader.tokenizer
+
+
+@dataclass(kw_only=True)
+class EncoderDecoderModel:
+    """The group ``model`` of generated answers: a pretrained encoder-decoder, or a small T5 trained from scratch."""
+
+    name_or_path: str | None = None
+    """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
+    config: Mapping[str, Any] = further_keys(t5_fields)
+    """Field of T5Config, of a new small T5."""
+
+    def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
+        """Return model and tokenizer.
+
+        Args:
+            texts: What a new tokenizer is trained on.
+            preprocess: Has ``num_passages``, and ``vocab_size`` for a new tokenizer.
+
+        Raises:
+            InputError: If there is no such model.
+        """
+        reads_passages = preprocess.num_passages is not None
+        if self.name_or_path is not None:
+            _check_unshaped(self.config, self.name_or_path, "small T5")
+            made = load_generator(self.name_or_path, fusion_in_decoder=reads_passages)
+        else:
+            size = preprocess.vocab_size
+            made = new_generator(texts, vocab_size=size, model=self.config, fusion_in_decoder=reads_passages)
+        return made.model, made.tokenizer
+
+
+def _check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> None:
+    """Refuse fields that would shape a new model when one is loaded."""
+    shaping = [f"`model.{name}={value}`" for name, value in config.items() if value is not None]
+    if shaping:
+        raise InputError(
+            f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
+            "it is; set one or the other, and null for the rest."
+        )
+
+
+# ------------------------------------------------------------------------------------ preprocess
+
+
+@dataclass(kw_only=True)
+class WindowPreprocessing:
+    """The group ``preprocess`` of extractive answers: a long passage is read in overlapping windows."""
+
+    max_seq_length: int = setting(192, least=1)
+    """Tokens of a window, question and passage together."""
+    doc_stride: int = setting(64, least=0)
+    """Tokens that two neighbouring windows share."""
+    max_question_length: int | None = setting(None, least=1)
+    """Longer questions are cut to about this many tokens."""
+    max_q_char_len: int | None = setting(None, least=1)
+    """Longer questions are cut to this many characters."""
+    max_contexts: int | None = setting(None, least=1)
+    """Most passages of a question that are read; null: all."""
+    negative_sampling_prob_when_has_answer: float = setting(1.0, least=0)
+    """Share of the windows without the answer, of questions that have one, that are trained on."""
+    negative_sampling_prob_when_no_answer: float = setting(1.0, least=0)
+    """Share of the windows of questions without an answer that are trained on."""
+    subsampling_seed: int = setting(0, least=0)
+    """Seed of that choice."""
+    compat_label_bug: bool = False
+    """Repeat the label that transformers' example gives an answer in the last token of a window."""
+    packing: bool = False
+    """Put several features into one row of a batch, which saves the padding."""
+    vocab_size: int = setting(1600, least=1)
+    """Pieces of the tokenizer that is trained on the corpus."""
+
+    def trainer_parts(self, sources: Sequence[Examples], model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
+
+        Raises:
+            InputError: If a setting does not fit the model or the tokenizer.
+        """
+        featurizer = self.featurizer(tokenizer, target_types=_reads_target_types(model))
+        # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
+        labels = not gives_loss_alone(model)
+        train = [featurizer.train_features(source.train) for source in sources]
+        evaluation = [featurizer.eval_features(source.validation, labels=labels) for source in sources]
+        examples = [source.validation for source in sources]
+        parts: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
+        if len(sources) == 1:
+            parts = {name: part[0] for name, part in parts.items()}
+        return {**parts, "data_collator": head_collator(_head(model), tokenizer, self.collator(model, tokenizer))}
+
+    def featurizer(self, tokenizer: Any, *, target_types: bool = False) -> Featurizer:
+        """Return the featurizer of these settings.
+
+        Args:
+            tokenizer: Tokenizer of the model.
+            target_types: Whether the model's head classifies the kind of answer.
+        """
+        probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
+        subsampling = Subsampling(*probabilities, self.subsampling_seed)
+        others = ("packing", "vocab_size", "subsampling_seed")
+        options = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in others and not name.startswith("negative_sampling")
+        }
+        return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
+
+    def collator(self, model: Any, tokenizer: Any) -> Any:
+        """Return what makes the batches: padded to the longest row, or packed, for which the model is prepared."""
+        if self.packing:
+            return enable_packing(model, tokenizer, self.max_seq_length)
+        return DataCollatorWithPadding(tokenizer)
+
+
+def _reads_target_types(model: Any) -> bool:
+    heads = [model, getattr(model, "task_head", None)]
+    return any("target_type" in inspect.signature(one.forward).parameters for one in heads if one is not None)
+
+
+def _head(model: Any) -> str:
+    """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
+    return head_of(model) if hasattr(model, "config") else PLAIN_HEAD
+
+
+@dataclass(kw_only=True)
+class GenerativePreprocessing:
+    """The group ``preprocess`` of generated answers: question and passage in one string, the answer in another."""
+
+    max_source_length: int = setting(224, least=1)
+    """Tokens of question and passage together."""
+    max_target_length: int = setting(24, least=1)
+    """Tokens of the answer."""
+    num_passages: int | None = setting(None, least=1)
+    """Fusion-in-decoder: encode this many passages separately; null: read one string."""
+    vocab_size: int = setting(2000, least=1)
+    """Pieces of the tokenizer that is trained on the corpus."""
+
+    def trainer_parts(self, sources: Sequence[Examples], model: Any, tokenizer: Any) -> dict[str, Any]:
+        """Return features, examples and collator as a trainer takes them, those of all sources together."""
+        train, validation = pooled(sources)
+        options = {name: value for name, value in asdict(self).items() if name != "vocab_size"}
+        featurizer = GenerativeFeaturizer(tokenizer, **options)
+        return {
+            "train_dataset": featurizer.train_features(train),
+            "eval_dataset": featurizer.eval_features(validation),
+            "eval_examples": validation,
+            "data_collator": (DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator)(
+                tokenizer, model
+            ),
+        }
+
+
+# ------------------------------------------------------------------------------------ postprocess
+
+
+@dataclass(kw_only=True)
+class SpanAnswers:
+    """The group ``postprocess`` of extractive answers: from the scores of tokens to one answer for each question."""
+
+    gives_spans: ClassVar[bool] = True
+
+    n_best_size: int = setting(20, least=1)
+    """Candidates kept."""
+    max_answer_length: int = setting(30, least=1)
+    """Longest answer, in tokens."""
+    null_score_diff_threshold: float | str = 0.0
+    """Higher: fewer questions are called unanswerable; best: sought on the evaluation set."""
+    mode: Mode = "portico"
+    """Whose rules are followed."""
+    search: SpanSearch = "top"
+    """exhaustive: the best of all spans, at several times the cost."""
+    scorer_type: str = str(SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF.value)
+    """What PrimeQA's mode ranks spans by."""
+    calibrate: bool = True
+    """Store with the model what turns its scores into probabilities."""
+
+    def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
+        """Return the post-processing of a model's outputs.
+
+        Raises:
+            InputError: If the model's head does not give what the mode reads.
+        """
+        options = {one.name: getattr(self, one.name) for one in fields(self)}
+        return SpanPostProcessing(
+            version_2_with_negative=version_2_with_negative, **head_post_processing(_head(model), options)
+        )
+
+
+@dataclass(kw_only=True)
+class GeneratedAnswers:
+    """The group ``postprocess`` of generated answers: the tokens are the answer, there is nothing to set."""
+
+    gives_spans: ClassVar[bool] = False
+
+    def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> GeneratedAnswerProcessing:
+        """Return what decodes the tokens."""
+        return GeneratedAnswerProcessing(tokenizer, version_2_with_negative=version_2_with_negative)

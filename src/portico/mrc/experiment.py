@@ -1,0 +1,390 @@
+"""Reading comprehension experiments: train a reader, evaluate it and report, or answer the questions of a file."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from portico.errors import InputError
+from portico.experiment import TRAINER_PARTS, TrainerExperiment, group, key_of_group, path_of
+from portico.mrc.config import EncoderModel, Examples, MRCData, SpanAnswers, WindowPreprocessing, load_sources, pooled
+from portico.mrc.distillation import teaching_parts
+from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.generative import Seq2SeqMRCTrainer
+from portico.mrc.inference import (
+    Answer,
+    AskedQuestion,
+    Inference,
+    answers_in_order,
+    check_window,
+    question_windows,
+    read_questions,
+)
+from portico.mrc.metrics.natural_questions import NqF1
+from portico.mrc.metrics.rouge import Rouge
+from portico.mrc.metrics.spans import SpanScores
+from portico.mrc.metrics.squad import Mlqa, Mrqa, SquadV1, SquadV2, gold_texts
+from portico.mrc.metrics.tydi import TydiF1
+from portico.mrc.models.loading import load_trained_reader
+from portico.mrc.multi_source import MultiSourceMRCTrainer
+from portico.mrc.postprocess import AnswerCalibration
+from portico.mrc.question_results import question_results
+from portico.mrc.report import RunRecord, record_run, write_report
+from portico.mrc.trainer import MRCTrainer
+from portico.settings import shown_settings
+
+logger = logging.getLogger(__name__)
+
+# What only a training does.
+_NOT_IN_PREDICTION = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+_PREFIX = "predict"
+
+
+@dataclass(kw_only=True)
+class MRCExperiment(TrainerExperiment):
+    """Reading comprehension, extractive or generative: the groups decide which; see :mod:`portico.mrc.config`."""
+
+    MODES: ClassVar[Sequence[str]] = ("train", "predict")
+
+    trainer: Any = field(
+        default=partial(MRCTrainer), metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=TRAINER_PARTS)
+    )
+    data: Any = field(default_factory=MRCData, metadata=group(needs="load"))
+    model: Any = field(default_factory=EncoderModel, metadata=group(needs="load"))
+    preprocess: Any = field(default_factory=WindowPreprocessing, metadata=group(needs="trainer_parts"))
+    postprocess: Any = field(default_factory=SpanAnswers, metadata=group(needs="build"))
+    metric: Any = field(default_factory=SquadV1, metadata=group(needs="__call__"))
+    headline: str = key_of_group("metric", "f1")
+    """The score that chooses the best checkpoint, and the best run of a sweep."""
+    version_2_with_negative: bool | None = key_of_group("metric", None)
+    """Whether "no answer" can be predicted; null: whether some question has no answer."""
+
+    @cached_property
+    def sources(self) -> list[Examples]:
+        """The examples of each source."""
+        return load_sources(self.data)
+
+    @property
+    def examples(self) -> Examples:
+        """The examples of all sources."""
+        return pooled(self.sources)
+
+    def make_trainer(self, args: Any) -> Any:
+        """Load examples and model and return their trainer.
+
+        Raises:
+            InputError: If a setting or a file cannot be used.
+        """
+        examples = self.examples
+        negatives = self.version_2_with_negative
+        version_2 = examples.has_unanswerable if negatives is None else negatives
+        metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
+        model, tokenizer = self._model_and_tokenizer(examples.training_texts)
+        return self._trainer()(
+            model=model,
+            args=args,
+            **self.preprocess.trainer_parts(self.sources, model, tokenizer),
+            **teaching_parts(vars(self.model), model),
+            processing_class=tokenizer,
+            post_process_function=self.postprocess.build(model, tokenizer, version_2),
+            compute_metrics=metric,
+            callbacks=list(self.callbacks),
+            loggers=list(self.logger),
+        )
+
+    def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
+        """Write a page for each source of spans, and print the headline scores and where everything is."""
+        folder = Path(trainer.args.output_dir)
+        if not self._gives_spans:
+            print_summary(metrics, title="Generated answers", files={"Everything": str(folder)}, seconds=seconds)
+            return
+        title = "Machine reading comprehension"
+        answered = [trainer.answered] if len(self.sources) == 1 else trainer.answered
+        records = [
+            RunRecord(
+                title=title,
+                results=question_results(source.validation, one.answers),
+                metrics=metrics,
+                log_history=trainer.state.log_history,
+                settings=self._shown_settings(trainer),
+                sections=self.report_sections(trainer),
+            )
+            for source, one in zip(self.sources, answered, strict=True)
+        ]
+        files = {"Report": ", ".join(map(str, _write_reports(folder, records))), "Everything else": str(folder)}
+        print_summary(metrics, title=title, files=files, seconds=seconds)
+
+    def report_sections(self, trainer: Any) -> Mapping[str, str]:
+        """Return what the report shows next to the answers: HTML by heading."""
+        return {}
+
+    @property
+    def _gives_spans(self) -> bool:
+        return getattr(self.postprocess, "gives_spans", True)
+
+    def _model_and_tokenizer(self, texts: Sequence[str]) -> tuple[Any, Any]:
+        loaded = self.model.load(texts, self.preprocess)
+        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
+            raise InputError(
+                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
+            )
+        return loaded
+
+    def _trainer(self) -> Any:
+        """Return what makes the trainer: one for several sources, and for a teacher, where there are such."""
+        named = {
+            "data.sources": getattr(self.data, "sources", None),
+            "model.teacher": getattr(self.model, "teacher", None),
+        }
+        given = [f"`{name}`" for name, value in named.items() if value is not None]
+        chosen = getattr(self.trainer, "func", self.trainer)
+        if (not given and len(self.sources) == 1) or issubclass(chosen, MultiSourceMRCTrainer):
+            return self.trainer
+        several = MultiSourceMRCTrainer if chosen is MRCTrainer else getattr(chosen, "multi_source_class", None)
+        if several is None:
+            raise InputError(
+                f"{' and '.join(given) or 'Several sources'} cannot be used with {path_of(chosen)}; leave it out, or "
+                "train with `trainer=mrc` or a subclass of portico.mrc.MultiSourceMRCTrainer."
+            )
+        return partial(several, **getattr(self.trainer, "keywords", {}))
+
+    def _shown_settings(self, trainer: Any) -> dict[str, Mapping[str, Any]]:
+        examples = self.examples
+        return {
+            "model": {**shown_settings(self.model), "parameters": trainer.get_num_trainable_parameters()},
+            "data": {
+                **shown_settings(self.data),
+                "train questions": len(examples.train),
+                "validation questions": len(examples.validation),
+            },
+            "preprocess": shown_settings(self.preprocess),
+            "postprocess": shown_settings(self.postprocess),
+            "args": getattr(self.args, "keywords", {}),
+        }
+
+    # -------------------------------------------------------------------------------- mode=predict
+
+    def predict(self) -> dict[str, float]:
+        """Answer the questions of ``data.predict_file`` with ``model.name_or_path`` and write the answers.
+
+        Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
+        unless the settings say so.
+
+        Returns:
+            The number of questions and the seconds that answering took.
+
+        Raises:
+            InputError: If a setting, the model or the file cannot be used.
+        """
+        name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
+        if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):
+            raise InputError(
+                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={_shown(name)}` and "
+                f"`data.predict_file={_shown(path)}`; set both: the folder of a run of +experiment=mrc, or a hub "
+                "name, and a file of questions."
+            )
+        self._announce_unused()
+        questions = read_questions(path)
+        reader = load_trained_reader(name)
+        check_window(self.preprocess.max_seq_length, reader.max_length)
+        windows = question_windows(
+            Featurizer(
+                reader.tokenizer,
+                max_seq_length=self.preprocess.max_seq_length,
+                doc_stride=self.preprocess.doc_stride,
+                max_question_length=self.preprocess.max_question_length,
+            ),
+            [asked.question for asked in questions],
+            [asked.context for asked in questions],
+            [asked.id for asked in questions],
+        )
+        post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
+        args = self.training_arguments(**_NOT_IN_PREDICTION)
+        started = time.time()
+        inference = Inference(reader.model, reader.tokenizer, args)
+        answered = inference.run(windows.features, post_processing.begin(windows.examples, windows.offsets))
+        seconds = time.time() - started
+        if args.should_save:
+            answered.answers.write(self.output_dir, _PREFIX)
+            _write_readable(Path(self.output_dir), questions, list(answers_in_order(answered.answers)))
+        return {"predict_samples": len(questions), "predict_runtime": round(seconds, 4)}
+
+    def _calibrated(self, calibration: AnswerCalibration | None, model: Any, tokenizer: Any) -> Any:
+        threshold = None if calibration is None else calibration.null_score_diff_threshold
+        chosen, negatives = self.postprocess.null_score_diff_threshold, self.version_2_with_negative
+        answers = replace(
+            self.postprocess,
+            calibrate=False,
+            null_score_diff_threshold=(threshold or 0.0) if chosen == "best" else chosen,
+        )
+        processing = answers.build(model, tokenizer, threshold is not None if negatives is None else negatives)
+        return replace(processing, calibration=calibration)
+
+    def _announce_unused(self) -> None:
+        names = ("train_file", "validation_file")
+        unused = [
+            f"`data.{name}={getattr(self.data, name)}`" for name in names if getattr(self.data, name) is not None
+        ]
+        if unused:
+            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
+
+
+def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: Sequence[Answer]) -> None:
+    records = [
+        {
+            "id": asked.id,
+            "question": asked.question,
+            "answer": answer.text,
+            "start": answer.start,
+            "end": answer.end,
+            "context_index": answer.context_index,
+            "score": answer.score,
+            "probability": answer.probability,
+        }
+        for asked, answer in zip(questions, answers, strict=True)
+    ]
+    text = json.dumps(records, indent=4, ensure_ascii=False)
+    (folder / f"{_PREFIX}_answers.json").write_text(text + "\n", encoding="utf-8")
+    lines = [f"{r['question']}\n    {r['answer'] or '(no answer)'}  ({r['probability']:.0%})\n" for r in records]
+    readable = folder / f"{_PREFIX}_answers.txt"
+    readable.write_text("\n".join(lines), encoding="utf-8")
+    print(f"Answers: {readable}")
+
+
+def _shown(value: Any) -> Any:
+    return "null" if value is None else value
+
+
+# ------------------------------------------------------------------------------------ metric
+
+_OF_SPANS = (TydiF1, NqF1)
+_NEED_ANSWERS = (SquadV1, Mlqa, Mrqa, Rouge)
+_THRESHOLD = "_non_null_threshold"
+
+
+def prepared_metric(
+    metric: Any, examples: Sequence[Mapping[str, Any]], version_2_with_negative: bool, *, has_spans: bool = True
+) -> Any:
+    """Return the ``compute_metrics`` for the examples that will be evaluated.
+
+    Args:
+        metric: A metric. :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer"
+            can be predicted, which it cannot score; those of TyDi QA and Natural Questions get the annotations.
+        examples: The examples.
+        version_2_with_negative: Whether "no answer" can be predicted.
+        has_spans: Whether answers are spans of passages; generated ones are strings alone.
+
+    Raises:
+        InputError: If the metric cannot score such answers or one of the examples.
+    """
+    if type(metric) is SquadV1 and version_2_with_negative:
+        return SquadV2()
+    name = type(metric).__name__
+    if isinstance(metric, _NEED_ANSWERS):
+        _check_answers(name, examples)
+    if not isinstance(metric, _OF_SPANS):
+        return metric
+    if not has_spans:
+        raise InputError(
+            f"{name} scores spans of passages, but generated answers are strings; choose `metric=rouge` or "
+            "`metric=squad`."
+        )
+    scores = SpanScores(metric, examples)
+    _check_annotators(name, scores)
+    return scores
+
+
+def _check_answers(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
+    without = [example["id"] for example in examples if not gold_texts(example)]
+    if without:
+        raise InputError(
+            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, and "
+            f"{name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
+        )
+
+
+def _check_annotators(name: str, scores: SpanScores) -> None:
+    """Refuse thresholds that no question can reach, which would make every score 0."""
+    thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith(_THRESHOLD)}
+    wrong = {key: value for key, value in thresholds.items() if not 1 <= value <= scores.most_annotators}
+    if wrong:
+        shown = " and ".join(f"`metric.{key}={value}`" for key, value in wrong.items())
+        raise InputError(
+            f"{name} takes for gold what {shown} annotators agree on, but the questions to evaluate on have at most "
+            f"{scores.most_annotators}; set {'each' if len(wrong) > 1 else 'it'} to {max(scores.most_annotators, 1)}, "
+            "or choose `metric=squad_v2`."
+        )
+
+
+# ------------------------------------------------------------------------------------ report
+
+
+def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
+    """Write a page for each source; the folder of a run with one source can be compared with others."""
+    if len(records) == 1:
+        return [record_run(folder, records[0])]
+    pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
+    for page, record in zip(pages, records, strict=True):
+        page.parent.mkdir(exist_ok=True)
+        write_report(page, record)
+    return pages
+
+
+class _Row(NamedTuple):
+    label: str
+    names: tuple[str, ...]
+    form: str = "{:.1f}"
+    factor: float = 1.0
+
+
+# The headline scores of every metric, all shown in 0..100.
+_ROWS = (
+    _Row("F1", ("f1",)),
+    _Row("Exact match", ("exact", "exact_match")),
+    _Row("F1 where there is an answer", ("HasAns_f1",)),
+    _Row("Accuracy where there is none", ("NoAns_exact",)),
+    _Row("F1 at the best threshold", ("best_f1",)),
+    _Row("Average precision of F1", ("pr_f1_ap",)),
+    _Row("Passage F1, mean of languages", ("avg_passage_f1",), factor=100.0),
+    _Row("Minimal answer F1, mean of languages", ("avg_minimal_f1",), factor=100.0),
+    _Row("Long answer F1 at the best threshold", ("long_answer_best_f1",), factor=100.0),
+    _Row("Short answer F1 at the best threshold", ("short_answer_best_f1",), factor=100.0),
+    _Row("ROUGE-1", ("rouge1",)),
+    _Row("ROUGE-2", ("rouge2",)),
+    _Row("ROUGE-L", ("rougeL",)),
+    _Row("ROUGE-L of sentences", ("rougeLsum",)),
+    _Row("ROUGE-L as KILT counts", ("kilt_rougeL",)),
+    _Row("Questions", ("total", "num_questions", "long_answer_n"), "{:,.0f}"),
+    _Row("Loss", ("loss",), "{:.3f}"),
+)
+
+
+def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
+    """Print the headline scores and where everything was written.
+
+    Args:
+        metrics: Metrics of the final evaluation, with the prefix ``eval_``.
+        title: Heading of the table.
+        files: Paths by what they are.
+        seconds: Wall time of the whole run.
+    """
+    table = Table(title=title, title_justify="left")
+    table.add_column("Held-out questions")
+    table.add_column("", justify="right")
+    for row in _ROWS:
+        value = next((metrics[f"eval_{name}"] for name in row.names if f"eval_{name}" in metrics), None)
+        if value is not None:
+            table.add_row(row.label, row.form.format(row.factor * value))
+    table.add_row("Time of the whole run", f"{seconds // 60:.0f} min {seconds % 60:.0f} s")
+    console = Console()
+    console.print(table)
+    for what, path in files.items():
+        # Long paths must stay whole, so that they can be clicked and copied.
+        console.print(f"{what}: {path}", soft_wrap=True, highlight=False)

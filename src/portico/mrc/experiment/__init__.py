@@ -1,1 +1,0 @@
-"""What ``python train.py +experiment=mrc`` runs: settings, examples, features, training, report."""

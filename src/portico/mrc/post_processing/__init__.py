@@ -1,1 +1,0 @@
-"""What a trainer is given to turn the outputs of an evaluation into answers."""

@@ -1,0 +1,395 @@
+"""The answers of an evaluation set: which span is the answer to each question, n-best lists, and their files.
+
+Shape suffixes: E examples, N ranked spans.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
+from portico.mrc.features.labels import TargetType
+from portico.mrc.postprocess.ranking import RankedSpans, Spans
+
+_T = TypeVar("_T")
+
+NBestRecord: TypeAlias = Mapping[str, str | float]
+"""One entry of an n-best list: the logits of its first and last token, its text and its probability."""
+
+LITERAL_EMPTY = -1
+"""Start and end of the span that represents the literal text "empty"."""
+
+_TYPE_TEXTS = {TargetType.YES: "yes", TargetType.NO: "no"}
+_EXAMPLES_PER_BLOCK = 512  # bounds the memory for texts
+_BUFFER_BYTES = 1 << 20  # an n-best list has thousands of characters; the default buffer of 8 KiB holds one or two
+
+
+@dataclass(frozen=True)
+class SpanAnswer:
+    """A possible answer.
+
+    Attributes:
+        text: Its text, ``""`` for "no answer".
+        start: First character in its context.
+        end: The character after its last.
+        context_index: Which of the question's contexts contains it.
+        passage_index: Which passage of the document contains it, -1 for none.
+        score: What it was ranked by.
+        probability: Probability that it is the answer.
+    """
+
+    text: str
+    start: int
+    end: int
+    context_index: int
+    passage_index: int
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """The best spans of every example, best first.
+
+    Attributes:
+        example_ids: Identifiers of the examples.
+        contexts_E: The contexts of each example.
+        ranked: Their best spans.
+        context_N: Which of the contexts contains each span, ``int64 [N]``.
+        passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
+        probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
+    """
+
+    example_ids: list[str]
+    contexts_E: list[Sequence[str]]
+    ranked: RankedSpans
+    context_N: Int64s
+    passage_N: Int64s
+    probability_N: npt.NDArray[np.float64]
+
+    def __iter__(self) -> Iterator[tuple[str, list[SpanAnswer]]]:
+        """Yield identifier and possible answers of every example, best first."""
+        spans = self.ranked.spans
+        numbers = (*spans.chars_N2.T, self.context_N, self.passage_N, spans.score_N, self.probability_N)
+        for example_id, rows in self.examples():
+            columns = (column[rows].tolist() for column in numbers)
+            yield example_id, [SpanAnswer(*values) for values in zip(self.texts(rows), *columns, strict=True)]
+
+    def examples(self) -> Iterator[tuple[str, slice]]:
+        """Yield identifier and rows of the spans of every example."""
+        rows = self.ranked.row_starts.tolist()
+        for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
+            yield example_id, slice(first, end)
+
+    def texts(self, rows: slice) -> list[str]:
+        """Return the texts of some spans."""
+        example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
+        return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
+
+
+def span_texts(
+    contexts_E: Sequence[Sequence[str]], example_N: Int64s, context_N: Int64s, chars_N2: Int32s
+) -> list[str]:
+    """Return the text of every span, ``N`` of them.
+
+    Args:
+        contexts_E: The contexts of each example.
+        example_N: The example of each span, ``int64 [N]``.
+        context_N: Which of its contexts contains the span, ``int64 [N]``.
+        chars_N2: Its characters there, ``[start, end)``, ``int32 [N, 2]``.
+    """
+    starts, ends = chars_N2.T.tolist()
+    return [
+        "empty" if start == LITERAL_EMPTY else contexts_E[example][context][start:end]
+        for example, context, start, end in zip(example_N.tolist(), context_N.tolist(), starts, ends, strict=True)
+    ]
+
+
+def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, context_N: Int64s) -> Bools:
+    """Return which spans are the best of their example with their text, ``bool [N]``."""
+    texts = span_texts(contexts_E, ranked.example_N, context_N, ranked.spans.chars_N2)
+    seen: set[tuple[int, bool, str]] = set()
+    is_first = []
+    for text in zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True):
+        is_first.append(text not in seen)
+        seen.add(text)
+    return np.array(is_first, np.bool_)
+
+
+def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
+    """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
+
+    utils_qa.py of transformers does so where no span was found, or a single one without text.
+
+    Returns:
+        The spans, and which examples were given one, ``bool [E]``.
+    """
+    texts = np.concatenate([[0], np.cumsum(_has_text(ranked.spans))])
+    texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
+    needs_E = (ranked.counts_E <= 1) & (texts_E == 0)
+    if not needs_E.any():
+        return ranked, needs_E
+    before = ranked.row_starts[:-1][needs_E]
+    chars_N2, *others = ranked.spans.columns()
+    spans = Spans(
+        np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *(np.insert(other, before, 0, axis=0) for other in others)
+    )
+    return RankedSpans(spans, ranked.row_starts + np.concatenate([[0], np.cumsum(needs_E)])), needs_E
+
+
+def _has_text(spans: Spans) -> Bools:
+    start_N, end_N = spans.chars_N2.T
+    has_text_N: Bools = (end_N > start_N) | (start_N == LITERAL_EMPTY)
+    return has_text_N
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which span answers each question.
+
+    Attributes:
+        span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
+        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" alone
+            where there is no span; ``None`` if "no answer" cannot be predicted.
+        threshold: "No answer" is predicted where the odds exceed it.
+        type_E: The answer type (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.
+    """
+
+    span_E: Int64s
+    null_odds_E: npt.NDArray[np.float64] | None
+    threshold: float
+    type_E: Int64s
+
+    @property
+    def chosen_E(self) -> Int64s:
+        """The span that is the answer, ``int64 [E]``, -1 for none."""
+        is_span_E = self.type_E == TargetType.SPAN_ANSWER
+        if self.null_odds_E is not None:
+            is_span_E &= ~(self.null_odds_E > self.threshold)
+        return np.where(is_span_E, self.span_E, -1)
+
+    @property
+    def is_null_E(self) -> Bools:
+        """Where "no answer" is the answer, ``bool [E]``."""
+        return (self.chosen_E < 0) & (self.type_E == TargetType.SPAN_ANSWER)
+
+
+def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
+    """Choose between spans and "no answer".
+
+    Args:
+        ranked: The spans.
+        nulls: "No answer" of every example; ``None`` if it cannot be predicted.
+        threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
+        type_E: The answer type, ``int64 [E]``.
+    """
+    if nulls is None:
+        return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
+    with_text = np.append(np.flatnonzero(_has_text(ranked.spans)), len(ranked.spans))
+    best_E = with_text[np.searchsorted(with_text, ranked.row_starts[:-1])]
+    found_E = best_E < ranked.row_starts[1:]
+    odds_E = nulls.score_N.copy()
+    best = best_E[found_E]
+    # One logit after the other, as in utils_qa.py: their rounded sum may differ in the last bit.
+    odds_E[found_E] -= ranked.spans.start_logit_N[best]
+    odds_E[found_E] -= ranked.spans.end_logit_N[best]
+    return Choice(np.where(found_E, best_E, -1), odds_E.astype(np.float64), threshold, type_E)
+
+
+class Answers:
+    """The answers of all examples; returned by `SpanPostProcessor.compute`.
+
+    Args:
+        shortlist: The best spans of the examples.
+        choice: Which of them is the answer.
+
+    Attributes:
+        shortlist: The best spans of the examples.
+        predictions: The answer to every example, ``{id: text}``: ``""`` for none, ``"yes"`` or ``"no"`` where that is
+            the answer type.
+        null_odds: Score of "no answer" minus that of the best span, ``{id: odds}``; ``None`` if "no answer" could not
+            be predicted.
+        null_threshold: "No answer" was predicted where the odds exceed this.
+    """
+
+    logit_names = ("start_logit", "end_logit")
+    """What the n-best lists call the scores of a span's first and last token."""
+
+    nbest_of_no_span: Sequence[NBestRecord] = ()
+    """The n-best list of an example without any span."""
+
+    def __init__(self, shortlist: Shortlist, choice: Choice) -> None:
+        self.shortlist, self._choice = shortlist, choice
+        self.null_threshold = choice.threshold
+        chars_E2, context_E = self._places(choice.chosen_E)
+        texts = span_texts(shortlist.contexts_E, np.arange(len(chars_E2)), context_E, chars_E2)
+        self.predictions = self._by_id(
+            _TYPE_TEXTS.get(kind, text) for kind, text in zip(choice.type_E.tolist(), texts, strict=True)
+        )
+        odds_E = choice.null_odds_E
+        self.null_odds = None if odds_E is None else self._by_id(odds_E.tolist())
+
+    @cached_property
+    def spans(self) -> dict[str, tuple[int, int] | None]:
+        """Characters of the answer in its context, ``{id: (start, end)}``; ``None`` where no span is the answer."""
+        chars = self._places(self._choice.chosen_E)[0].tolist()
+        return self._by_id((start, end) if end > start else None for start, end in chars)
+
+    @cached_property
+    def nbest(self) -> dict[str, list[NBestRecord]]:
+        """The best spans of every example, best first: ``start_logit``, ``end_logit``, ``text``, ``probability``."""
+        return {example_id: self._records(rows) for example_id, rows in self.shortlist.examples()}
+
+    @cached_property
+    def candidates(self) -> dict[str, list[SpanAnswer]]:
+        """The best spans of every example, best first, with their places; "no answer" has an empty text."""
+        return dict(self.shortlist)
+
+    @cached_property
+    def context_indices(self) -> dict[str, int]:
+        """Which context contains the best span, ``{id: index}``."""
+        return self._by_id(self._places(self._choice.span_E)[1].tolist())
+
+    @cached_property
+    def passages(self) -> dict[str, int]:
+        """The long answer: the passage that contains the best span, ``{id: index}``, -1 for none."""
+        span_E = np.where(self._choice.is_null_E, -1, self._choice.span_E)
+        return self._by_id(np.append(self.shortlist.passage_N, -1)[span_E].tolist())
+
+    @cached_property
+    def answer_types(self) -> dict[str, TargetType]:
+        """The answer types, ``{id: TargetType}``."""
+        types = np.where(self._choice.is_null_E, TargetType.NO_ANSWER, self._choice.type_E).tolist()
+        return self._by_id(map(TargetType, types))
+
+    @cached_property
+    def rows_E(self) -> Int64s:
+        """Row of each answer in the shortlist, "no answer" included, ``int64 [E]``; -1 where it has none."""
+        ranked = self.shortlist.ranked
+        nulls = np.flatnonzero(ranked.spans.is_null_N)
+        null_E = np.full(len(self._choice.span_E), -1, np.int64)
+        null_E[ranked.example_N[nulls]] = nulls
+        return np.where(self._choice.is_null_E, null_E, self._choice.span_E)
+
+    @cached_property
+    def best_texts(self) -> dict[str, str]:
+        """The answer to every example if "no answer" could not be predicted."""
+        return self.at_null_threshold(np.inf).predictions
+
+    def at_null_threshold(self, threshold: float) -> "Answers":
+        """Return the answers for another threshold: "no answer" where its odds exceed it."""
+        return type(self)(self.shortlist, replace(self._choice, threshold=threshold))
+
+    def write(self, folder: str | Path, prefix: str | None = "eval") -> None:
+        """Write the files of the QA example of transformers: predictions, n-best lists and null odds.
+
+        Args:
+            folder: Output folder; created if it is missing.
+            prefix: File names begin with this and ``_``; ``None`` leaves both out.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        start = f"{prefix}_" if prefix else ""
+        _write_json(folder / f"{start}predictions.json", self.predictions)
+        separator = "{\n"
+        path = folder / f"{start}nbest_predictions.json"
+        with path.open("w", encoding="ascii", buffering=_BUFFER_BYTES) as file:
+            for example_id, records in self._nbest_json():
+                file.write(f"{separator}    {example_id}: {records}")
+                separator = ",\n"
+            file.write("\n}\n")
+        if self.null_odds is not None:
+            _write_json(folder / f"{start}null_odds.json", self.null_odds)
+
+    def _by_id(self, values: Iterable[_T]) -> dict[str, _T]:
+        return dict(zip(self.shortlist.example_ids, values, strict=True))
+
+    def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
+        """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""
+        chars_N2 = np.append(self.shortlist.ranked.spans.chars_N2, [[0, 0]], axis=0)  # -1 takes the appended row
+        return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
+
+    def _records(self, rows: slice) -> list[NBestRecord]:
+        """Return the n-best list of one example."""
+        shortlist, spans = self.shortlist, self.shortlist.ranked.spans
+        numbers = (spans.chars_N2[:, 0], spans.start_logit_N, spans.end_logit_N, shortlist.probability_N)
+        columns = zip(*(column[rows].tolist() for column in numbers), shortlist.texts(rows), strict=True)
+        return [self._record(*values) for values in columns] or [*self.nbest_of_no_span]
+
+    def _record(self, begin: int, start_logit: float, end_logit: float, probability: float, text: str) -> NBestRecord:
+        start_name, end_name = self.logit_names
+        if begin == LITERAL_EMPTY:  # transformers puts the text of this record first
+            return {"text": text, start_name: start_logit, end_name: end_logit, "probability": probability}
+        return {start_name: start_logit, end_name: end_logit, "text": text, "probability": probability}
+
+    def _nbest_json(self) -> Iterator[tuple[str, str]]:
+        """Yield identifier and n-best list of each example, as JSON within a mapping of indent 4."""
+        examples = list(self.shortlist.examples())
+        for first in range(0, len(examples), _EXAMPLES_PER_BLOCK):
+            yield from self._block_json(examples[first : first + _EXAMPLES_PER_BLOCK])
+
+    def _block_json(self, examples: Sequence[tuple[str, slice]]) -> Iterator[tuple[str, str]]:
+        rows = slice(examples[0][1].start, examples[-1][1].stop)
+        spans, values = self.shortlist.ranked.spans, [""] * (4 * (rows.stop - rows.start))
+        values[0::4] = _repeated_numbers_json(spans.start_logit_N[rows])
+        values[1::4] = _repeated_numbers_json(spans.end_logit_N[rows])
+        values[2::4] = _scalars_json(self.shortlist.texts(rows))
+        values[3::4] = _scalars_json(self.shortlist.probability_N[rows].tolist())
+        begins = spans.chars_N2[rows, 0].tolist()
+        ids = _scalars_json([example_id for example_id, _ in examples])
+        for example_id, (_, own) in zip(ids, examples, strict=True):
+            first, last = own.start - rows.start, own.stop - rows.start
+            if first == last or begins[first] == LITERAL_EMPTY:
+                yield example_id, json.dumps(self._records(own), indent=4).replace("\n", "\n    ")
+            else:
+                yield example_id, _list_template(self.logit_names, last - first) % tuple(values[4 * first : 4 * last])
+
+
+class BeamAnswers(Answers):
+    """The answers of models with a beam-search head, as in the QA example of transformers for them.
+
+    The best span is always predicted; ``null_odds`` are the lowest score of "no answer".
+    """
+
+    logit_names = ("start_log_prob", "end_log_prob")
+    # Where no span is legal, utils_qa.py names the logits of its only record as it does without beams.
+    nbest_of_no_span = ({"text": "", "start_logit": -1e-6, "end_logit": -1e-6, "probability": 1.0},)
+
+
+# With an indent, json encodes in Python; without one it encodes in C, several times as fast, and takes any separator.
+
+
+def _write_json(path: Path, values: Mapping[str, str | float]) -> None:
+    """Write a mapping that is not empty as ``json.dumps(values, indent=4)`` and a newline, byte for byte."""
+    entries = json.dumps(values, separators=(",\n    ", ": "))[1:-1]
+    path.write_text(f"{{\n    {entries}\n}}\n", encoding="ascii")
+
+
+def _scalars_json(values: Sequence[str | float]) -> list[str]:
+    """Return every value of a sequence as JSON."""
+    if not values:
+        return []
+    return json.dumps(values, separators=("\n", ": "))[1:-1].split("\n")  # JSON escapes line breaks within strings
+
+
+def _repeated_numbers_json(numbers_N: Floats) -> list[str]:
+    """Return every number of an array as JSON, ``N`` of them; equal ones are converted once."""
+    # As bits, because 0.0 and -0.0 are equal but written differently.
+    bits, place_N = np.unique(numbers_N.astype(np.float64).view(np.int64), return_inverse=True)
+    distinct = np.array(_scalars_json(bits.view(np.float64).tolist()), object)
+    strings: list[str] = distinct[place_N].tolist()
+    return strings
+
+
+@cache
+def _list_template(logit_names: tuple[str, str], count: int) -> str:
+    """Return the JSON of a list of so many records, with ``%s`` for each value."""
+    values = (f'"{name}": %s' for name in (*logit_names, "text", "probability"))
+    record = "{\n            " + ",\n            ".join(values) + "\n        }"
+    return "[\n        " + ",\n        ".join([record] * count) + "\n    ]"

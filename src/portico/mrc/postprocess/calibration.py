@@ -1,0 +1,234 @@
+"""What labelled questions tell about scores: calibrated probabilities and the best threshold of "no answer".
+
+Shape suffixes: E examples, N spans.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError
+from portico.mrc.arrays import Bools, Floats, Int64s
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.metrics import exact_match, token_f1
+from portico.mrc.postprocess.answers import Answers
+from portico.mrc.postprocess.ranking import RankedSpans
+
+Float64s = npt.NDArray[np.float64]
+
+FILE_NAME = "answer_calibration.json"
+"""Name of the file in the folder of a model."""
+
+_TEMPERATURES = (0.05, 20.0)
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class AnswerCalibration:
+    """Maps the scores of an example's spans to the probability that each is right.
+
+    Args:
+        temperature: What the scores are divided by before their softmax.
+        slope: What the log-odds of the softmax are multiplied by.
+        intercept: What is then added to them.
+        null_score_diff_threshold: The threshold of "no answer" that was used; ``None`` if it could not be predicted.
+
+    Source: temperature scaling, arXiv:1706.04599; sigmoid of the log-odds, Platt 1999.
+    """
+
+    temperature: float = 1.0
+    slope: float = 1.0
+    intercept: float = 0.0
+    null_score_diff_threshold: float | None = None
+
+    def calibrated(self, probability_N: Float64s) -> Float64s:
+        """Return the probabilities that spans with these softmax values are right."""
+        if self.slope == 1 and self.intercept == 0:
+            return probability_N
+        return _sigmoid(self.slope * _log_odds(probability_N) + self.intercept)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the calibration into the folder of its model."""
+        Path(folder, FILE_NAME).write_text(json.dumps(asdict(self), indent=4) + "\n", encoding="ascii")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "AnswerCalibration | None":
+        """Read the calibration from the folder of a model; ``None`` if there is none.
+
+        Raises:
+            InputError: If the file does not hold a calibration.
+        """
+        path = Path(folder, FILE_NAME)
+        if not path.is_file():
+            return None
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{path} is not a valid answer calibration ({error}); delete it, or calibrate the reader again."
+            ) from error
+
+
+def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
+    """Fit a calibration to the answers to labelled questions.
+
+    Args:
+        examples: SQuAD records.
+        answers: The answers to them.
+
+    Raises:
+        InputError: If the examples have no gold answers, or none of the candidates is right.
+    """
+    golds = _gold_texts(examples)
+    right = [
+        exact_match(candidate.text, golds[example_id]) > 0
+        for example_id, candidates in answers.shortlist
+        for candidate in candidates
+    ]
+    calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
+    can_be_null = answers.null_odds is not None
+    return replace(calibration, null_score_diff_threshold=answers.null_threshold if can_be_null else None)
+
+
+def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
+    """Return the answers for the threshold of "no answer" that gives these questions the best F1.
+
+    Args:
+        examples: SQuAD records.
+        answers: The answers to them.
+
+    Raises:
+        InputError: If "no answer" cannot be predicted, or the examples have no gold answers.
+    """
+    if answers.null_odds is None:
+        raise InputError(
+            '`null_score_diff_threshold=best` needs scores of "no answer", but it cannot be predicted here; set '
+            "`version_2_with_negative` to true, or the threshold to a number."
+        )
+    golds = _gold_texts(examples)
+    odds_E = np.array([answers.null_odds[example_id] for example_id in golds], np.float64)
+    best_texts = answers.best_texts
+    answered_E = np.array([token_f1(best_texts[example_id], texts) for example_id, texts in golds.items()])
+    not_E = np.array([token_f1("", texts) for texts in golds.values()])
+    return answers.at_null_threshold(best_null_threshold(odds_E, answered_E, not_E))
+
+
+def _gold_texts(examples: Examples) -> dict[str, list[str]]:
+    """Return the gold answers of every example by its identifier."""
+    for example in examples:
+        if example.get("answers") is None:
+            raise InputError(
+                f"Example {example['id']!r} has no `answers`, but scores can only be tuned on labelled questions; add "
+                "`answers` to all examples, with two empty lists for a question that has none."
+            )
+    return {example["id"]: list(example["answers"]["text"]) for example in examples}
+
+
+def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
+    """Fit a calibration to the spans of labelled examples.
+
+    Args:
+        ranked: Their spans, including "no answer" where it can be predicted.
+        right_N: Which of them are right, ``bool [N]``.
+        answer_E: Which of them is the answer to each example, ``int64 [E]``, -1 for none.
+
+    Raises:
+        InputError: If no span of any example is right.
+    """
+    right_E = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
+    if not right_E.any():
+        raise InputError(
+            "None of the candidates of any question is right, so there is nothing to calibrate on; give labelled "
+            "questions of which the reader answers some."
+        )
+    temperature = _best_temperature(ranked, right_N, right_E)
+    answers = answer_E[answer_E >= 0]
+    softmax_N = _softmax(ranked, ranked.spans.score_N / temperature)
+    slope, intercept = _fitted_line(_log_odds(softmax_N[answers]), right_N[answers])
+    return AnswerCalibration(temperature, slope, intercept)
+
+
+def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: Floats) -> float:
+    """Return the threshold of "no answer" that gives the best mean score.
+
+    Args:
+        null_odds_E: Score of "no answer" minus that of the best span, ``float64 [E]``.
+        if_answered_E: Score (such as F1) of each example if its best span is the answer, ``float [E]``.
+        if_not_E: Score of each example if "no answer" is.
+    """
+    order = np.argsort(null_odds_E, kind="stable")
+    odds_E = null_odds_E[order]
+    gain_E = np.cumsum(if_answered_E[order] - if_not_E[order])
+    # Examples with equal odds fall on the same side.
+    last = np.flatnonzero(np.diff(odds_E, append=np.inf) > 0)
+    gains = np.concatenate([[0.0], gain_E[last]])
+    odds = np.concatenate([[odds_E[0] - 2], odds_E[last], [odds_E[-1] + 2]])
+    best = int(gains.argmax())
+    return float((odds[best] + odds[best + 1]) / 2)
+
+
+def _best_temperature(ranked: RankedSpans, right_N: Bools, right_E: Bools) -> float:
+    """Return the temperature that makes the right spans most likely, by golden-section search over its logarithm."""
+
+    def loss(log_temperature: float) -> float:
+        softmax_N = _softmax(ranked, ranked.spans.score_N / np.exp(log_temperature))
+        mass_E = np.bincount(ranked.example_N, softmax_N * right_N, minlength=len(right_E))
+        return float(-np.log(np.maximum(mass_E[right_E], _TINY)).mean())
+
+    low, high = np.log(_TEMPERATURES)
+    ratio = (np.sqrt(5) - 1) / 2
+    for _ in range(40):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
+    return float(np.exp((low + high) / 2))
+
+
+def _fitted_line(log_odds_E: Float64s, right_E: Bools) -> tuple[float, float]:
+    """Return slope and intercept of a logistic regression, by Newton's method with step halving.
+
+    The targets are moved slightly inwards, as in Platt's method, and the slope is regularised towards 1, which keeps
+    the line finite where the classes do not overlap or all scores are equal.
+    """
+    num_right = int(right_E.sum())
+    target_E = np.where(right_E, (num_right + 1) / (num_right + 2), 1 / (len(right_E) - num_right + 2))
+    inputs_E2 = np.stack([log_odds_E, np.ones_like(log_odds_E)], axis=1)
+    prior_2, weight_2 = np.array([1.0, 0.0]), np.array([1.0, 1e-6])
+
+    def loss(line_2: Float64s) -> float:
+        odds_E = inputs_E2 @ line_2
+        # log(1 + exp(odds)) - target * odds, for odds of any size
+        return float(
+            (np.logaddexp(0, odds_E) - target_E * odds_E).sum() + (weight_2 * (line_2 - prior_2) ** 2).sum() / 2
+        )
+
+    line_2 = prior_2
+    for _ in range(50):
+        guess_E = _sigmoid(inputs_E2 @ line_2)
+        gradient_2 = inputs_E2.T @ (guess_E - target_E) + weight_2 * (line_2 - prior_2)
+        curvature_22 = (inputs_E2.T * (guess_E * (1 - guess_E))) @ inputs_E2 + np.diag(weight_2)
+        step_2 = np.linalg.solve(curvature_22, gradient_2)
+        while loss(line_2 - step_2) > loss(line_2) and np.abs(step_2).max() > _TINY:
+            step_2 = step_2 / 2
+        line_2 = line_2 - step_2
+    return float(line_2[0]), float(line_2[1])
+
+
+def _softmax(ranked: RankedSpans, score_N: Floats) -> Float64s:
+    example_N = ranked.example_N
+    peak_E = np.full(len(ranked.counts_E), -np.inf)
+    np.maximum.at(peak_E, example_N, score_N)
+    weight_N = np.exp(score_N.astype(np.float64) - peak_E[example_N])
+    softmax_N: Float64s = weight_N / np.bincount(example_N, weight_N, minlength=len(peak_E))[example_N]
+    return softmax_N
+
+
+def _log_odds(probability_N: Float64s) -> Float64s:
+    clipped_N = np.clip(probability_N, _TINY, 1 - _TINY)
+    return np.log(clipped_N) - np.log1p(-clipped_N)
+
+
+def _sigmoid(odds: Float64s) -> Float64s:
+    return 0.5 + 0.5 * np.tanh(0.5 * odds)  # tanh does not overflow, whatever the odds

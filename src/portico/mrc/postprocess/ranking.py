@@ -1,0 +1,397 @@
+"""From the candidates of each feature to the best spans of each example.
+
+Shape suffixes: E examples, F features (windows) grouped by example, N spans of all examples, n starts or ends of a
+feature, K answer types, M pairs of a span and a passage.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError
+from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
+from portico.mrc.features.labels import TargetType
+from portico.mrc.postprocess.search import Candidates, CandidateSearch, Columns
+from portico.mrc.postprocess.token_offsets import Passages
+
+_FEATURES_PER_BLOCK = 2048  # bounds the memory for all pairs of starts and ends
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Columns):
+    """Spans of a context with their scores.
+
+    Attributes:
+        chars_N2: Characters ``[start, end)``, ``int32 [N, 2]``; ``(0, 0)`` for "no answer".
+        place_N3: Row of the span's feature among the candidates, ranks of its start and its end there, ``int32
+            [N, 3]``; the ranks of "no answer" are -1.
+        start_logit_N: Start logits.
+        end_logit_N: End logits.
+        score_N: What spans are ranked by; the sums of both logits in their dtype, unless a scorer is used.
+    """
+
+    chars_N2: Int32s
+    place_N3: Int32s
+    start_logit_N: Floats
+    end_logit_N: Floats
+    score_N: Floats
+
+    @property
+    def is_null_N(self) -> Bools:
+        """Which spans represent "no answer", ``bool [N]``."""
+        is_null_N: Bools = self.place_N3[:, 1] < 0
+        return is_null_N
+
+
+@dataclass(frozen=True, eq=False)
+class RankedSpans:
+    """The best spans of every example, best first.
+
+    Attributes:
+        spans: The spans of all examples, one example after the other.
+        row_starts: Index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
+    """
+
+    spans: Spans
+    row_starts: Int64s
+
+    @cached_property
+    def example_N(self) -> Int64s:
+        """The example of each span, ``int64 [N]``."""
+        return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)
+
+    @property
+    def counts_E(self) -> Int64s:
+        """Spans of each example, ``int64 [E]``."""
+        return np.diff(self.row_starts)
+
+    def select(self, spans_N: Bools) -> "RankedSpans":
+        """Return the spans of a mask, ``bool [N]``, in their order."""
+        kept = np.concatenate([[0], np.cumsum(spans_N)])
+        return RankedSpans(self.spans[spans_N], kept[self.row_starts])
+
+
+class SupportedSpanScorers(StrEnum):
+    """The scores of PrimeQA's ``scorer_type``.
+
+    Source: ``primeqa/mrc/processors/postprocessors/scorers.py`` of PrimeQA.
+    """
+
+    SCORE_DIFF_BASED = "score_diff_based"
+    TARGET_TYPE_WEIGHTED_SCORE_DIFF = "target_type_weighted_score_diff"
+    WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF = "weighted_sum_target_type_and_score_diff"
+
+    @classmethod
+    def get_supported(cls) -> list[str]:
+        """Return the names."""
+        return [scorer.value for scorer in cls]
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """Scores a span by its margin over "no answer" in its own feature, and by its feature's answer-type logits.
+
+    Args:
+        scorer_type: How the two are combined.
+        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
+    """
+
+    scorer_type: SupportedSpanScorers
+    target_type_weight: float = 0.5
+
+    @property
+    def needs_types(self) -> bool:
+        """Whether the model must classify the answer type."""
+        return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
+
+    def __call__(
+        self, span_score: float, null_span_score: float, target_type_logits: Sequence[float] | None = None
+    ) -> float:
+        """Return the score of one span; PrimeQA's call.
+
+        Args:
+            span_score: Sum of the logits of its first and last token.
+            null_span_score: Sum of the start and end logit of the first token of its feature.
+            target_type_logits: Logits of the answer types of its feature; not read by ``score_diff_based``.
+
+        Raises:
+            InputError: If the score depends on answer-type logits and there are none.
+        """
+        if self.needs_types and target_type_logits is None:
+            raise InputError(f"`scorer_type={self.scorer_type}` needs answer-type logits; give `target_type_logits`.")
+        type_logit = 0.0 if target_type_logits is None else target_type_logits[TargetType.SPAN_ANSWER]
+        score: float = self._combined(span_score - null_span_score, type_logit)
+        return score
+
+    def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
+        """Return the scores of spans of these rows of the features, ``float64 [N]``.
+
+        Raises:
+            InputError: If the score depends on answer-type logits and the model returned none.
+        """
+        if self.needs_types and features.type_logits_FK.shape[1] == 0:
+            raise InputError(
+                f"The model returned no answer-type logits, which `scorer_type={self.scorer_type}` needs; use a model "
+                "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
+            )
+        null_F = features.null_start_F.astype(np.float64) + features.null_end_F
+        type_F = np.zeros_like(null_F)
+        if self.needs_types:
+            type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
+        sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
+        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N])
+        return scores
+
+    def _combined(self, difference: Any, type_logit: Any) -> Any:
+        if self.scorer_type == SupportedSpanScorers.SCORE_DIFF_BASED:
+            return difference
+        if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
+            return difference * type_logit
+        return (1 - self.target_type_weight) * difference + self.target_type_weight * type_logit
+
+
+def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
+    """Return the scorer with a name of :class:`SupportedSpanScorers`.
+
+    Args:
+        scorer_type: The name.
+        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
+
+    Raises:
+        InputError: If the name is unknown or the weight out of range.
+    """
+    names = SupportedSpanScorers.get_supported()
+    if scorer_type not in names:
+        raise InputError(f"Unknown `scorer_type={scorer_type}`; expected one of {', '.join(names)}.")
+    if not 0 <= target_type_weight <= 1:
+        raise InputError(f"`target_type_weight={target_type_weight}` is out of range; use a number from 0 to 1.")
+    return ScoreDifference(SupportedSpanScorers(scorer_type), target_type_weight)
+
+
+def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
+    """Return "no answer" of every example, with the lowest score any of its windows gives; ``E`` spans.
+
+    Args:
+        candidates: All features, grouped by example.
+        example_F: The example of each, ``int64 [F]``: ascending, without gaps.
+    """
+    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
+    score_F = candidates.null_start_F + candidates.null_end_F
+    least = np.flatnonzero(score_F == np.minimum.reduceat(score_F, first_E)[example_F])
+    chosen_E = least[np.searchsorted(least, first_E)]  # of equal windows the first counts
+    return Spans(
+        np.zeros((len(chosen_E), 2), np.int32),
+        np.stack([chosen_E, *np.full((2, len(chosen_E)), -1)], axis=1).astype(np.int32),
+        candidates.null_start_F[chosen_E],
+        candidates.null_end_F[chosen_E],
+        score_F[chosen_E],
+    )
+
+
+def rank_spans(
+    candidates: Candidates,
+    search: CandidateSearch,
+    nulls: Spans | None = None,
+    *,
+    num_spans: int | None = None,
+    scorer: ScoreDifference | None = None,
+    distinct: bool = False,
+) -> RankedSpans:
+    """Return the best legal spans of every example.
+
+    A span begins at one of the best starts of a feature and ends at one of its best ends, both in the context, the
+    end not before the start, at most `max_answer_length` tokens long. Spans of equal score keep the order of their
+    feature, then of their start's rank, then of their end's.
+
+    Args:
+        candidates: All features, grouped by example; every example has at least one.
+        search: What found them.
+        nulls: "No answer" of every example, which then competes, behind spans of equal score, and is kept in any
+            case; ``None`` leaves it out.
+        num_spans: Spans to keep of each example; by default the search's ``n_best_size``.
+        scorer: Computes the scores; by default they are the sums of both logits.
+        distinct: Keep only the best of spans of the same characters, which overlapping windows share.
+    """
+    offsets, num_spans = search.offsets, search.n_best_size if num_spans is None else num_spans
+    example_F = offsets.example_index_F[candidates.feature_index_F]
+    blocks, counts = [], []
+    for features in _blocks(example_F):
+        examples = slice(example_F[features.start], example_F[features.stop - 1] + 1)
+        spans = _legal_spans(candidates[features], search, num_spans, scorer)
+        spans.place_N3[:, 0] += features.start
+        example_N = example_F[spans.place_N3[:, 0]] - examples.start
+        num_examples = examples.stop - examples.start
+        if nulls is not None:
+            example_N = np.concatenate([example_N, np.arange(num_examples)])
+            spans = Spans.concatenate([spans, nulls[examples]])
+        order_N = np.lexsort((-spans.score_N, example_N))  # stable: equal scores keep their order
+        if distinct:
+            context_N = offsets.context_index_F[candidates.feature_index_F[spans.place_N3[:, 0]]]
+            order_N = order_N[_first_occurrences(example_N[order_N], context_N[order_N], spans[order_N])]
+        best_N = _best(order_N, example_N, spans, num_spans, num_examples)
+        blocks.append(spans[best_N])
+        counts.append(np.bincount(example_N[best_N], minlength=num_examples))
+    return RankedSpans(Spans.concatenate(blocks), np.concatenate([[0], np.cumsum(np.concatenate(counts))]))
+
+
+def _blocks(example_F: Int64s) -> Iterator[slice]:
+    """Split the features into blocks that hold examples whole."""
+    last = np.flatnonzero(np.diff(example_F, append=example_F[-1] + 1)) + 1  # where an example's features end
+    start = 0
+    while start < len(example_F):
+        stop = int(last[np.searchsorted(last[:-1], start + _FEATURES_PER_BLOCK)])
+        yield slice(start, stop)
+        start = stop
+
+
+def _legal_spans(block: Candidates, search: CandidateSearch, num_spans: int, scorer: ScoreDifference | None) -> Spans:
+    """Return the legal pairs of a start and an end that can be among the best of their feature."""
+    begin_Fn = search.offsets.chars(block.start_token_Fn, block.feature_index_F)[..., 0]
+    end_Fn = search.offsets.chars(block.end_token_Fn, block.feature_index_F)[..., 1]
+    extent_Fnn = block.end_token_Fn[:, None, :] - block.start_token_Fn[:, :, None]
+    legal_Fnn = (begin_Fn >= 0)[:, :, None] & (end_Fn >= 0)[:, None, :]
+    legal_Fnn &= (extent_Fnn >= 0) & (extent_Fnn < search.max_answer_length)
+    if search.paired:
+        legal_Fnn &= np.eye(begin_Fn.shape[1], dtype=np.bool_)
+    feature_N, start_N, end_N = np.nonzero(legal_Fnn)
+    start_logit_N = block.start_logit_Fn[feature_N, start_N]
+    end_logit_N = block.end_logit_Fn[feature_N, end_N]
+    if scorer is None:
+        score_N: Floats = start_logit_N + end_logit_N
+    else:
+        score_N = scorer.of_spans(block, feature_N, start_logit_N, end_logit_N)
+    best_N = _among_the_best(score_N, legal_Fnn, num_spans)
+    feature_N, start_N, end_N = feature_N[best_N], start_N[best_N], end_N[best_N]
+    return Spans(
+        np.stack([begin_Fn[feature_N, start_N], end_Fn[feature_N, end_N]], axis=1),
+        np.stack([feature_N, start_N, end_N], axis=1).astype(np.int32),
+        start_logit_N[best_N],
+        end_logit_N[best_N],
+        score_N[best_N],
+    )
+
+
+def _among_the_best(score_N: Floats, legal_Fnn: Bools, num_spans: int) -> Int64s:
+    """Return legal pairs that include the best of every feature, ``int64``, ascending.
+
+    Most pairs are not among them, and dropping those here saves sorting them.
+    """
+    num_pairs = legal_Fnn[0].size
+    if num_pairs <= num_spans:
+        return np.arange(len(score_N))
+    # In float32, whose rounding keeps the order: a pair that ties with the n-th best when rounded is kept as well.
+    # numpy takes many times as long to partition rows of float64 with equal values.
+    scores_Fnn = np.full(legal_Fnn.shape, -np.inf, np.float32)
+    with np.errstate(over="ignore"):
+        scores_Fnn[legal_Fnn] = score_N
+    flat_FP = scores_Fnn.reshape(-1, num_pairs)
+    least_F1 = np.partition(flat_FP, num_pairs - num_spans, axis=1)[:, num_pairs - num_spans, None]
+    return np.flatnonzero((flat_FP >= least_F1)[legal_Fnn.reshape(-1, num_pairs)])
+
+
+def _first_occurrences(example_N: Int64s, context_N: Int64s, spans: Spans) -> Int64s:
+    """Return, in ascending order, the spans that do not repeat the characters of an earlier one."""
+    keys = (example_N, context_N, *spans.chars_N2.T, spans.is_null_N)
+    order_N = np.lexsort(keys)  # stable, so that the first of equal ones comes first
+    is_new_N = np.zeros(len(order_N), np.bool_)
+    is_new_N[:1] = True
+    for key_N in keys:
+        is_new_N[1:] |= key_N[order_N[1:]] != key_N[order_N[:-1]]
+    return np.sort(order_N[is_new_N])
+
+
+def _best(order_N: Int64s, example_N: Int64s, spans: Spans, num_spans: int, num_examples: int) -> Int64s:
+    """Return which spans to keep, example by example, best first; "no answer" is kept where it competes."""
+    example_N, spans = example_N[order_N], spans[order_N]
+    first_E = np.searchsorted(example_N, np.arange(num_examples))
+    kept_N = np.arange(len(order_N)) - first_E[example_N] < num_spans
+    # utils_qa.py adds "no answer" if it fell out of the n best, but not if one of them has the characters (0, 0).
+    listed_N = kept_N & (spans.chars_N2 == 0).all(axis=1)
+    has_null_E = np.bincount(example_N[listed_N], minlength=num_examples) > 0
+    kept_N |= spans.is_null_N & ~has_null_E[example_N]
+    kept: Int64s = order_N[kept_N]
+    return kept
+
+
+def span_probabilities(
+    ranked: RankedSpans, wide_E: Bools | None = None, temperature: float = 1.0
+) -> npt.NDArray[np.float64]:
+    """Return the softmax of the scores over the spans of each example, ``float64 [N]``.
+
+    Examples with the same number of spans are computed as one array: numpy sums each of its rows in the same order as
+    it sums that row alone, so the result does not depend on how examples are batched.
+
+    Args:
+        ranked: The spans.
+        wide_E: Examples to compute in float64 instead of the dtype of their logits, ``bool [E]``.
+        temperature: What the scores are divided by; a value above 1 flattens the distribution.
+    """
+    wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
+    score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature
+    probability_N = np.empty(len(ranked.spans), np.float64)
+    for wide in (False, True):
+        for count in np.unique(ranked.counts_E[wide_E == wide]):
+            rows = np.flatnonzero((ranked.counts_E == count) & (wide_E == wide))
+            spans = ranked.row_starts[rows, None] + np.arange(count)
+            if count > 0:
+                score = score_N[spans]
+                score = score.astype(np.float64) if wide else score
+                weight = np.exp(score - score.max(axis=1, keepdims=True))
+                probability_N[spans] = weight / weight.sum(axis=1, keepdims=True)
+    return probability_N
+
+
+def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -> Int64s:
+    """Return the first passage of its example that contains the whole span, ``int64 [N]``, -1 for none.
+
+    Args:
+        chars_N2: Characters ``[start, end)`` of each span, ``int32 [N, 2]``.
+        example_N: The example of each span, ``int64 [N]``, ascending.
+        passages_E: The passages of every example.
+    """
+    counts_E = np.array([len(passages["start_positions"]) for passages in passages_E], np.int64)
+    starts, ends = (
+        np.array([position for passages in passages_E for position in passages[name]], np.int64)
+        for name in ("start_positions", "end_positions")
+    )
+    first_E = np.cumsum(counts_E) - counts_E
+    span_M = np.repeat(np.arange(len(example_N)), counts_E[example_N])
+    first_N = np.cumsum(counts_E[example_N]) - counts_E[example_N]
+    passage_M = np.arange(len(span_M)) - first_N[span_M]
+    flat_M = first_E[example_N[span_M]] + passage_M
+    contains_M = (starts[flat_M] <= chars_N2[span_M, 0]) & (chars_N2[span_M, 1] <= ends[flat_M])
+    index_N = np.full(len(example_N), -1, np.int64)
+    # Assigned from the last to the first, so that of several passages the first stays.
+    index_N[span_M[contains_M][::-1]] = passage_M[contains_M][::-1]
+    return index_N
+
+
+def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
+    """Return the answer type of every example, ``int64 [E]``: a span, a whole passage, yes or no.
+
+    The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones. Whether there is an
+    answer at all is not decided here but by the score of "no answer".
+
+    Args:
+        type_logits_FK: Logits of the answer types, ``float [F, K]``; where ``K`` is 0, all answers are spans.
+        example_F: The example of each feature, ``int64 [F]``: ascending, without gaps.
+    """
+    first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
+    if type_logits_FK.shape[1] == 0:
+        return np.full(len(first_E), TargetType.SPAN_ANSWER, np.int64)
+    logits_FK = type_logits_FK.astype(np.float64)
+    evidence_FK = np.delete(logits_FK, TargetType.NO_ANSWER, axis=1)
+    peak_F = evidence_FK.max(axis=1)
+    # The log-odds of an answer: the logarithm of the sum of exponentials minus the logit of NO_ANSWER.
+    evidence_F = (
+        peak_F + np.log(np.exp(evidence_FK - peak_F[:, None]).sum(axis=1)) - logits_FK[:, TargetType.NO_ANSWER]
+    )
+    most = np.flatnonzero(evidence_F == np.maximum.reduceat(evidence_F, first_E)[example_F])
+    window_E = most[np.searchsorted(most, first_E)]
+    type_E = logits_FK[window_E].argmax(axis=1)
+    return np.where(type_E == TargetType.NO_ANSWER, TargetType.SPAN_ANSWER, type_E)

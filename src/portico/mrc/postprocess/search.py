@@ -1,0 +1,373 @@
+"""From the outputs of a batch to the tokens that can begin and end an answer in each of its windows.
+
+Shape suffixes: B features (windows) of a batch, F features, L tokens of the longest row, K answer types, n tokens
+kept, S starts and P pairs of a start and an end in a beam.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+
+from portico.errors import InputError
+from portico.mrc.arrays import Bools, Floats, Int64s, Tokens
+from portico.mrc.features.labels import TargetType
+from portico.mrc.postprocess.token_offsets import TokenOffsets
+
+Ties: TypeAlias = Literal["deterministic", "hf"]
+"""The order of equal logits: the lower index first, or as numpy's unstable sort happens to leave them."""
+
+TokenOrder: TypeAlias = Ties | Literal["primeqa"]
+"""As `Ties`, or as numpy's unstable sort leaves Python floats."""
+
+_HF_PADDING = -100  # what transformers' Trainer pads gathered logits with
+_ROWS_PER_BLOCK = 64  # bounds the memory for all spans of the exhaustive search
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table: arrays of equal length, with one row for each feature or span."""
+
+    def columns(self) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays in order of declaration."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def __len__(self) -> int:
+        return len(self.columns()[0])
+
+    def __getitem__(self, rows: Int64s | Bools | slice) -> Self:
+        return type(self)(*(column[rows] for column in self.columns()))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays, in bytes."""
+        return sum(column.nbytes for column in self.columns())
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts, at least one."""
+        return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates(Columns):
+    """The best start and end tokens of some features; what processes exchange instead of logits.
+
+    Attributes:
+        feature_index_F: Which features, ``int64 [F]``.
+        start_token_Fn: Start tokens, best first, -1 where a row has fewer than ``n``, ``int16`` or ``int32 [F, n]``.
+        start_logit_Fn: Their logits, in the dtype of the model's outputs, ``[F, n]``.
+        null_start_F: Start logit of token 0, which represents "no answer", ``[F]``.
+        start_stdev_Fn: Standard deviations of the start logits, ``[F, n]``, or ``[F, 0]`` without a confidence head.
+        end_token_Fn: End tokens, as for starts.
+        end_logit_Fn: Their logits.
+        null_end_F: End logit of token 0.
+        end_stdev_Fn: Standard deviations of the end logits.
+        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``; ``K`` is
+            0 without a classifier of answer types.
+        similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` without a confidence head.
+    """
+
+    feature_index_F: Int64s
+    start_token_Fn: Tokens
+    start_logit_Fn: Floats
+    null_start_F: Floats
+    start_stdev_Fn: Floats
+    end_token_Fn: Tokens
+    end_logit_Fn: Floats
+    null_end_F: Floats
+    end_stdev_Fn: Floats
+    type_logits_FK: Floats
+    similarity_F1: Floats
+
+
+class CandidateSearch(ABC):
+    """Finds the best start and end tokens of each row of a batch.
+
+    Args:
+        offsets: Which characters the tokens of all features cover.
+        n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
+    """
+
+    paired = False
+    """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
+
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
+        self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
+        self.longest = int(offsets.lengths_F.max())
+        self.token_dtype: type[np.signedinteger[Any]] = (
+            np.int16 if self.longest <= np.iinfo(np.int16).max else np.int32
+        )
+
+    @abstractmethod
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch; each search documents the outputs it takes."""
+
+
+class LogitSearch(CandidateSearch):
+    """A search through the logits of all tokens."""
+
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch.
+
+        Args:
+            outputs: Start and end logits, ``float [B, L]``, then optionally the logits of the answer types,
+                ``float [B, K]``, then optionally start deviations, end deviations and similarities. Other outputs
+                (hidden states) are ignored.
+            feature_indices_B: Which feature each row is, ``int64 [B]``.
+
+        Raises:
+            InputError: If start or end logits are missing, differ in shape or come from a beam-search head, or if a
+                logit is not finite.
+        """
+        starts_BL, ends_BL, types_BK, start_stdevs_BL, end_stdevs_BL, similarity_B1 = _span_outputs(outputs)
+        _check_finite("start logit", "token", starts_BL, feature_indices_B)
+        _check_finite("end logit", "token", ends_BL, feature_indices_B)
+        _check_finite("answer-type logit", "type", types_BK, feature_indices_B)
+        top_starts_Bn, top_ends_Bn = self.find(starts_BL, ends_BL, feature_indices_B)
+        return Candidates(
+            feature_indices_B,
+            *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL),
+            *self._kept(top_ends_Bn, ends_BL, end_stdevs_BL),
+            types_BK,
+            similarity_B1,
+        )
+
+    @abstractmethod
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return start and end tokens of each row, best first, -1 for none, at most ``n`` each, ``int64 [B, n]``."""
+
+    def _kept(self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats) -> tuple[Tokens, Floats, Floats, Floats]:
+        num_missing = self.n_best_size - top_Bn.shape[1]
+        if num_missing > 0:
+            top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
+        in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
+        logit_Bn = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
+        stdev_Bn = np.take_along_axis(stdevs_BL, in_row_Bn, axis=1) if stdevs_BL.shape[1] else stdevs_BL
+        # The copy keeps the null score from holding the whole batch in memory.
+        return top_Bn.astype(self.token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
+
+
+class TopTokenSearch(LogitSearch):
+    """The best starts and, independently, the best ends of each row, as transformers and PrimeQA take them.
+
+    Args:
+        offsets: Which characters the tokens of all features cover.
+        n_best_size: Starts and ends to keep of each feature, at least 1.
+        max_answer_length: Longest answer, in tokens.
+        order: Whose order of equal logits, and of padding, is followed.
+    """
+
+    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int, order: TokenOrder) -> None:
+        super().__init__(offsets, n_best_size, max_answer_length)
+        self._order: TokenOrder = order
+
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the tokens; padding may take places in the list, as it does in transformers."""
+        if self._order == "primeqa":
+            return self._unpadded(starts_BL, feature_indices_B), self._unpadded(ends_BL, feature_indices_B)
+        return self._padded(starts_BL), self._padded(ends_BL)
+
+    def _padded(self, logits_BL: Floats) -> Int64s:
+        num_missing = self.longest - logits_BL.shape[1]
+        if self._order == "hf" and num_missing > 0:
+            # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
+            logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
+        top_Bn = top_tokens(logits_BL, self.n_best_size, self._order)
+        return np.where(top_Bn < self.longest, top_Bn, -1)
+
+    def _unpadded(self, logits_BL: Floats, feature_indices_B: Int64s) -> Int64s:
+        """Search each row without its padding, which PrimeQA cuts off before it sorts."""
+        lengths_B = np.minimum(self.offsets.lengths_F[feature_indices_B], logits_BL.shape[1])
+        tokens_Bn = np.full((len(lengths_B), self.n_best_size), -1)
+        for length in np.unique(lengths_B):
+            rows = np.flatnonzero(lengths_B == length)
+            top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
+            tokens_Bn[rows, : top.shape[1]] = top
+        return tokens_Bn
+
+
+class ExhaustiveSearch(LogitSearch):
+    """The best legal spans of each row, whatever the rank of their start and their end alone.
+
+    Where few starts and ends are kept, the best span may join two tokens that are not among them; this search finds
+    it, at several times the cost. Of equal scores the lower start, then the lower end comes first.
+    """
+
+    paired = True
+
+    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Return first and last tokens of the best spans."""
+        blocks = np.array_split(np.arange(len(starts_BL)), -(-len(starts_BL) // _ROWS_PER_BLOCK))
+        found = [self._best_spans(starts_BL[rows], ends_BL[rows], feature_indices_B[rows]) for rows in blocks]
+        return np.concatenate([starts for starts, _ in found]), np.concatenate([ends for _, ends in found])
+
+    def _best_spans(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
+        """Score all spans of a block, ``[B, L, M]`` for ``M`` lengths, and return the best."""
+        num_rows, num_tokens = starts_BL.shape
+        chars_BL2 = self.offsets.chars(np.tile(np.arange(num_tokens), (num_rows, 1)), feature_indices_B)
+        starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL, -np.inf)
+        ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL, -np.inf)
+        num_lengths = min(self.max_answer_length, num_tokens)
+        padded_BL = np.pad(ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
+        # A view, so that the ends of all lengths are not copied before they are added.
+        ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
+        scores_BS = (starts_BL[:, :, None] + ends_BLM).reshape(num_rows, -1)
+        best_Bn = top_tokens(scores_BS, self.n_best_size, "deterministic")
+        legal_Bn = np.take_along_axis(scores_BS, best_Bn, axis=1) > -np.inf
+        start_Bn, extent_Bn = np.divmod(best_Bn, num_lengths)
+        return np.where(legal_Bn, start_Bn, -1), np.where(legal_Bn, start_Bn + extent_Bn, -1)
+
+
+class BeamSearch(CandidateSearch):
+    """The best legal pairs of start and end in the beam of each row."""
+
+    paired = True
+
+    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        """Return the candidates of a batch.
+
+        Args:
+            outputs: Log-probabilities of the ``S`` best starts, ``float [B, S]``, and their tokens, ``int [B, S]``;
+                those of the best ends of each start, one start after the other, ``[B, P]``; scores of "no answer",
+                ``float [B]``.
+            feature_indices_B: Which feature each row is, ``int64 [B]``.
+
+        Raises:
+            InputError: If these are not the outputs of a beam-search head, or one is not finite.
+        """
+        start_scores_BS, starts_BS, end_scores_BP, ends_BP, null_B = _beam_outputs(outputs)
+        _check_finite("start score", "place", start_scores_BS, feature_indices_B)
+        _check_finite("end score", "place", end_scores_BP, feature_indices_B)
+        _check_finite("no-answer score", "place", null_B[:, None], feature_indices_B)
+        num_ends = ends_BP.shape[1] // starts_BS.shape[1]
+        starts_BP = np.repeat(starts_BS, num_ends, axis=1)
+        start_scores_BP = np.repeat(start_scores_BS, num_ends, axis=1)
+        extent_BP = ends_BP - starts_BP
+        legal_BP = (extent_BP >= 0) & (extent_BP < self.max_answer_length)
+        legal_BP &= self.offsets.chars(starts_BP, feature_indices_B)[..., 0] >= 0
+        legal_BP &= self.offsets.chars(ends_BP, feature_indices_B)[..., 1] >= 0
+        score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
+        best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
+        start_Bn, end_Bn = (
+            np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1).astype(self.token_dtype)
+            for tokens_BP in (starts_BP, ends_BP)
+        )
+        none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
+        return Candidates(
+            feature_indices_B,
+            start_Bn,
+            np.take_along_axis(start_scores_BP, best_Bn, axis=1),
+            null_B,
+            none_B0,
+            end_Bn,
+            np.take_along_axis(end_scores_BP, best_Bn, axis=1),
+            np.zeros_like(null_B),
+            none_B0,
+            none_B0,
+            none_B0,
+        )
+
+
+def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
+    """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
+
+    Args:
+        logits_RL: Finite scores, ``float [R, L]``.
+        n: How many, at least 1.
+        order: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
+            which of them are kept, depends on the processor. ``"primeqa"`` sorts as PrimeQA does.
+    """
+    sort = _SORTS[order]
+    num_tokens = logits_RL.shape[1]
+    if n >= num_tokens:
+        return sort(logits_RL)
+    # Sorting whole rows would cost several times as much as finding the n-th largest logit first. Only rows whose
+    # result depends on the order of equal logits are sorted whole.
+    least_R1 = np.partition(logits_RL, num_tokens - n, axis=1)[:, num_tokens - n, None]
+    kept_RL = logits_RL >= least_R1
+    unclear_R = np.count_nonzero(kept_RL, axis=1) > n
+    kept_RL[unclear_R] = np.arange(num_tokens) < n  # any n tokens; replaced below
+    ascending_Rn = np.flatnonzero(kept_RL).reshape(-1, n) % num_tokens
+    logits_Rn = np.take_along_axis(logits_RL, ascending_Rn, axis=1)
+    order_Rn = _stable_order(logits_Rn)
+    if order != "deterministic":
+        unclear_R |= (np.diff(np.take_along_axis(logits_Rn, order_Rn, axis=1), axis=1) == 0).any(axis=1)
+    top_Rn = np.take_along_axis(ascending_Rn, order_Rn, axis=1)
+    top_Rn[unclear_R] = sort(logits_RL[unclear_R])[:, :n]
+    return top_Rn
+
+
+def _stable_order(logits_RL: Floats) -> Int64s:
+    return np.argsort(-logits_RL, axis=1, kind="stable")
+
+
+def _hf_order(logits_RL: Floats) -> Int64s:
+    return np.argsort(logits_RL, axis=1)[:, ::-1]
+
+
+def _primeqa_order(logits_RL: Floats) -> Int64s:
+    return _hf_order(logits_RL.astype(np.float64))
+
+
+_SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
+    "deterministic": _stable_order,
+    "hf": _hf_order,
+    "primeqa": _primeqa_order,
+}
+
+
+def _span_outputs(outputs: Sequence[Any]) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+    """Return the outputs of an extractive head, told apart by position and shape; absent ones have no columns."""
+    if len(outputs) < 2:
+        raise InputError(
+            f"The model returned {len(outputs)} arrays, but start logits and end logits are needed, in this order; "
+            "use a model with a question answering head."
+        )
+    starts, ends, *others = (np.asarray(output) for output in outputs)
+    if starts.shape != ends.shape or not np.issubdtype(ends.dtype, np.floating):
+        raise InputError(
+            f"Got start logits of shape {starts.shape} and end logits of shape {ends.shape} and dtype {ends.dtype}; "
+            "expected two floating-point arrays of one shape, with a row for each feature. For the outputs of a "
+            "beam-search head (XLNet, XLM) set mode='beam_search'."
+        )
+    none = np.zeros((len(starts), 0), starts.dtype)
+    if not others or others[0].shape != (len(starts), len(TargetType)):
+        return starts, ends, none, none, none, none
+    if len(others) < 4 or others[1].shape != starts.shape:
+        return starts, ends, others[0], none, none, none
+    return starts, ends, others[0], others[1], others[2], others[3].reshape(-1, 1)
+
+
+def _beam_outputs(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the five outputs of a beam-search head, the last as a vector."""
+    arrays = [np.asarray(output) for output in outputs[:5]]
+    shapes = [array.shape for array in arrays]
+    is_beam = (
+        len(arrays) == 5
+        and [array.ndim for array in arrays[:4]] == [2, 2, 2, 2]
+        and shapes[0] == shapes[1]
+        and shapes[2] == shapes[3]
+        and shapes[2][1] % shapes[0][1] == 0
+        and len(set(map(len, arrays))) == 1
+    )
+    if not is_beam:
+        raise InputError(
+            f"The model returned arrays of shapes {shapes}, but the five outputs of a beam search are needed: "
+            "start_top_log_probs, start_top_index, end_top_log_probs, end_top_index, cls_logits, with the same number "
+            "of ends for each start. Use a model with a beam-search head, or another `mode` of post-processing."
+        )
+    return [*arrays[:4], arrays[4].reshape(-1)]
+
+
+def _check_finite(name: str, column_name: str, values: Floats, feature_indices_B: Int64s) -> None:
+    """Refuse values that cannot be ranked, naming the first."""
+    if not np.isfinite(values).all():
+        row, place = np.argwhere(~np.isfinite(values))[0]
+        raise InputError(
+            f"The {name} of feature {feature_indices_B[row]} at {column_name} {place} is {values[row, place]}, but "
+            "only finite values can be ranked. Check whether training diverged, or evaluate in float32."
+        )

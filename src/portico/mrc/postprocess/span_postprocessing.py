@@ -1,0 +1,202 @@
+"""Extractive post-processing as a trainer uses it: streamed batch by batch, or called on whole arrays."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+from transformers import EvalPrediction
+
+from portico.errors import InputError
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.metrics import squad_metrics
+from portico.mrc.postprocess.answers import Answers
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
+from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
+from portico.mrc.postprocess.token_offsets import Features
+
+Mode: TypeAlias = Literal["portico", "hf", "primeqa", "beam_search"]
+"""Whose rules answers follow: portico's, those of the QA example of transformers, PrimeQA's, or those for beams."""
+
+logger = logging.getLogger(__name__)
+
+
+class AnsweredQuestions(EvalPrediction):
+    """Answers with their references, as ``compute_metrics`` takes them.
+
+    Args:
+        examples: SQuAD records.
+        answers: The answers to them.
+        calibrate: Whether :meth:`write` also writes a calibration.
+
+    Attributes:
+        predictions: ``{"id", "prediction_text"}`` of each question, with ``"no_answer_probability"`` for SQuAD 2.0.
+        label_ids: ``{"id", "answers"}`` of each question; ``None`` for questions without labels.
+        answers: The answers with their spans, candidates and null odds.
+    """
+
+    def __init__(self, examples: Examples, answers: Answers, *, calibrate: bool = False) -> None:
+        self.answers = answers
+        self._examples, self._calibrate = examples, calibrate
+        is_labelled = all("answers" in example for example in examples)
+        references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
+        super().__init__(
+            predictions=_predictions(answers),  # type: ignore[arg-type]
+            label_ids=references if is_labelled else None,  # type: ignore[arg-type]
+        )
+
+    def write(self, folder: str | Path, prefix: str) -> None:
+        """Write predictions, n-best lists and null odds into ``folder``; file names begin with ``prefix``."""
+        self.answers.write(folder, prefix)
+        if self._calibrate:
+            try:
+                calibration_of(self._examples, self.answers).save(folder)
+            except InputError as error:
+                # A model may find no answer at all at the beginning of its training.
+                logger.warning("The answers are not calibrated. %s", error)
+
+
+def _predictions(answers: Answers) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = [
+        {"id": example_id, "prediction_text": text} for example_id, text in answers.predictions.items()
+    ]
+    if answers.null_odds is not None:
+        for record in records:
+            # The sigmoid of the odds; tanh does not overflow, whatever they are.
+            record["no_answer_probability"] = float(0.5 + 0.5 * np.tanh(0.5 * answers.null_odds[record["id"]]))
+    return records
+
+
+@dataclass(frozen=True)
+class StreamedAnswers:
+    """The post-processing of one evaluation.
+
+    Args:
+        examples: SQuAD records.
+        post_processor: Takes the outputs for their features.
+        tune_null: Whether to use the threshold of "no answer" that gives the best F1.
+        calibrate: See :class:`AnsweredQuestions`.
+    """
+
+    examples: Examples
+    post_processor: SpanPostProcessor | BeamPostProcessor
+    tune_null: bool
+    calibrate: bool
+
+    def update(self, logits: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
+        """Take the model's outputs for a batch of the features at ``feature_indices``."""
+        self.post_processor.update_outputs(logits, feature_indices)
+
+    def compute(self) -> AnsweredQuestions:
+        """Return the answers to all questions."""
+        answers = self.post_processor.compute()
+        if self.tune_null:
+            answers = with_best_null_threshold(self.examples, answers)
+        return AnsweredQuestions(self.examples, answers, calibrate=self.calibrate)
+
+
+@dataclass(frozen=True)
+class SpanPostProcessing:
+    """A ``post_process_function`` for extractive models; :class:`~portico.mrc.trainer.MRCTrainer` streams it.
+
+    Args:
+        version_2_with_negative: Whether "no answer" can be predicted.
+        n_best_size: Number of starts, ends and spans to consider.
+        max_answer_length: Longest answer, in tokens.
+        null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this;
+            ``"best"`` uses the threshold that gives the best F1 on the labelled questions themselves.
+        mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
+            no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
+            the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.
+        search: ``"exhaustive"`` finds the best of all spans; in mode ``"portico"`` only.
+        scorer_type: What mode ``"primeqa"`` ranks spans by.
+        calibrate: Write a calibration of the scores, fitted on the labelled questions, next to the answers;
+            :class:`~portico.mrc.inference.Reader` loads it with the model.
+        calibration: Maps scores to probabilities, in modes ``"portico"`` and ``"primeqa"``.
+
+    Raises:
+        InputError: If the mode, the search or the scorer is unknown, or they cannot be combined.
+    """
+
+    version_2_with_negative: bool
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    null_score_diff_threshold: float | Literal["best"] = 0.0
+    mode: Mode = "portico"
+    search: SpanSearch = "top"
+    scorer_type: str = SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF
+    calibrate: bool = False
+    calibration: AnswerCalibration | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("mode", self.mode, get_args(Mode)),
+            ("search", self.search, get_args(SpanSearch)),
+        ):
+            if value not in allowed:
+                raise InputError(f"Unknown `{name}={value}`; expected one of {', '.join(allowed)}.")
+        threshold = self.null_score_diff_threshold
+        if isinstance(threshold, str) and threshold != "best":
+            raise InputError(f"`null_score_diff_threshold={threshold}` is invalid; set it to a number or to best.")
+        if self.search != "top" and self.mode != "portico":
+            raise InputError(
+                f"`search={self.search}` is not available with `mode={self.mode}`; set `search=top` or `mode=portico`."
+            )
+        initialize_scorer(self.scorer_type)
+
+    def begin(self, examples: Examples, features: Features) -> StreamedAnswers:
+        """Start an evaluation of ``features``, the windows of ``examples``."""
+        tune_null = self.null_score_diff_threshold == "best"
+        return StreamedAnswers(examples, self._post_processor(examples, features), tune_null, self.calibrate)
+
+    def __call__(
+        self, examples: Examples, features: Features, predictions: Sequence[Any], stage: str = "eval"
+    ) -> AnsweredQuestions:
+        """Post-process whole arrays of logits, as the QA example of transformers calls it."""
+        streamed = self.begin(examples, features)
+        streamed.update(predictions, np.arange(len(features)))
+        return streamed.compute()
+
+    def _post_processor(self, examples: Examples, features: Features) -> SpanPostProcessor | BeamPostProcessor:
+        if self.mode == "beam_search":
+            return BeamPostProcessor(
+                examples,
+                features,
+                version_2_with_negative=self.version_2_with_negative,
+                n_best_size=self.n_best_size,
+                max_answer_length=self.max_answer_length,
+            )
+        threshold = self.null_score_diff_threshold
+        return SpanPostProcessor(
+            examples,
+            features,
+            version_2_with_negative=self.version_2_with_negative,
+            n_best_size=self.n_best_size,
+            max_answer_length=self.max_answer_length,
+            null_score_diff_threshold=0.0 if isinstance(threshold, str) else threshold,
+            ties="hf" if self.mode == "hf" else "deterministic",
+            search=self.search,
+            scorer=initialize_scorer(self.scorer_type) if self.mode == "primeqa" else None,
+            calibration=self.calibration,
+        )
+
+
+class SquadMetrics:
+    """``compute_metrics`` for answered questions: exact match and F1 of SQuAD.
+
+    Args:
+        version_2_with_negative: Whether some questions have no answer.
+    """
+
+    def __init__(self, version_2_with_negative: bool) -> None:
+        self.version_2_with_negative = version_2_with_negative
+
+    def __call__(self, answered: AnsweredQuestions) -> dict[str, float]:
+        """Return the metrics of all questions, in 0..100."""
+        predictions: Any = answered.predictions
+        references: Any = answered.label_ids
+        return squad_metrics(predictions, references, self.version_2_with_negative)

@@ -1,0 +1,409 @@
+"""Post-processors that take the outputs of an evaluation batch by batch and return the answers.
+
+Shape suffixes: B features of a batch, E examples, F features (windows), N ranked spans.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError
+from portico.mrc.datasets.examples import Examples
+from portico.mrc.postprocess.answers import (
+    Answers,
+    BeamAnswers,
+    Choice,
+    Shortlist,
+    choose,
+    first_of_each_text,
+    with_literal_empty,
+)
+from portico.mrc.postprocess.calibration import AnswerCalibration
+from portico.mrc.postprocess.ranking import (
+    RankedSpans,
+    ScoreDifference,
+    answer_types,
+    null_spans,
+    passage_indices,
+    rank_spans,
+    span_probabilities,
+)
+from portico.mrc.postprocess.search import (
+    BeamSearch,
+    Candidates,
+    CandidateSearch,
+    ExhaustiveSearch,
+    Ties,
+    TokenOrder,
+    TopTokenSearch,
+)
+from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, token_offsets
+
+SpanSearch: TypeAlias = Literal["top", "exhaustive"]
+"""Spans between the best starts and the best ends, or the best of all spans."""
+
+logger = logging.getLogger(__name__)
+
+
+class CandidateCollector:
+    """Collects the candidates of each feature while an evaluation runs, in one process or several.
+
+    It keeps about 260 bytes for each feature with 20 starts and ends in float32, however long its row is.
+
+    Args:
+        search: Selects what to keep of a batch.
+    """
+
+    def __init__(self, search: CandidateSearch) -> None:
+        self._search, self._num_features = search, len(search.offsets)
+        self._parts: list[Candidates] = []
+
+    def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
+        """Take the outputs of the model for one batch, in the model's order.
+
+        Args:
+            outputs: Arrays with a row for each feature; see `CandidateSearch`.
+            feature_indices: Which feature each row is, ``int [B]``, in any order; of a feature that comes twice (a
+                distributed sampler repeats some) the first counts.
+
+        Raises:
+            InputError: If a logit is not finite, or outputs and features differ in number.
+        """
+        indices_B = np.asarray(feature_indices, np.int64)
+        if isinstance(outputs, np.ndarray):
+            raise InputError(
+                f"The model returned a single array of shape {outputs.shape}, but start logits and end logits are "
+                "needed; use a model with a question answering head."
+            )
+        num_rows = len(outputs[0]) if len(outputs) else 0
+        if indices_B.shape != (num_rows,):
+            raise InputError(
+                f"Got logits for {num_rows} features, but {len(indices_B)} features; give the features that the model "
+                "was evaluated on."
+            )
+        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < self._num_features:
+            raise InputError(
+                f"Got logits for feature {indices_B.max()}, but there are only {self._num_features} features, counted "
+                "from 0; give the features that the model was evaluated on."
+            )
+        if num_rows:
+            self._parts.append(self._search(outputs, indices_B))
+
+    def merge(self, candidates: Candidates) -> None:
+        """Take what another process collected."""
+        self._parts.append(candidates)
+
+    def candidates(self) -> Candidates:
+        """Return what was collected, one row for each feature, in ascending order of the features.
+
+        Raises:
+            InputError: If no outputs were given at all.
+        """
+        if not self._parts:
+            raise InputError(
+                f"None of the {self._num_features} features got logits; evaluate the model on all of them before "
+                "computing answers."
+            )
+        together = Candidates.concatenate(self._parts)
+        # Distributed samplers pad the last batches with features that came before.
+        return together[np.unique(together.feature_index_F, return_index=True)[1]]
+
+    def _all_candidates(self) -> Candidates:
+        """Return the candidates of all features, grouped by example.
+
+        Raises:
+            InputError: If a feature got no outputs.
+        """
+        candidates = self.candidates()
+        missing = np.setdiff1d(np.arange(self._num_features), candidates.feature_index_F)
+        if len(missing):
+            raise InputError(
+                f"{len(missing)} of {self._num_features} features got no logits, the first being feature "
+                f"{missing[0]}; evaluate the model on all of them before computing answers."
+            )
+        return candidates[np.argsort(self._search.offsets.example_index_F, kind="stable")]
+
+
+class SpanPostProcessor(CandidateCollector):
+    """Collects logits during evaluation and turns them into answers.
+
+    Args:
+        examples: The examples, of which ``id``, ``context`` (a string or a list of strings) and, where present,
+            ``passage_candidates`` are read.
+        features: Their evaluation features, from `Featurizer.eval_features` or in the form of the QA example of
+            transformers.
+        version_2_with_negative: Whether "no answer" (an empty text) can be predicted.
+        n_best_size: Number of starts, ends and spans to consider.
+        max_answer_length: Longest answer, in tokens.
+        null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
+        ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and uses
+            the model's answer types. ``"hf"`` gives the answers of the QA example of transformers to the last bit: its
+            order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
+        search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
+        scorer: Rank spans by PrimeQA's score, which implies PrimeQA's selection of tokens and order of ties; "no
+            answer" is then never predicted.
+        calibration: Maps scores to probabilities.
+
+    Raises:
+        InputError: If an example has no features, two have the same ``id``, a feature belongs to no example, or
+            options cannot be combined.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        features: Features,
+        *,
+        version_2_with_negative: bool,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+        null_score_diff_threshold: float = 0.0,
+        ties: Ties = "deterministic",
+        search: SpanSearch = "top",
+        scorer: ScoreDifference | None = None,
+        calibration: AnswerCalibration | None = None,
+    ) -> None:
+        self._examples = ExampleColumns(examples)
+        self._version_2_with_negative = version_2_with_negative and scorer is None
+        self._null_score_diff_threshold = null_score_diff_threshold
+        self._ties, self._scorer = ties, scorer
+        self._calibration = calibration or AnswerCalibration()
+        # The rules of transformers and PrimeQA are reproduced as they are; portico's own may be improved.
+        self._own_rules = ties == "deterministic" and scorer is None
+        if search != "top" and not (search == "exhaustive" and self._own_rules):
+            raise InputError(
+                f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
+                "portico's rules and not by those of transformers or PrimeQA."
+            )
+        offsets = token_offsets(features, self._examples.ids)
+        if search == "exhaustive":
+            super().__init__(ExhaustiveSearch(offsets, n_best_size, max_answer_length))
+        else:
+            order: TokenOrder = ties if scorer is None else "primeqa"
+            super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, order))
+
+    def update(
+        self,
+        start_logits: npt.ArrayLike,
+        end_logits: npt.ArrayLike,
+        feature_indices: npt.ArrayLike,
+        type_logits: npt.ArrayLike | None = None,
+    ) -> None:
+        """Take the logits of one batch.
+
+        Args:
+            start_logits: Score of each token as a start, ``float [B, L]``.
+            end_logits: Score of each token as an end, ``float [B, L]``.
+            feature_indices: Which feature each row is, ``int [B]``; see `update_outputs`.
+            type_logits: Score of each answer type, ``float [B, 5]``.
+
+        Raises:
+            InputError: See `update_outputs`.
+        """
+        types = [] if type_logits is None else [type_logits]
+        self.update_outputs((start_logits, end_logits, *types), feature_indices)
+
+    def compute(self) -> Answers:
+        """Return the answers of all examples.
+
+        Raises:
+            InputError: If a feature got no logits.
+        """
+        candidates = self._all_candidates()
+        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
+        nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
+        ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
+        shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
+        used_types = slice(None if self._own_rules else 0)  # neither transformers nor PrimeQA's span records use types
+        type_E = answer_types(candidates.type_logits_FK[:, used_types], example_F)
+        return Answers(shortlist, choose(shortlist.ranked, nulls, self._null_score_diff_threshold, type_E))
+
+    def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
+        ranked, literal_E = with_literal_empty(ranked)
+        # utils_qa.py gives its text "empty" Python floats as scores, and their array with the logits is float64.
+        probability_N = span_probabilities(ranked, literal_E)
+        zeros_N = np.zeros(len(ranked.spans), np.int64)
+        return Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+
+    def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
+        contexts, passages = self._examples.contexts, self._examples.passages
+        row_N = ranked.spans.place_N3[:, 0]
+        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
+        if self._own_rules:
+            first_N = first_of_each_text(contexts, ranked, context_N)
+            ranked, context_N = ranked.select(first_N), context_N[first_N]
+        passage_N = context_N
+        if passages is not None:
+            passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
+        softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
+        probability_N = self._calibration.calibrated(softmax_N)
+        return Shortlist(self._examples.ids, contexts, ranked, context_N, passage_N, probability_N)
+
+
+class BeamPostProcessor(CandidateCollector):
+    """Collects the beams of a beam-search head during evaluation and turns them into answers.
+
+    Args:
+        examples: The examples, of which ``id`` and ``context`` are read.
+        features: Their evaluation features, with ``example_id`` and ``offset_mapping``.
+        version_2_with_negative: Whether to return scores of "no answer".
+        n_best_size: Spans to keep of each example.
+        max_answer_length: Longest answer, in tokens.
+
+    Raises:
+        InputError: If an example has no features, two have the same ``id``, or a feature belongs to no example.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        features: Features,
+        *,
+        version_2_with_negative: bool,
+        n_best_size: int = 20,
+        max_answer_length: int = 30,
+    ) -> None:
+        self._examples = ExampleColumns(examples)
+        self._version_2_with_negative = version_2_with_negative
+        offsets = token_offsets(features, self._examples.ids)
+        super().__init__(BeamSearch(offsets, n_best_size, max_answer_length))
+
+    def compute(self) -> BeamAnswers:
+        """Return the answers of all examples.
+
+        Raises:
+            InputError: If a feature got no outputs.
+        """
+        candidates = self._all_candidates()
+        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
+        ranked = rank_spans(candidates, self._search)
+        zeros_N = np.zeros(len(ranked.spans), np.int64)
+        probability_N = span_probabilities(ranked)
+        shortlist = Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+        best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
+        null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
+        type_E = answer_types(candidates.type_logits_FK, example_F)
+        return BeamAnswers(
+            shortlist, Choice(best_E, null_E if self._version_2_with_negative else None, np.inf, type_E)
+        )
+
+
+def postprocess_qa_predictions(
+    examples: Examples,
+    features: Features,
+    predictions: tuple[npt.ArrayLike, npt.ArrayLike],
+    version_2_with_negative: bool = False,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    null_score_diff_threshold: float = 0.0,
+    output_dir: str | Path | None = None,
+    prefix: str | None = None,
+    log_level: int | None = None,
+) -> dict[str, str]:
+    """Return the answers of the QA example of transformers, to the last bit: ``{id: text}``.
+
+    Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
+
+    Args:
+        examples: The examples.
+        features: Their evaluation features.
+        predictions: Start logits and end logits of all features in order, ``float [F, L]`` each.
+        version_2_with_negative: As in `SpanPostProcessor`.
+        n_best_size: As in `SpanPostProcessor`.
+        max_answer_length: As in `SpanPostProcessor`.
+        null_score_diff_threshold: As in `SpanPostProcessor`.
+        output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
+        prefix: First part of the file names.
+        log_level: Level of this module's logger; ``None`` leaves it as it is.
+
+    Raises:
+        InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
+    """
+    if len(predictions) != 2:
+        raise InputError(
+            f"`predictions` holds {len(predictions)} arrays; expected a pair of start logits and end logits."
+        )
+    post_processor = SpanPostProcessor(
+        examples,
+        features,
+        version_2_with_negative=version_2_with_negative,
+        n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+        null_score_diff_threshold=null_score_diff_threshold,
+        ties="hf",
+    )
+    return _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level).predictions
+
+
+def postprocess_qa_predictions_with_beam_search(
+    examples: Examples,
+    features: Features,
+    predictions: Sequence[npt.ArrayLike],
+    version_2_with_negative: bool = False,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    start_n_top: int = 5,
+    end_n_top: int = 5,
+    output_dir: str | Path | None = None,
+    prefix: str | None = None,
+    log_level: int | None = None,
+) -> tuple[dict[str, str], dict[str, float] | None]:
+    """Return the answers of the beam-search QA example of transformers and the scores of "no answer", by ``id``.
+
+    Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
+
+    Args:
+        examples: The examples.
+        features: Their evaluation features.
+        predictions: The five outputs of a beam-search head; see `BeamSearch`.
+        version_2_with_negative: Whether to return scores of "no answer"; otherwise they are ``None``.
+        n_best_size: Spans to keep of each example.
+        max_answer_length: Longest answer, in tokens.
+        start_n_top: Starts in each beam.
+        end_n_top: Ends for each start.
+        output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
+        prefix: First part of the file names.
+        log_level: Level of this module's logger; ``None`` leaves it as it is.
+
+    Raises:
+        InputError: As in `BeamPostProcessor`, or if the beams are of another size.
+    """
+    sizes = [np.shape(output)[-1] for output in predictions]
+    if len(sizes) != 5 or sizes[:4] != [start_n_top, start_n_top, start_n_top * end_n_top, start_n_top * end_n_top]:
+        raise InputError(
+            f"`predictions` holds {len(sizes)} arrays of {sizes} columns, which does not match `start_n_top="
+            f"{start_n_top}` and `end_n_top={end_n_top}`; set these two to the values of the model."
+        )
+    post_processor = BeamPostProcessor(
+        examples,
+        features,
+        version_2_with_negative=version_2_with_negative,
+        n_best_size=n_best_size,
+        max_answer_length=max_answer_length,
+    )
+    answers = _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level)
+    return answers.predictions, answers.null_odds
+
+
+def _answers_of(
+    post_processor: SpanPostProcessor | BeamPostProcessor,
+    examples: Examples,
+    features: Features,
+    predictions: Sequence[npt.ArrayLike],
+    output_dir: str | Path | None,
+    prefix: str | None,
+    log_level: int | None,
+) -> Answers:
+    """Post-process whole arrays and write the files."""
+    if log_level is not None:
+        logger.setLevel(log_level)
+    post_processor.update_outputs([np.asarray(output) for output in predictions], np.arange(len(features)))
+    logger.info("Post-processing %d examples split into %d features.", len(examples), len(features))
+    answers = post_processor.compute()
+    if output_dir is not None:
+        answers.write(output_dir, prefix)
+    return answers

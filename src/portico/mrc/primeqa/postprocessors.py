@@ -1,0 +1,735 @@
+"""PrimeQA's post-processors: from a model's outputs to records, references and metric-ready predictions.
+
+Source: ``primeqa/mrc/processors/postprocessors`` of PrimeQA.
+
+Shape suffixes: E examples, F features (windows), N ranked spans, or records of one example.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError, InputStopIteration, MissingPackageError
+from portico.mrc.arrays import Int64s
+from portico.mrc.datasets.examples import Examples, column, contexts_of
+from portico.mrc.features.labels import TargetType
+from portico.mrc.features.windows import FeatureSet
+from portico.mrc.postprocess.answers import span_texts
+from portico.mrc.postprocess.ranking import (
+    ScoreDifference,
+    SupportedSpanScorers,
+    initialize_scorer,
+    passage_indices,
+    rank_spans,
+    span_probabilities,
+)
+from portico.mrc.postprocess.search import TopTokenSearch
+from portico.mrc.postprocess.streaming import CandidateCollector
+from portico.mrc.postprocess.token_offsets import (
+    ExampleColumns,
+    Features,
+    TokenOffsets,
+    offsets_of_rows,
+    token_offsets,
+)
+
+SpanRecord: TypeAlias = dict[str, Any]
+"""One possible answer, by PrimeQA's keys."""
+
+_NUM_FEATURES = 14  # of `ConfidenceScorer`
+_RIGHT_FROM_F1 = 0.5
+_OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
+_CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
+
+logger = logging.getLogger(__name__)
+
+
+class EvalPredictionWithProcessing(NamedTuple):
+    """All candidates, together with what a metric needs of them.
+
+    Args:
+        predictions: Candidates of each question, as they are written.
+        label_ids: References, as the metric takes them.
+        processed_predictions: Answers, as the metric takes them.
+    """
+
+    predictions: Any
+    label_ids: Any
+    processed_predictions: Any
+
+
+class AbstractPostProcessor(ABC):
+    """Turns the outputs of a model into predictions, and both predictions and examples into what metrics take.
+
+    Args:
+        k: Predictions to keep of each example.
+        max_answer_length: Longest answer, in tokens.
+        single_context_multiple_passages: Whether each example has one context of several passages, and not a context
+            for each passage.
+        **ignored: Options of other post-processors, which a shared call may pass; they have no effect.
+    """
+
+    def __init__(
+        self, k: int, max_answer_length: int, single_context_multiple_passages: bool = False, **ignored: Any
+    ) -> None:
+        if ignored:
+            logger.warning("%s ignores the options %s.", type(self).__name__, ", ".join(ignored))
+        self._k = k
+        self._max_answer_length = max_answer_length
+        self._single_context_multiple_passages = single_context_multiple_passages
+
+    @abstractmethod
+    def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
+        """Return the predictions for the examples.
+
+        Args:
+            examples: The examples.
+            features: Their features, grouped by example in the order of the examples.
+            predictions: The model's outputs for all features in order.
+        """
+
+    @abstractmethod
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return the gold answers as the metric takes them, one entry for each example."""
+
+    def prepare_predictions(self, examples: Examples, processed: Any) -> Any:
+        """Return the result of :meth:`process` as the metric takes it, by default unchanged."""
+        return processed
+
+    def process_references_and_predictions(
+        self, examples: Examples, features: Any, predictions: Sequence[Any]
+    ) -> EvalPredictionWithProcessing:
+        """Return predictions and references; the ``post_process_function`` of an evaluation.
+
+        Args:
+            examples: The examples.
+            features: Their features, grouped by example in the order of the examples.
+            predictions: The model's outputs for all features in order.
+        """
+        return self.evaluated(examples, self.process(examples, features, predictions))
+
+    def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
+        """Return the result of :meth:`process` together with its references."""
+        return EvalPredictionWithProcessing(
+            predictions=processed,
+            label_ids=self.prepare_examples_as_references(examples),
+            processed_predictions=self.prepare_predictions(examples, processed),
+        )
+
+
+class SpanRecords(CandidateCollector):
+    """Collects logits during evaluation and ranks spans by PrimeQA's rules.
+
+    Args:
+        examples: The examples, with ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``.
+        features: Their features, grouped by example in the order of the examples.
+        k: Spans to keep of each example.
+        n_best_size: Number of starts and ends to consider in each feature.
+        max_answer_length: Longest answer, in tokens.
+        scorer: What spans are ranked by.
+        single_context: Whether each example has one context of several passages (``passage_candidates``), and not a
+            context for each passage.
+
+    Raises:
+        InputError: If the features are not grouped, or an example has none.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        features: Features,
+        *,
+        k: int,
+        n_best_size: int,
+        max_answer_length: int,
+        scorer: ScoreDifference,
+        single_context: bool,
+    ) -> None:
+        self._examples = ExampleColumns(examples)
+        self._k, self._scorer = k, scorer
+        self._passages = self._examples.passages if single_context else None
+        offsets = _grouped_offsets(features, self._examples.ids)
+        super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, "primeqa"))
+
+    update = CandidateCollector.update_outputs
+
+    def compute(self) -> dict[str, list[SpanRecord]]:
+        """Return the records of every example, best first, by its identifier.
+
+        Raises:
+            InputError: If a feature got no logits, or the model returned no answer-type logits and the scorer needs
+                them.
+        """
+        candidates = self._all_candidates()
+        ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
+        spans, example_N = ranked.spans, ranked.example_N
+        row_N, start_N, end_N = spans.place_N3.T
+        context_N = passage_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
+        if self._passages is not None:
+            passage_N = passage_indices(spans.chars_N2, example_N, self._passages)
+        null_N = candidates.null_start_F[row_N].astype(np.float64) + candidates.null_end_F[row_N]
+        softmax = span_probabilities(ranked).tolist()
+        ids, texts = self._examples.ids, span_texts(self._examples.contexts, example_N, context_N, spans.chars_N2)
+        columns: dict[str, list[Any]] = {
+            "example_id": [ids[example] for example in example_N.tolist()],
+            "cls_score": null_N.tolist(),
+            "start_logit": spans.start_logit_N.tolist(),
+            "end_logit": spans.end_logit_N.tolist(),
+            "span_answer": [{"start_position": start, "end_position": end} for start, end in spans.chars_N2.tolist()],
+            "span_answer_score": spans.score_N.tolist(),
+            "start_index": candidates.start_token_Fn[row_N, start_N].tolist(),
+            "end_index": candidates.end_token_Fn[row_N, end_N].tolist(),
+            "passage_index": passage_N.tolist(),
+            "target_type_logits": _or_zeros(candidates.type_logits_FK, len(TargetType))[row_N].tolist(),
+            "span_answer_text": texts,
+            "yes_no_answer": [int(TargetType.NO_ANSWER)] * len(spans),
+            "start_stdev": _or_zeros(candidates.start_stdev_Fn, self._search.n_best_size)[row_N, start_N].tolist(),
+            "end_stdev": _or_zeros(candidates.end_stdev_Fn, self._search.n_best_size)[row_N, end_N].tolist(),
+            "query_passage_similarity": _or_zeros(candidates.similarity_F1, 1)[row_N, 0].tolist(),
+            "normalized_span_answer_score": softmax,
+            "confidence_score": softmax,
+        }
+        records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows = ranked.row_starts.tolist()
+        return {
+            example_id: records[first:end] or [{**dict.fromkeys(columns, 0.0), **_no_span(example_id)}]
+            for example_id, first, end in zip(ids, rows, rows[1:], strict=False)
+        }
+
+
+def _or_zeros(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Return the values, or zeros if the model has no such output."""
+    return values if values.shape[1] else np.zeros((len(values), width))
+
+
+def _no_span(example_id: str) -> SpanRecord:
+    """Return what differs from zero in the record of an example without any legal span."""
+    return {
+        "example_id": example_id,
+        "span_answer": {"start_position": -1, "end_position": -1},
+        **dict.fromkeys(("start_index", "end_index", "passage_index"), -1),
+        "target_type_logits": [0.0] * len(TargetType),
+        "span_answer_text": "empty",
+        "yes_no_answer": int(TargetType.NO_ANSWER),
+        # The softmax of a single score.
+        **dict.fromkeys(("normalized_span_answer_score", "confidence_score"), 1.0),
+    }
+
+
+def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
+    """Read the offsets of features that are grouped by ``example_idx`` or from `Featurizer.eval_features`."""
+    if isinstance(features, FeatureSet | TokenOffsets):
+        return token_offsets(features, ids)
+    if not len(features):
+        raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
+    example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
+    if "example_id" in (getattr(features, "column_names", None) or features[0]):
+        for feature, (example_id, example) in enumerate(
+            zip(column(features, "example_id"), example_F.tolist(), strict=True)
+        ):
+            if example_id != ids[example]:
+                raise InputError(
+                    f"Feature {feature} has example_id {example_id!r}, but the next example is {ids[example]!r}; give "
+                    "examples and features in the same order."
+                )
+    return offsets_of_rows(features, example_F)
+
+
+def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
+    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
+    values, counts = np.unique(example_idx_F[starts], return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
+            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
+        )
+    if len(starts) != num_examples:
+        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
+        error = InputStopIteration if len(starts) < num_examples else InputError
+        raise error(
+            f"There are {num_examples} examples, but features of {len(starts)}; give the features of exactly these "
+            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
+        )
+    return np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
+
+
+class ExtractivePostProcessor(AbstractPostProcessor):
+    """Keeps the ``k`` best spans of each example with all that is known about them.
+
+    Given to :class:`~portico.mrc.trainer.MRCTrainer` itself as ``post_process_function``, it streams; its bound
+    methods take the outputs of all features at once.
+
+    Args:
+        k: Spans to keep of each example.
+        max_answer_length: Longest answer, in tokens.
+        n_best_size: Number of starts and ends to consider in each feature.
+        scorer_type: What spans are ranked by; one of
+            :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
+        single_context_multiple_passages: Whether each example has one context of several passages, and not a context
+            for each passage.
+        output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
+        confidence_model_path: A classifier for :class:`ConfidenceScorer`, whose probability becomes each record's
+            ``confidence_score``.
+        **ignored: Options of other post-processors; they have no effect.
+
+    Raises:
+        InputError: If the scorer is unknown.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        max_answer_length: int,
+        n_best_size: int,
+        scorer_type: str = SupportedSpanScorers.WEIGHTED_SUM_TARGET_TYPE_AND_SCORE_DIFF,
+        single_context_multiple_passages: bool = False,
+        output_confidence_feature: bool = False,
+        confidence_model_path: str | None = None,
+        **ignored: Any,
+    ) -> None:
+        super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
+        self._n_best_size = n_best_size
+        self._scorer = initialize_scorer(scorer_type)
+        self._outputs = _CONFIDENCE_OUTPUTS if output_confidence_feature else _OUTPUTS
+        self._confidence = None if confidence_model_path is None else ConfidenceScorer(confidence_model_path)
+
+    def begin(self, examples: Examples, features: Any) -> "StreamedRecords":
+        """Start an evaluation of ``features``, the windows of ``examples``."""
+        return StreamedRecords(
+            self,
+            examples,
+            SpanRecords(
+                examples,
+                features,
+                k=self._k,
+                n_best_size=self._n_best_size,
+                max_answer_length=self._max_answer_length,
+                scorer=self._scorer,
+                single_context=self._single_context_multiple_passages,
+            ),
+        )
+
+    def __call__(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> EvalPredictionWithProcessing:
+        """Return predictions and references; see :meth:`process_references_and_predictions`."""
+        return self.process_references_and_predictions(examples, features, predictions)
+
+    def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
+        """Return the records of every example, best first, by its identifier.
+
+        Args:
+            examples: The examples.
+            features: Their features, grouped by example in the order of the examples.
+            predictions: Start logits and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+                ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities,
+                ``float [F]``.
+
+        Raises:
+            InputError: If arrays or rows are missing, or the features do not match the examples.
+        """
+        streamed = self.begin(examples, features)
+        streamed.update(predictions, np.arange(len(features)))
+        return streamed.records()
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return the gold answers: under each key a list with one entry for each annotator, one dict per example."""
+        return [_reference(example) for example in examples]
+
+    def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
+        """Return the best span of every example."""
+        return [
+            {
+                "example_id": example_id,
+                **records[0]["span_answer"],
+                "passage_index": records[0]["passage_index"],
+                "yes_no_answer": records[0]["yes_no_answer"],
+                "confidence_score": records[0]["span_answer_score"],
+            }
+            for example_id, records in processed.items()
+        ]
+
+    def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
+        """Add to the records what ranking does not know: here, the confidence."""
+        if self._confidence is not None:
+            for of_example in records.values():
+                for record, score in zip(of_example, self._confidence.predict_scores(of_example), strict=True):
+                    record["confidence_score"] = float(score)
+        return records
+
+    def check_outputs(self, outputs: Sequence[Any]) -> None:
+        """Check the number of arrays and that they are of equal length.
+
+        Raises:
+            InputError: Names the expected arrays.
+        """
+        lengths = [len(output) for output in outputs]
+        if len(lengths) != len(self._outputs) or len(set(lengths)) != 1:
+            raise InputError(
+                f"`predictions` holds {len(lengths)} arrays of {lengths} rows; expected {len(self._outputs)} arrays "
+                f"with a row for each feature: {', '.join(self._outputs)}. Set `output_confidence_feature` if, and "
+                "only if, the model also returns start_stdev, end_stdev and query_passage_similarity."
+            )
+
+
+class StreamedRecords:
+    """The post-processing of one evaluation.
+
+    Args:
+        post_processor: Completes the records and finds their references.
+        examples: The examples.
+        ranking: Takes the outputs of their features.
+    """
+
+    def __init__(self, post_processor: ExtractivePostProcessor, examples: Examples, ranking: SpanRecords) -> None:
+        self._post_processor, self._examples, self._ranking = post_processor, examples, ranking
+
+    def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
+        """Take the outputs of a batch of the features at ``feature_indices``."""
+        self._post_processor.check_outputs(outputs)
+        self._ranking.update(outputs, feature_indices)
+
+    def records(self) -> dict[str, list[SpanRecord]]:
+        """Return the records of every example."""
+        return self._post_processor.completed(self._examples, self._ranking.compute())
+
+    def compute(self) -> EvalPredictionWithProcessing:
+        """Return records, metric-ready predictions and references."""
+        return self._post_processor.evaluated(self._examples, self.records())
+
+
+def _reference(example: Any) -> dict[str, Any]:
+    target = example["target"]
+    once = {
+        "example_id": example["example_id"],
+        "language": example.get("language", "UNKNOWN"),
+        "document_plaintext": example.get("document_plaintext") or contexts_of(example)[0],
+        "question": example["question"],
+    }
+    return {
+        "start_position": target["start_positions"],
+        "end_position": target["end_positions"],
+        "passage_index": target["passage_indices"],
+        "yes_no_answer": [int(TargetType.from_bool_label(label)) for label in target["yes_no_answer"]],
+        **{key: [value] * len(target["start_positions"]) for key, value in once.items()},
+    }
+
+
+class SQUADPostProcessor(ExtractivePostProcessor):
+    """Gives the text of the best span and the texts of the gold answers, as SQuAD's metric takes them."""
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return ``{"id", "answers": {"text", "answer_start"}}`` of every example.
+
+        Where an example has no ``answer_text``, its texts are those of its target positions.
+        """
+        return [
+            {
+                "id": example["example_id"],
+                "answers": {"text": _gold_texts(example), "answer_start": example["target"]["start_positions"]},
+            }
+            for example in examples
+        ]
+
+    def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
+        """Return ``{"id", "prediction_text"}`` of every example; ``""`` where no span was found."""
+        best = ((example_id, records[0]) for example_id, records in processed.items())
+        return [
+            {
+                "id": example_id,
+                "prediction_text": "" if one["span_answer"]["start_position"] < 0 else one["span_answer_text"],
+            }
+            for example_id, one in best
+        ]
+
+
+def _gold_texts(example: Any) -> list[str]:
+    if example.get("answer_text") is not None:
+        return list(example["answer_text"])
+    target, contexts = example["target"], contexts_of(example)
+    spans = zip(target["start_positions"], target["end_positions"], target["passage_indices"], strict=True)
+    # A passage index counts contexts where there are several, and passages of the only one otherwise.
+    return [contexts[passage if len(contexts) > 1 else 0][start:end] for start, end, passage in spans if start >= 0]
+
+
+class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
+    """Maps spans of the joined tokens back to bytes of the HTML page, and finds the passage that contains them.
+
+    Examples have the document's tokens with their bytes (``document.tokens``), and targets and ``passage_candidates``
+    in bytes, as in Natural Questions.
+    """
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return the gold answers in bytes: under each key a list with one entry for each annotator."""
+        references = super().prepare_examples_as_references(examples)
+        return [
+            {key: value for key, value in reference.items() if key not in ("document_plaintext", "question")}
+            for reference in references
+        ]
+
+    def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
+        """Return the best span of every example in bytes."""
+        predictions = super().prepare_predictions(examples, processed)
+        return [{**one, **_in_bytes(one, example)} for one, example in zip(predictions, examples, strict=True)]
+
+
+def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict[str, int]:
+    start, end = prediction["start_position"], prediction["end_position"]
+    if start < 0:
+        return {"start_position": -1, "end_position": -1, "passage_index": -1}
+    tokens = example["document"]["tokens"]
+    if not isinstance(tokens, Mapping):  # the hub has an object of lists
+        tokens = {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
+    token_starts = _token_starts(tokens["token"], example)
+    first_byte = tokens["start_byte"][bisect_right(token_starts, start) - 1]
+    end_byte = tokens["end_byte"][bisect_right(token_starts, end - 1) - 1]
+    passages = example["passage_candidates"]
+    spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
+    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
+    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
+
+
+def _token_starts(tokens: Sequence[str], example: Mapping[str, Any]) -> list[int]:
+    if len(contexts_of(example)[0]) != sum(map(len, tokens)) + len(tokens) - 1:
+        raise InputError(
+            f"The context of example {example['example_id']!r} is not its document's tokens joined by single blanks, "
+            "so answers cannot be located in the page; build the context from all tokens."
+        )
+    return list(accumulate((len(token) + 1 for token in tokens), initial=0))[:-1]
+
+
+class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
+    """Adds question, language and the text of the passage to each record, for the boolean question pipeline."""
+
+    def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
+        """Add what the classifiers of questions and answers read."""
+        records = super().completed(examples, records)
+        for example in examples:
+            contexts = contexts_of(example)
+            passages = example.get("passage_candidates") if self._single_context_multiple_passages else None
+            for record in records[example["example_id"]]:
+                index = record["passage_index"]
+                if index < 0:
+                    text = record["span_answer_text"]
+                elif passages is None:
+                    text = contexts[index]
+                else:
+                    text = contexts[0][passages["start_positions"][index] : passages["end_positions"][index]]
+                record["question"] = example["question"]
+                record["language"] = example.get("language", "UNKNOWN")
+                record["passage_answer_text"] = text
+        return records
+
+
+class ELI5FiDPostProcessor(AbstractPostProcessor):
+    """Decodes generated answers; of several features of an example the last counts.
+
+    Args:
+        k: Without effect; one answer is generated.
+        max_answer_length: Without effect; generation has its own limits.
+        single_context_multiple_passages: Without effect; passages are read together.
+        tokenizer: Decodes the ids.
+        **ignored: Options of other post-processors; they have no effect.
+    """
+
+    def __init__(
+        self,
+        k: int = 1,
+        max_answer_length: int = 32,
+        single_context_multiple_passages: bool = False,
+        *,
+        tokenizer: Any,
+        **ignored: Any,
+    ) -> None:
+        super().__init__(k, max_answer_length, single_context_multiple_passages, **ignored)
+        self._tokenizer = tokenizer
+
+    def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
+        """Return ``{"id", "prediction_text"}`` of every example.
+
+        Args:
+            examples: The examples, with ``id`` or ``example_id``.
+            features: Their features, with ``example_id``.
+            predictions: Token ids of all features in order, ``int [F, L]``, -1 and below as padding; or the output of
+                an evaluation, which has them as ``predictions``.
+
+        Raises:
+            InputError: If features and rows differ in number, or an example has no feature.
+        """
+        output = getattr(predictions, "predictions", predictions)
+        ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)
+        if len(ids_FL) != len(features):
+            raise InputError(
+                f"Got generated answers for {len(ids_FL)} features, but {len(features)} features; give the features "
+                "that the model was evaluated on."
+            )
+        ids_FL = np.where(ids_FL < 0, self._tokenizer.pad_token_id, ids_FL)
+        texts = self._tokenizer.batch_decode(ids_FL, skip_special_tokens=True)
+        of_feature = {feature["example_id"]: text for feature, text in zip(features, texts, strict=True)}
+        ids = [_id(example) for example in examples]
+        missing = [example_id for example_id in ids if example_id not in of_feature]
+        if missing:
+            raise InputError(
+                f"{len(missing)} of {len(examples)} examples have no features, the first being {missing[0]!r}; give "
+                "the features of exactly these examples."
+            )
+        return [{"id": example_id, "prediction_text": of_feature[example_id]} for example_id in ids]
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
+        return [{"id": _id(example), "answers": _eli5_answers(example)} for example in examples]
+
+
+def _id(example: Mapping[str, Any]) -> str:
+    return str(example["id"] if "id" in example else example["example_id"])
+
+
+def _eli5_answers(example: Mapping[str, Any]) -> Sequence[str]:
+    outputs = example["output"]
+    # datasets stores a list of objects as an object of lists.
+    answers = outputs["answer"] if isinstance(outputs, Mapping) else [output.get("answer") for output in outputs]
+    return [answer for answer in answers if answer]
+
+
+class ConfidenceScorer:
+    """Scores spans with a classifier of scikit-learn, by default a small network, stored by joblib.
+
+    Args:
+        confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
+
+    Raises:
+        InputError: If the file does not exist.
+        MissingPackageError: If joblib is not installed.
+    """
+
+    def __init__(self, confidence_model_path: str | Path) -> None:
+        path = Path(confidence_model_path)
+        if not path.is_file():
+            raise InputError(
+                f"The file `confidence_model_path={path}` does not exist; set it to a classifier stored by joblib, or "
+                "leave it out."
+            )
+        try:
+            from joblib import load  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingPackageError(
+                "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
+                "or leave `confidence_model_path` out."
+            ) from error
+        self._model = load(path)
+
+    def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
+        """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
+        scores_N: npt.NDArray[np.float64] = self._model.predict_proba(self.make_features(records))[:, 1]
+        return scores_N
+
+    @staticmethod
+    def make_features(records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
+        """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
+        softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
+        is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
+        agreement = _agreement([record["span_answer"] for record in records])
+        rows = [
+            [
+                record["span_answer_score"],
+                record["cls_score"],
+                record["start_logit"],
+                record["end_logit"],
+                record["target_type_logits"][TargetType.NO_ANSWER],
+                record["target_type_logits"][TargetType.SPAN_ANSWER],
+                float(is_span[n]),
+                float(any(is_span)),
+                agreement[n],
+                softmax_N[n],
+                softmax_N[n] - softmax_N.mean(),
+                record["start_stdev"],
+                record["end_stdev"],
+                record["query_passage_similarity"],
+            ]
+            for n, record in enumerate(records)
+        ]
+        return np.array(rows, np.float64).reshape(-1, _NUM_FEATURES)
+
+    @classmethod
+    def make_training_data(
+        cls, predictions: Mapping[str, Sequence[SpanRecord]], references: Sequence[Mapping[str, Any]]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
+
+        Args:
+            predictions: Records of each example.
+            references: From ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if its
+                characters overlap with those of a gold span by an F1 of at least one half.
+        """
+        features, labels = [], []
+        for reference in references:
+            records = predictions[reference["example_id"][0]]
+            gold = zip(reference["start_position"], reference["end_position"], strict=True)
+            own = records[0]["span_answer"]
+            best = max((_overlap_f1((own["start_position"], own["end_position"]), span) for span in gold), default=0.0)
+            features.append(cls.make_features(records)[0])
+            labels.append(int(best >= _RIGHT_FROM_F1))
+        return np.array(features, np.float64).reshape(-1, _NUM_FEATURES), np.array(labels, np.int64)
+
+
+def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
+    """Return each span's mean F1 with the others; 0 for a single one."""
+    pairs = [(span["start_position"], span["end_position"]) for span in spans]
+    others = max(len(pairs) - 1, 1)
+    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / others for n, a in enumerate(pairs)]
+
+
+def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the F1 of the characters of two spans ``[start, end)``; 0 where one is null."""
+    shared = min(one[1], other[1]) - max(one[0], other[0])
+    if min(*one, *other) < 0 or shared <= 0:
+        return 0.0
+    return 2 * shared / (one[1] - one[0] + other[1] - other[0])
+
+
+class ScoreNormalizer:
+    """Replaces the confidence of every example's best record by the probability from a classifier.
+
+    Confidences of boolean and of other questions can then be compared.
+
+    Args:
+        classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
+            whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
+    """
+
+    def __init__(self, classifier: Any) -> None:
+        self._classifier = classifier
+
+    def normalize(
+        self, predictions: Mapping[str, Sequence[SpanRecord]], boolean_answers: Mapping[str, str]
+    ) -> dict[str, list[SpanRecord]]:
+        """Return the records with new confidences; boolean questions are answered by yes or no and no span.
+
+        Args:
+            predictions: Records of each example, best first.
+            boolean_answers: ``"yes"`` or ``"no"`` for each example whose question is boolean.
+        """
+        best = {example_id: records[0] for example_id, records in predictions.items()}
+        features = [
+            [
+                float(example_id in boolean_answers),
+                record["start_logit"],
+                record["end_logit"],
+                record["target_type_logits"][TargetType.NO_ANSWER],
+            ]
+            for example_id, record in best.items()
+        ]
+        confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
+        normalized = {}
+        for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
+            first = {**record, "confidence_score": confidence}
+            if example_id in boolean_answers:
+                first["yes_no_answer"] = int(TargetType.from_bool_label(boolean_answers[example_id]))
+                first["span_answer"] = {"start_position": -1, "end_position": -1}
+            normalized[example_id] = [first, *predictions[example_id][1:]]
+        return normalized

@@ -1,0 +1,364 @@
+"""Settings of a class: the keys a configuration may set, what each may be, its default and its documentation.
+
+All four are read from the class itself: from the fields of a dataclass, with the docstring below each field, or from
+the parameters of a constructor. Nothing has to be written down twice.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import transformers
+
+from portico.arguments import TrainingArguments
+from portico.deprecated import RENAMED
+from portico.errors import InputError
+
+_WORDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    NoneType: "null",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a setting may be.
+
+    Args:
+        kinds: Types it may have; an integer passes for a number, a Boolean for neither.
+        least: Smallest number allowed; ``None`` for no bound.
+        choices: Values allowed next to those of ``kinds``.
+    """
+
+    kinds: tuple[type, ...]
+    least: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    def allows(self, value: Any) -> bool:
+        """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
+        if value in self.choices:
+            return True
+        of_kind = type(value) in self.kinds or (type(value) is int and float in self.kinds)
+        # `not value < least` would let NaN pass.
+        return of_kind and (self.least is None or not isinstance(value, int | float) or value >= self.least)
+
+    def __str__(self) -> str:
+        words = [_WORDS[kind] for kind in self.kinds if kind is not NoneType]
+        if words and self.least is not None:
+            words[-1] += f" of {self.least:g} or more"
+        if self.choices:
+            words.append(f"one of {', '.join(map(str, self.choices))}")
+        if NoneType in self.kinds:
+            words.append(_WORDS[NoneType])
+        return ", or ".join(words)
+
+
+def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
+    """Refuse the first value that its rule does not allow; values without a rule pass.
+
+    Args:
+        group: Group of the settings, for the message: ``"data"`` in ``data.seed``.
+        values: Values by name.
+        rules: Rules by name.
+
+    Raises:
+        InputError: Names the setting, its value and what is allowed.
+    """
+    for name, value in values.items():
+        rule = rules.get(name)
+        if rule is not None and not rule.allows(value):
+            raise InputError(f"`{group}.{name}={value}` cannot be used; set it to {rule}.")
+
+
+def rule_of(annotation: Any, least: float | None = None) -> Rule | None:
+    """Return the rule that a type annotation states; ``None`` if it mentions types that no plain value has."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds: list[type] = []
+    choices: list[Any] = []
+    for part in parts:
+        if get_origin(part) is Literal:
+            choices += get_args(part)
+        elif get_origin(part) in (list, Sequence):
+            kinds.append(list)
+        elif part in _WORDS:
+            kinds.append(part)
+        else:
+            return None
+    return Rule(tuple(kinds), least, tuple(choices))
+
+
+# Smaller values fail deep inside torch or numpy, or divide by zero; transformers checks other bounds itself.
+_LEAST_ARGUMENTS = {
+    "dataloader_num_workers": 0,
+    "eval_accumulation_steps": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0,
+    "num_train_epochs": 0,
+    "per_device_eval_batch_size": 1,
+    "per_device_train_batch_size": 1,
+    "seed": 0,
+    "weight_decay": 0,
+}
+
+
+@cache
+def argument_rules(arguments_class: type = TrainingArguments) -> dict[str, Rule]:
+    """Return a rule for each training argument that is a number, a switch, or either of them or null.
+
+    Strings have none: most are members of an enumeration, which refuses other names itself.
+    """
+    rules = {}
+    for name, hint in get_type_hints(arguments_class).items():
+        kinds = get_args(hint) or (hint,)
+        if set(kinds) <= {bool, int, float, NoneType}:
+            rules[name] = Rule(kinds, _LEAST_ARGUMENTS.get(name))
+    return rules | {old: rules[new] for old, new in RENAMED.items() if new in rules}
+
+
+# ------------------------------------------------------------------------------------ the settings of a class
+
+NO_DEFAULT: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of a group.
+
+    Args:
+        default: Its default; ``NO_DEFAULT`` if it has to be set or is not known.
+        rule: What it may be; ``None`` if the class itself decides.
+        help: Its documentation, on one line.
+    """
+
+    default: Any = NO_DEFAULT
+    rule: Rule | None = None
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """All keys that a class takes.
+
+    Args:
+        known: Settings by name.
+        is_open: Whether the class takes any other key too (``**kwargs``).
+    """
+
+    known: Mapping[str, Setting]
+    is_open: bool = False
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults by name, where there is one."""
+        return {name: one.default for name, one in self.known.items() if one.default is not NO_DEFAULT}
+
+
+def setting(default: Any, *, least: float | None = None) -> Any:
+    """Return a dataclass field with a lower bound."""
+    return field(default=default, metadata={"least": least})
+
+
+def further_keys(names: Callable[[], Collection[str]]) -> Any:
+    """Return a dataclass field for a mapping that collects further keys of the group.
+
+    Args:
+        names: Returns the names that may be set, such as the fields of a model's configuration.
+    """
+    return field(default_factory=dict, metadata={"further_keys": names})
+
+
+def settings_of(target: Callable[..., Any]) -> GroupSettings:
+    """Return the keys that a class or function takes."""
+    if inspect.isclass(target) and issubclass(target, transformers.TrainingArguments):
+        return _settings_of_arguments(target)
+    if dataclasses.is_dataclass(target) and inspect.isclass(target):
+        return _settings_of_dataclass(target)
+    return _settings_of_signature(target)
+
+
+def without_further_keys(target: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as ``target`` takes them: further keys inside the field that collects them."""
+    collecting = [one for one in _fields(target) if "further_keys" in one.metadata]
+    if not collecting:
+        return dict(values)
+    own = {one.name for one in _fields(target)}
+    further = {name: value for name, value in values.items() if name not in own}
+    return {name: value for name, value in values.items() if name in own} | {collecting[0].name: further}
+
+
+def shown_settings(part: Any) -> dict[str, Any]:
+    """Return the settings of an object as a report shows them: further keys next to the others."""
+    if not dataclasses.is_dataclass(part):
+        return {name: value for name, value in vars(part).items() if not name.startswith("_")}
+    shown: dict[str, Any] = {}
+    for one in _fields(part):
+        value = getattr(part, one.name)
+        shown.update(value if "further_keys" in one.metadata else {one.name: value})
+    return shown
+
+
+def _fields(target: Any) -> list[dataclasses.Field[Any]]:
+    return [one for one in dataclasses.fields(target) if one.init] if dataclasses.is_dataclass(target) else []
+
+
+def _settings_of_arguments(target: type) -> GroupSettings:
+    rules = argument_rules(target)
+    known = {
+        one.name: Setting(_default_of(one), rules.get(one.name), _one_line(one.metadata.get("help") or ""))
+        for one in _fields(target)
+    }
+    return GroupSettings(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
+
+
+def _settings_of_dataclass(target: type) -> GroupSettings:
+    hints, docs = get_type_hints(target), _documentation(target)
+    known: dict[str, Setting] = {}
+    for one in _fields(target):
+        if "further_keys" in one.metadata:
+            known |= {name: Setting(help=docs.get(one.name, "")) for name in one.metadata["further_keys"]()}
+        else:
+            rule = rule_of(hints[one.name], one.metadata.get("least"))
+            known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))
+    return GroupSettings(known)
+
+
+def _settings_of_signature(target: Callable[..., Any]) -> GroupSettings:
+    docs = _documentation(target)
+    known: dict[str, Setting] = {}
+    is_open = False
+    for function in _constructors(target):
+        if function is None:  # a class of torch, which takes none of our keys
+            return GroupSettings(known)
+        signature = inspect.signature(function)
+        hints = _hints(function)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
+                known.setdefault(name, Setting(parameter.default, rule_of(hints.get(name, Any)), docs.get(name, "")))
+        is_open = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        if not is_open:
+            break
+    return GroupSettings(known, is_open)
+
+
+def _constructors(target: Callable[..., Any]) -> list[Any]:
+    """Return the constructors that ``**kwargs`` pass through, in order; ``None`` for one of torch."""
+    if not inspect.isclass(target):
+        return [target]
+    owners = [owner for owner in target.__mro__[:-1] if "__init__" in vars(owner)]
+    of_torch = [owner.__module__.split(".")[0] in ("torch", "torchmetrics") for owner in owners]
+    return [None if torch else owner.__init__ for owner, torch in zip(owners, of_torch, strict=True)]  # type: ignore[misc]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):  # names imported for type checkers only
+        return {}
+
+
+def _default_of(one: dataclasses.Field[Any]) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return NO_DEFAULT if one.default is MISSING else one.default
+
+
+@cache
+def _documentation(target: Any) -> dict[str, str]:
+    """Return one line for each field or argument: the docstring below it, else its entry under ``Args:``."""
+    docs: dict[str, str] = {}
+    for owner in reversed(target.__mro__[:-1]) if inspect.isclass(target) else [target]:
+        section = re.search(r"Args:\n((?:(?: +.*)?\n)*)", f"{inspect.getdoc(owner) or ''}\n")
+        entries = re.findall(r"^ {4}(\w+): ((?:.|\n {5,})*)", section[1] if section else "", flags=re.MULTILINE)
+        docs |= {name: _one_line(text) for name, text in entries}
+        if dataclasses.is_dataclass(owner) and inspect.isclass(owner):
+            docs |= _field_docstrings(owner)
+    return docs
+
+
+def _field_docstrings(owner: type) -> dict[str, str]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    except (OSError, SyntaxError):  # defined at a prompt
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        one.target.id: _one_line(below.value.value)
+        for one, below in zip(tree.body, tree.body[1:], strict=False)
+        if isinstance(one, ast.AnnAssign)
+        and isinstance(one.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
+    }
+
+
+def _one_line(text: str) -> str:
+    """Return the first sentence, without markup."""
+    plain = " ".join(re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "").split())
+    return re.split(r"(?<=[.;]) ", plain, maxsplit=1)[0].rstrip(".;")
+
+
+# ------------------------------------------------------------------------------------ names that were meant
+
+# What users of Hugging Face, Lightning and Hydra templates type first: by the whole name, else by its last part.
+FIRST_GUESSES: Mapping[str, str] = {
+    "accelerator": "strategy.accelerator",
+    "accumulate_grad_batches": "args.gradient_accumulation_steps",
+    "batch_size": "args.per_device_train_batch_size",
+    "ckpt_path": "args.resume_from_checkpoint",
+    "devices": "strategy.devices",
+    "epochs": "args.num_train_epochs",
+    "gradient_clip_val": "args.max_grad_norm",
+    "hparams_search": "sweep=<file>",
+    "learning_rate": "args.learning_rate",
+    "lr": "args.learning_rate",
+    "max_epochs": "args.num_train_epochs",
+    "max_steps": "args.max_steps",
+    "metric.name": "metric=<file>",
+    "model.name": "model.name_or_path",
+    "num_epochs": "args.num_train_epochs",
+    "num_train_epochs": "args.num_train_epochs",
+    "precision": "strategy.precision",
+    "resume": "args.resume_from_checkpoint",
+    "resume_from_checkpoint": "args.resume_from_checkpoint",
+    "seed": "args.seed",
+    "task_name": "name",
+    "trainer.run": "trainer._target_",
+    "weight_decay": "args.weight_decay",
+}
+
+
+# Of a longer list nobody would read the end; `--help` shows it.
+_MOST_LISTED = 20
+
+
+def suggestion(unknown: str, known: Collection[str]) -> str:
+    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group.
+
+    Args:
+        unknown: The name that does not exist.
+        known: The names that exist.
+    """
+    leaf = unknown.rpartition(".")[2]
+    meant = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf))
+    if meant is not None and ("=" in meant or meant in known or meant.partition(".")[0] in known):
+        return f"; use {meant}."
+    elsewhere = [name for name in known if "." in name and name.rpartition(".")[2] == leaf]
+    nearest = list(dict.fromkeys([*elsewhere, *get_close_matches(unknown, known, n=3)]))[:3]
+    if nearest:
+        return f"; the nearest valid names are: {', '.join(nearest)}."
+    group = unknown.rpartition(".")[0]
+    of_group = [name.rpartition(".")[2] for name in known if group and name.rpartition(".")[0] == group]
+    return f"; those of {group} are: {', '.join(of_group)}." if 0 < len(of_group) <= _MOST_LISTED else "."

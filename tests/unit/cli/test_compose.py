@@ -1,0 +1,101 @@
+import logging
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from fake_experiment import OVERRIDES
+from portico.cli import compose
+from portico.errors import InputError
+
+
+def is_plain(value):
+    if isinstance(value, dict):
+        return type(value) is dict and all(is_plain(item) for item in value.values())
+    if isinstance(value, list):
+        return type(value) is list and all(is_plain(item) for item in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def test_twice_in_a_process_gives_equal_plain_dicts():
+    first, second = (compose([*OVERRIDES, "args.seed=3", "paths.output_dir=x"]) for _ in range(2))
+    first["paths"].pop("sweep_dir"), second["paths"].pop("sweep_dir")
+    assert first == second
+    assert first["args"]["seed"] == 3
+    assert is_plain(first)
+
+
+def test_has_no_side_effects(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    handlers = logging.getLogger().handlers[:]
+    compose(OVERRIDES)
+    assert not list(tmp_path.iterdir())
+    assert logging.getLogger().handlers == handlers
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_without_an_experiment_the_groups_are_chosen_by_hand():
+    settings = compose(["trainer=mrc", "args=mrc", "data=embedded", "metric=squad"], experiment=None)
+    assert settings["name"] == "custom"
+    assert settings["model"] == {}
+
+
+def test_groups_that_name_their_class_come_with_its_defaults():
+    settings = compose([*OVERRIDES, "data.num_train=5"])
+    assert settings["data"]["num_train"] == 5
+    assert settings["data"]["num_validation"] == 1000
+    assert settings["preprocess"]["vocab_size"] == 1600
+    assert settings["metric"]["version_2_with_negative"] is None
+
+
+def test_a_composed_configuration_is_composed_of_itself():
+    """What a run records describes the run: given back as overrides, it composes to the same."""
+    settings = compose([*OVERRIDES, "preprocess=primeqa", "metric=tydi"])
+    given = [f"preprocess.{key}={'null' if value is None else value}" for key, value in settings["preprocess"].items()]
+    assert compose([*OVERRIDES, *given])["preprocess"] == settings["preprocess"]
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("seed=1", "args.seed"),
+        ("+lr=1", "args.learning_rate"),
+        ("model.lr=1", "args.learning_rate"),
+        ("data.batch_size=3", "args.per_device_train_batch_size"),
+        ("trainer.max_epochs=3", "args.num_train_epochs"),
+        ("ckpt_path=last", "args.resume_from_checkpoint"),
+        ("hparams_search=optuna", "sweep=<file>"),
+        ("+hparams_search=optuna", "sweep=<file>"),
+        ("metric.name=nq", "metric=<file>"),
+    ],
+)
+def test_first_guesses_are_answered_with_the_right_key(override, answer):
+    with pytest.raises(InputError) as caught:
+        compose([*OVERRIDES, override])
+    key = override.partition("=")[0].lstrip("+")
+    assert str(caught.value) == f"'{key}' is not a setting; use {answer}."
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("args.learning_rat=1", r"'args.learning_rat' is not a setting; .* args.learning_rate"),
+        ("+modle.size=1", r"'modle' is not a setting; the nearest valid names are: mode, model\."),
+        ("arg.seed=1", r"'arg.seed' is not a setting; the nearest valid names are: args\. All: trainer, args, "),
+        ("objective.metrc=1", r"'objective.metrc' is not a setting; .* objective.metric"),
+        ("name.x=1", r"'name.x' is not a setting; those of 'name' are shown by --cfg all --package name"),
+        ("hydra.verbse=1", r"'hydra.verbse' is not a setting; those of 'hydra' are shown by --cfg all"),
+        ("args.x=[1", r"Cannot read 'args.x=\[1' \(.*\)\. Write key=value, and quote"),
+        ("args.seed=1,2", r"Ambiguous value for argument 'args.seed=1,2'.* add --multirun"),
+        ("args=mcr", r"'args=mcr' names no file of the group 'args'; .* mrc\. Choose one of: mrc"),
+        ("args.seed=???", r"'args.seed' has no value and no default; add it to the command: args.seed=<value>\."),
+        ("args.seed=${sed}", r"'args.seed' cannot be resolved: Interpolation key 'sed' not found\."),
+        ("~args.seed", r"'~args.seed' removes nothing: no file sets 'args.seed', so that it has its default\. Leave"),
+        ("~preprocess.vocab_size", r"'~preprocess.vocab_size' removes nothing: no file sets 'preprocess.vocab_size'"),
+        ("mode=guess", r"mode=guess is not a mode of this experiment; set it to one of train, predict\."),
+        ("data.num_train=many", r"`data.num_train=many` cannot be used; set it to an integer of 1 or more\."),
+    ],
+)
+def test_what_cannot_be_composed_is_explained_in_one_paragraph(override, message):
+    with pytest.raises(InputError, match=message) as caught:
+        compose([*OVERRIDES, override])
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,359 @@
+"""When checkpoints are written, which are kept, and that a recovered training ends as if it had never stopped."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from portico.gradient_descent import (
+    BatchCallback,
+    Checkpointer,
+    ConfigurationError,
+    ExponentialMovingAverage,
+)
+from portico.gradient_descent.schedulers import SlantedTriangular
+from unit.gradient_descent.plain_training import (
+    Interruption,
+    Net,
+    NoisyPoints,
+    assert_same_weights,
+    interrupted_at,
+    lasting,
+    make_trainer,
+    trainer_with_everything,
+    weights,
+)
+
+
+def points(folder):
+    return sorted(path.name[len("model_state_") : -len(".th")] for path in folder.glob("model_state_*.th"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, ["e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1}, ["e3_b0"]),
+        ({"keep_most_recent_by_count": None}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 0}, []),
+        ({"keep_most_recent_by_count": None, "keep_most_recent_by_age": 3600}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1, "keep_most_recent_by_age": 3600}, ["e1_b0", "e2_b0", "e3_b0"]),
+        ({"keep_most_recent_by_count": 1, "keep_most_recent_by_age": 0}, ["e3_b0"]),
+        ({"save_completed_epochs": False}, []),
+        (
+            {"save_every_num_batches": 2, "keep_most_recent_by_count": None, "save_completed_epochs": False},
+            ["e0_b2", "e0_b4", "e1_b2", "e1_b4", "e2_b2", "e2_b4"],
+        ),
+        ({"save_every_num_batches": 3, "keep_most_recent_by_count": 3}, ["e2_b0", "e2_b3", "e3_b0"]),
+    ],
+)
+def test_saving_and_retention(tmp_path, options, kept):
+    make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, **options)).train()
+    assert points(tmp_path) == kept
+    assert sorted(path.name for path in tmp_path.glob("training_state_*")) == [f"training_state_{p}.th" for p in kept]
+    assert (tmp_path / "best.th").is_file()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_saving_by_time(tmp_path):
+    checkpointer = Checkpointer(tmp_path, save_every_num_seconds=0, keep_most_recent_by_count=None)
+    make_trainer(tmp_path, num_epochs=1, checkpointer=checkpointer).train()
+    assert points(tmp_path) == ["e0_b1", "e0_b2", "e0_b3", "e0_b4", "e0_b5", "e1_b0"]
+    trainer = make_trainer(tmp_path / "b", num_epochs=1)
+    rarely = Checkpointer(tmp_path / "b", save_every_num_seconds=3600)
+    assert not rarely.maybe_save_checkpoint(trainer, 0, 3)
+    rarely._last_save_time -= 3601
+    assert rarely.maybe_save_checkpoint(trainer, 0, 3)
+
+
+def test_allennlp_1_argument_names(tmp_path):
+    with pytest.warns(FutureWarning, match="`num_serialized_models_to_keep` .* is called `keep_most_recent_by_count`"):
+        checkpointer = Checkpointer(tmp_path, num_serialized_models_to_keep=-1)
+    make_trainer(tmp_path, checkpointer=checkpointer).train()
+    assert points(tmp_path) == ["e1_b0", "e2_b0", "e3_b0"]
+    with pytest.warns(FutureWarning, match="`model_save_interval` of the checkpointer is called `save_every_num_sec"):
+        Checkpointer(tmp_path, model_save_interval=60.0)
+
+
+def test_permanent_checkpoints(tmp_path):
+    checkpointer = Checkpointer(
+        tmp_path, keep_most_recent_by_count=1, keep_serialized_model_every_num_seconds=100, save_completed_epochs=False
+    )
+    trainer = make_trainer(tmp_path, checkpointer=checkpointer)
+    start = time.time()
+    for epoch, age in enumerate([10, 150, 200, 260, 270]):
+        trainer.progress.epochs_completed = epoch
+        trainer.save_checkpoint()
+        os.utime(tmp_path / f"training_state_e{epoch}_b0.th", (start + age, start + age))
+    assert points(tmp_path) == ["e1_b0", "e3_b0", "e4_b0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"save_every_num_batches": "2"}, "`save_every_num_batches='2'` of the checkpointer cannot be used"),
+        ({"save_every_num_batches": 0}, "`save_every_num_batches=0` of the checkpointer cannot be used; set it to 1"),
+        ({"keep_most_recent_by_count": -2}, "`keep_most_recent_by_count=-2` .* set it to 0 or more"),
+    ],
+)
+def test_invalid_checkpointer_argument_is_refused(tmp_path, options, match):
+    with pytest.raises(ConfigurationError, match=match):
+        Checkpointer(tmp_path, **options)
+
+
+def test_saving_by_time_is_refused_in_distributed_runs(tmp_path):
+    Checkpointer(tmp_path, save_every_num_batches=5).check_processes(2)
+    with pytest.raises(ConfigurationError, match=r"`save_every_num_seconds=60` .* not supported in distributed tra"):
+        Checkpointer(tmp_path, save_every_num_seconds=60).check_processes(2)
+
+
+def test_latest_checkpoint_is_the_furthest(tmp_path):
+    make_trainer(tmp_path, checkpointer=Checkpointer(tmp_path, save_every_num_batches=2)).train()
+    # The time of modification does not matter.
+    os.utime(tmp_path / "model_state_e2_b4.th")
+    assert Checkpointer(tmp_path).find_latest_checkpoint()[0].endswith("model_state_e3_b0.th")
+    assert Checkpointer(tmp_path / "empty").find_latest_checkpoint() is None
+    assert Checkpointer().load_checkpoint() is None
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_recovery_at_every_step(tmp_path, accumulate):
+    options = {"num_gradient_accumulation_steps": accumulate}
+    whole = trainer_with_everything(tmp_path / "whole", **options)
+    expected = whole.train()
+    steps = whole.progress.total_batches
+    assert steps == 10 // accumulate + (accumulate == 2)
+    for step in range(2, steps + 1):
+        folder = tmp_path / f"stopped-{step}"
+        with pytest.raises(Interruption):
+            trainer_with_everything(folder, batch_callbacks=[interrupted_at(step)], **options).train()
+        resumed = trainer_with_everything(folder, **options)
+        assert lasting(resumed.train()) == lasting(expected), step
+        assert_same_weights(weights(resumed.model), weights(whole.model))
+        assert resumed.progress.total_batches == steps
+        assert_same_weights(resumed.moving_average._shadows, whole.moving_average._shadows)
+        assert resumed.optimizer.state_dict()["param_groups"] == whole.optimizer.state_dict()["param_groups"]
+        assert resumed.lightning_trainer.global_step == steps
+
+
+def test_recovery_between_last_step_and_end_of_epoch(tmp_path):
+    def interrupt(trainer, epoch):
+        if epoch == 0:
+            raise Interruption
+
+    whole = trainer_with_everything(tmp_path / "whole")
+    expected = whole.train()
+    with pytest.raises(Interruption):
+        trainer_with_everything(tmp_path / "stopped", epoch_callbacks=[interrupt]).train()
+    resumed = trainer_with_everything(tmp_path / "stopped")
+    assert resumed.checkpointer.find_latest_checkpoint()[0].endswith("model_state_e0_b5.th")
+    assert lasting(resumed.train()) == lasting(expected)
+    assert_same_weights(weights(resumed.model), weights(whole.model))
+
+
+def test_recovery_of_loader_generators(tmp_path):
+    def trainer(folder, **options):
+        generator = torch.Generator().manual_seed(4)
+        loader = DataLoader(NoisyPoints(), batch_size=2, shuffle=True, generator=generator)
+        return trainer_with_everything(folder, data_loader=loader, **options)
+
+    whole = trainer(tmp_path / "whole")
+    expected = whole.train()
+    for step in (4, 6, 8):
+        folder = tmp_path / f"stopped-{step}"
+        with pytest.raises(Interruption):
+            trainer(folder, batch_callbacks=[interrupted_at(step)]).train()
+        resumed = trainer(folder)
+        assert lasting(resumed.train()) == lasting(expected)
+        assert_same_weights(weights(resumed.model), weights(whole.model))
+
+
+def test_recovery_without_loader_length(tmp_path):
+    class Unsized:
+        def __init__(self):
+            self.loader = DataLoader(NoisyPoints(), batch_size=2)
+
+        def __iter__(self):
+            return iter(self.loader)
+
+    def trainer(folder, **options):
+        return trainer_with_everything(folder, data_loader=Unsized(), num_gradient_accumulation_steps=2, **options)
+
+    whole = trainer(tmp_path / "whole")
+    expected = whole.train()
+    for step in range(2, 7):
+        folder = tmp_path / f"stopped-{step}"
+        with pytest.raises(Interruption):
+            trainer(folder, batch_callbacks=[interrupted_at(step)]).train()
+        assert lasting(trainer(folder).train()) == lasting(expected), step
+
+
+def test_recovery_of_unfrozen_layers(tmp_path):
+    def trainer(folder, **options):
+        model = Net()
+        groups = [{"params": model.inner.parameters()}, {"params": model.outer.parameters()}, {"params": []}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        schedule = SlantedTriangular(optimizer, 3, 5, gradual_unfreezing=True, discriminative_fine_tuning=True)
+        return trainer_with_everything(
+            folder, model=model, optimizer=optimizer, learning_rate_scheduler=schedule, num_epochs=3, **options
+        )
+
+    whole = trainer(tmp_path / "whole")
+    assert not whole.model.inner.weight.requires_grad
+    expected = whole.train()
+    assert whole.model.inner.weight.requires_grad
+    with pytest.raises(Interruption):
+        trainer(tmp_path / "stopped", batch_callbacks=[interrupted_at(8)]).train()
+    resumed = trainer(tmp_path / "stopped")
+    assert lasting(resumed.train()) == lasting(expected)
+    assert_same_weights(weights(resumed.model), weights(whole.model))
+
+
+def test_finished_training_is_not_continued(tmp_path):
+    finished = trainer_with_everything(tmp_path)
+    expected = finished.train()
+    again = trainer_with_everything(tmp_path)
+    metrics = again.train()
+    assert again.progress.total_batches == 10
+    assert metrics["best_validation_loss"] == expected["best_validation_loss"]
+    assert_same_weights(weights(again.model), weights(finished.model))
+
+
+def test_more_epochs_continue_a_finished_training(tmp_path):
+    longer = make_trainer(tmp_path / "longer", num_epochs=3)
+    expected = longer.train()
+    make_trainer(tmp_path / "shorter", num_epochs=2).train()
+    assert lasting(make_trainer(tmp_path / "shorter", num_epochs=3).train()) == lasting(expected)
+
+
+def test_model_state_has_averages_and_training_state_the_weights(tmp_path):
+    trainer = trainer_with_everything(tmp_path)
+    trainer.train()
+    model_state, training_state = trainer.checkpointer.load_checkpoint()
+    averages = training_state["moving_average"]
+    assert_same_weights(dict(model_state), averages["shadows"])
+    assert not torch.equal(averages["backups"]["inner.weight"], averages["shadows"]["inner.weight"])
+    with trainer.get_checkpoint_state() as state:
+        assert torch.equal(trainer.model.inner.weight, trainer.moving_average._shadows["inner.weight"])
+        assert state.trainer_state["epochs_completed"] == 2
+
+
+def test_incomplete_checkpoint_is_ignored(tmp_path):
+    trainer = make_trainer(tmp_path, num_epochs=2)
+    trainer.train()
+    (tmp_path / "training_state_e2_b0.th").unlink()
+    assert trainer.checkpointer.find_latest_checkpoint()[0].endswith("e1_b0.th")
+
+
+def refused(trainer, folder, match):
+    """Require that training is refused, and that nothing in the folder has changed."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigurationError, match=match):
+        trainer.train()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+    make_trainer(tmp_path, num_epochs=1).train()
+    model = torch.nn.Linear(3, 1)
+    other = make_trainer(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    refused(other, tmp_path, "Could not recover training from the checkpoint .* other weights .*Did you mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"num_gradient_accumulation_steps": 2}, "data counts"),
+        ({"size": 12}, "data counts"),
+    ],
+)
+def test_checkpoint_with_other_data_counts_is_refused(tmp_path, options, why):
+    make_trainer(tmp_path, num_epochs=1).train()
+    refused(make_trainer(tmp_path, **options), tmp_path, why)
+
+
+def test_checkpoint_with_other_parts_is_refused(tmp_path):
+    make_trainer(tmp_path, num_epochs=1).train()
+    model = Net()
+    groups = [{"params": model.inner.parameters()}, {"params": model.outer.parameters()}]
+    other = make_trainer(tmp_path, model=model, optimizer=torch.optim.SGD(groups, lr=0.1))
+    refused(other, tmp_path, "other parameter groups")
+    model = Net()
+    averages = ExponentialMovingAverage(model.named_parameters())
+    refused(make_trainer(tmp_path, model=model, moving_average=averages), tmp_path, "without a `moving_average`")
+
+
+@pytest.mark.parametrize("sign", ["best.th", "metrics.json", "model_state_epoch_0.th", "trainer_state.json"])
+def test_folder_with_unrecoverable_run_is_refused(tmp_path, sign):
+    (tmp_path / sign).write_text("old")
+    refused(make_trainer(tmp_path), tmp_path, f"already holds a run \\({sign}\\).*Specify another directory")
+
+
+def test_checkpoint_of_another_version_is_refused(tmp_path):
+    make_trainer(tmp_path, num_epochs=1).train()
+    path = tmp_path / "training_state_e1_b0.th"
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, "version": 9}, path)
+    refused(make_trainer(tmp_path), tmp_path, "of version 9")
+
+
+def test_shorter_loader_is_refused(tmp_path):
+    class Loader:
+        def __init__(self, batches):
+            self.batches = batches
+
+        def __len__(self):
+            return 5
+
+        def __iter__(self):
+            return iter(self.batches)
+
+    batches = list(DataLoader(NoisyPoints(), batch_size=2))
+    with pytest.raises(Interruption):
+        trainer_with_everything(tmp_path, data_loader=Loader(batches), batch_callbacks=[interrupted_at(4)]).train()
+    shorter = trainer_with_everything(tmp_path, data_loader=Loader(batches[:2]))
+    with pytest.raises(ConfigurationError, match="gives only 2"):
+        shorter.train()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_damaged_checkpoint_is_refused(tmp_path, content):
+    make_trainer(tmp_path, num_epochs=1).train()
+    (tmp_path / "training_state_e1_b0.th").write_bytes(content)
+    refused(make_trainer(tmp_path), tmp_path, r"Could not recover training from the checkpoint .* damaged, or a callb")
+
+
+def test_recovery_of_callback_states_and_numpy_metrics(tmp_path):
+    class Counting(BatchCallback):
+        def __init__(self):
+            self.count = 0
+
+        def __call__(self, is_training, **kwargs):
+            self.count += is_training
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    class NumpyNet(Net):
+        def get_metrics(self, reset=False):
+            return {"count": np.float64(super().get_metrics(reset)["count"]), "tensor": torch.tensor(2)}
+
+    def trainer(**options):
+        counting = Counting()
+        made = trainer_with_everything(
+            tmp_path, model=NumpyNet(), moving_average=None, batch_callbacks=[counting], **options
+        )
+        return made, counting
+
+    trainer(num_epochs=1)[0].train()
+    later, counting = trainer()
+    metrics = later.train()
+    assert counting.count == 10
+    assert type(metrics["validation_count"]) is float
+    assert metrics["validation_tensor"] == 2

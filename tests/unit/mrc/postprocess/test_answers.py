@@ -1,0 +1,138 @@
+"""What portico's rules add to those of SQuAD: answer types, passages, several contexts, exhaustive search."""
+
+import numpy as np
+import pytest
+
+from portico.errors import InputError
+from portico.mrc.features.labels import TargetType
+from portico.mrc.postprocess import SpanPostProcessor
+from portico.mrc.postprocess.ranking import initialize_scorer
+
+CONTEXTS = ["aa bb cc dd ee ff gg hh", "ii bb kk ll mm nn oo pp"]
+WORDS = [(3 * w, 3 * w + 2) for w in range(8)]
+LENGTH = 10
+
+
+def row(example_id, context, words=WORDS):
+    return {"example_id": example_id, "context_idx": context, "offset_mapping": [None, *words, None]}
+
+
+def post_process(examples, rows, starts, ends, types=None, **settings):
+    options = {"version_2_with_negative": False, **settings}
+    post_processor = SpanPostProcessor(examples, rows, **options)
+    post_processor.update(np.array(starts, np.float32), np.array(ends, np.float32), np.arange(len(rows)), types)
+    return post_processor.compute()
+
+
+def peak(token, height=9.0):
+    return [height if t == token else 0.0 for t in range(LENGTH)]
+
+
+def logits(rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(2, len(rows), LENGTH)).astype(np.float32)
+
+
+def test_answer_comes_from_the_best_of_several_contexts():
+    examples = [{"id": "a", "context": CONTEXTS}]
+    rows = [row("a", 0), row("a", 1)]
+    answers = post_process(examples, rows, [peak(1, 5.0), peak(3)], [peak(2, 5.0), peak(4)])
+    assert answers.predictions == {"a": "kk ll"}
+    assert answers.spans == {"a": (6, 11)}
+    assert (answers.context_indices, answers.passages) == ({"a": 1}, {"a": 1})
+    for candidate in answers.candidates["a"]:
+        assert candidate.text == CONTEXTS[candidate.context_index][candidate.start : candidate.end]
+
+
+def test_each_text_is_listed_once():
+    examples = [{"id": "a", "context": CONTEXTS}]
+    rows = [row("a", 0), row("a", 1), row("a", 1)]
+    starts, ends = logits(rows)
+    starts[:, 2], ends[:, 2] = 9.0, 9.0
+    answers = post_process(examples, rows, starts, ends)
+    texts = [record["text"] for record in answers.nbest["a"]]
+    assert len(set(texts)) == len(texts) > 5
+    assert texts[0] == "bb"
+    assert sum(record["probability"] for record in answers.nbest["a"]) == pytest.approx(1)
+
+
+def test_long_answer_is_the_passage_around_the_short_one():
+    passages = {"start_positions": [0, 5, 0], "end_positions": [5, 23, 23]}
+    examples = [{"id": "a", "context": CONTEXTS[0], "passage_candidates": passages}]
+    inside = post_process(examples, [row("a", 0)], [peak(3)], [peak(4)])
+    assert (inside.predictions, inside.passages) == ({"a": "cc dd"}, {"a": 1})
+    across = post_process(examples, [row("a", 0)], [peak(1)], [peak(4)])
+    assert (across.predictions, across.passages) == ({"a": "aa bb cc dd"}, {"a": 2})
+    null = post_process(
+        examples, [row("a", 0)], [peak(3)], [peak(4)], version_2_with_negative=True, null_score_diff_threshold=-99.0
+    )
+    assert (null.predictions, null.passages, null.answer_types) == ({"a": ""}, {"a": -1}, {"a": TargetType.NO_ANSWER})
+
+
+@pytest.mark.parametrize(
+    ("target_type", "text", "passage"),
+    [
+        (TargetType.NO_ANSWER, "aa", 0),
+        (TargetType.SPAN_ANSWER, "aa", 0),
+        (TargetType.PASSAGE_ANSWER, "", 0),
+        (TargetType.YES, "yes", 0),
+        (TargetType.NO, "no", 0),
+    ],
+)
+def test_window_with_the_clearest_evidence_decides_the_answer_type(target_type, text, passage):
+    examples = [{"id": "a", "context": CONTEXTS[0]}]
+    types = np.zeros((2, 5), np.float32)
+    types[0, TargetType.NO_ANSWER] = 2.0
+    types[1, [TargetType.NO_ANSWER, target_type]] = [1.0, 3.0]
+    answers = post_process(examples, [row("a", 0)] * 2, [peak(1)] * 2, [peak(1)] * 2, types)
+    assert answers.predictions == {"a": text}
+    assert answers.passages == {"a": passage}
+    is_span = target_type in (TargetType.NO_ANSWER, TargetType.SPAN_ANSWER)
+    assert answers.spans == {"a": (0, 2) if is_span else None}
+    assert answers.answer_types == {"a": TargetType.SPAN_ANSWER if is_span else target_type}
+
+
+def test_exhaustive_search_finds_the_best_of_all_spans():
+    examples = [{"id": f"{e}", "context": CONTEXTS[0]} for e in range(70)]
+    rows = [row(f"{e}", 0, WORDS[: 2 + e % 7]) for e in range(70)]
+    starts, ends = logits(rows)
+    starts[:5], ends[:5] = np.round(starts[:5]), np.round(ends[:5])
+    answers = post_process(examples, rows, starts, ends, search="exhaustive", n_best_size=3, max_answer_length=4)
+    differs = 0
+    usual = post_process(examples, rows, starts, ends, n_best_size=3, max_answer_length=4)
+    for e, feature in enumerate(rows):
+        num_words = len(feature["offset_mapping"]) - 2
+        spans = [(s, t) for s in range(1, num_words + 1) for t in range(s, min(s + 4, num_words + 1))]
+        best = sorted(spans, key=lambda span, e=e: -(starts[e, span[0]] + ends[e, span[1]]))[:3]
+        expected = [CONTEXTS[0][WORDS[s - 1][0] : WORDS[t - 1][1]] for s, t in best]
+        assert [record["text"] for record in answers.nbest[f"{e}"]] == expected
+        differs += [record["text"] for record in usual.nbest[f"{e}"]] != expected
+    assert differs > 10
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"search": "exhaustive", "ties": "hf"},
+        {"search": "exhaustive", "scorer": initialize_scorer("score_diff_based")},
+        {"search": "deep"},
+    ],
+)
+def test_exhaustive_search_needs_portico_rules(settings):
+    search = settings["search"]
+    with pytest.raises(InputError, match=rf"`search={search}` cannot be used; set it to top, or to exhaustive where"):
+        SpanPostProcessor([{"id": "a", "context": "x"}], [row("a", 0)], version_2_with_negative=False, **settings)
+
+
+def test_scorer_ranks_spans():
+    examples = [{"id": "a", "context": CONTEXTS[0]}]
+    starts, ends = [peak(1), peak(3, 8.0)], [peak(1), peak(3, 8.0)]
+    starts[0][0] = 5.0  # this window would rather have no answer
+    scorer = initialize_scorer("score_diff_based")
+    plain = post_process(examples, [row("a", 0)] * 2, starts, ends)
+    scored = post_process(examples, [row("a", 0)] * 2, starts, ends, scorer=scorer, version_2_with_negative=True)
+    assert (plain.predictions, scored.predictions) == ({"a": "aa"}, {"a": "cc"})
+    assert scored.candidates["a"][0].score == 16.0
+    assert scored.null_odds is None
+    weighted = initialize_scorer("weighted_sum_target_type_and_score_diff")
+    with pytest.raises(InputError, match="The model returned no answer-type logits"):
+        post_process(examples, [row("a", 0)] * 2, starts, ends, scorer=weighted)

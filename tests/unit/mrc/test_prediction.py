@@ -1,0 +1,155 @@
+import gzip
+import json
+
+import pytest
+
+from mrc_records import DOCUMENT, TOKENS, natural_questions, tydi_of_google
+from portico.errors import InputError
+from portico.experiment import build_experiment
+from portico.mrc import AnswerCalibration
+from portico.mrc.corpus import to_squad
+from portico.mrc.inference import AskedQuestion, read_questions
+
+GROUPS = {
+    "args": {"report_to": "none", "disable_tqdm": True, "eval_strategy": "steps", "load_best_model_at_end": True},
+    "data": {"train_file": None},
+    "preprocess": {"max_seq_length": 64, "doc_stride": 16, "vocab_size": 400},
+    "postprocess": {"n_best_size": 5, "calibrate": True},
+    "metric": {},
+    "strategy": {"accelerator": "cpu", "devices": 1},
+}
+
+
+def predict(tmp_path, **changes):
+    groups = {name: {**values, **changes.get(name, {})} for name, values in GROUPS.items()}
+    settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups, "model": changes["model"]}
+    return build_experiment(settings, str(tmp_path / "run")).predict()
+
+
+@pytest.fixture
+def question_file(tmp_path, questions):
+    path = tmp_path / "questions.jsonl"
+    rows = [{"id": q["id"], "question": q["question"], "context": q["context"]} for q in questions[:6]]
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_the_answers_to_a_file_are_written(tmp_path, model_folder, question_file, questions):
+    before = {path.name: path.read_bytes() for path in model_folder.iterdir()}
+    metrics = predict(tmp_path, model={"name_or_path": str(model_folder)}, data={"predict_file": question_file})
+    assert metrics["predict_samples"] == 6
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written == {
+        "predict_predictions.json",
+        "predict_nbest_predictions.json",
+        "predict_answers.json",
+        "predict_answers.txt",
+    }
+    answers = json.loads((tmp_path / "run" / "predict_answers.json").read_text(encoding="utf-8"))
+    predictions = json.loads((tmp_path / "run" / "predict_predictions.json").read_text())
+    for answer, question in zip(answers, questions, strict=False):
+        assert answer["answer"] == predictions[question["id"]]
+        assert answer["answer"] == question["context"][answer["start"] : answer["end"]]
+    readable = (tmp_path / "run" / "predict_answers.txt").read_text(encoding="utf-8")
+    assert questions[5]["question"] in readable
+    assert {path.name: path.read_bytes() for path in model_folder.iterdir()} == before
+
+
+def test_a_calibration_tells_when_there_is_no_answer(tmp_path, model_folder, question_file, caplog):
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for path in model_folder.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    AnswerCalibration(null_score_diff_threshold=-100.0).save(copy)
+    predict(
+        tmp_path,
+        model={"name_or_path": str(copy)},
+        data={"predict_file": question_file, "train_file": "train.json"},
+        postprocess={"null_score_diff_threshold": "best"},
+    )
+    predictions = json.loads((tmp_path / "run" / "predict_predictions.json").read_text())
+    assert set(predictions.values()) == {""}
+    assert (tmp_path / "run" / "predict_null_odds.json").is_file()
+    assert "(no answer)" in (tmp_path / "run" / "predict_answers.txt").read_text(encoding="utf-8")
+    assert "`data.train_file=train.json`: not read, because `mode=predict`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {}}, r"`model.name_or_path=null` and `data.predict_file=null`; set both"),
+        ({"model": {"name_or_path": "/no"}}, r"`data.predict_file=null`; set both"),
+        ({"model": {"name_or_path": "/no"}, "data": {"predict_file": "/no.json"}}, r"/no.json cannot be read"),
+        ({"model": {}, "data": {"predict_file": 3}}, r"`data.predict_file=3` cannot be used"),
+        ({"model": {}, "postprocess": {"calibrate": 2}}, r"`postprocess.calibrate=2` cannot be used"),
+    ],
+)
+def test_bad_settings_are_refused(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        predict(tmp_path, **changes)
+
+
+def test_windows_must_fit_the_model(tmp_path, model_folder, question_file):
+    changes = {"data": {"predict_file": question_file}, "preprocess": {"max_seq_length": 128}}
+    with pytest.raises(InputError, match=r"`max_seq_length=128` is more than the model takes \(96 tokens\)"):
+        predict(tmp_path, model={"name_or_path": str(model_folder)}, **changes)
+
+
+def test_generated_answers_are_not_predicted(tmp_path):
+    groups = {"postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"}}
+    settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups}
+    with pytest.raises(InputError, match="`mode=predict` finds spans with a trained reader"):
+        build_experiment(settings, str(tmp_path / "run")).predict()
+
+
+def test_questions_of_any_layout(tmp_path, questions):
+    flat = [{"question": "a?", "context": ["x", "y"]}, {"qid": 7, "question": "b?", "context": "z"}]
+    expected = [AskedQuestion("0", "a?", ["x", "y"]), AskedQuestion("7", "b?", "z")]
+    (tmp_path / "array.json").write_text(json.dumps(flat))
+    (tmp_path / "lines.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, flat)).encode()))
+    (tmp_path / "data.json").write_text(json.dumps({"data": flat}))
+    (tmp_path / "one.json").write_text(json.dumps(flat[1]))
+    for name in ("array.json", "lines.jsonl.gz", "data.json"):
+        assert read_questions(tmp_path / name) == expected
+    assert read_questions(tmp_path / "one.json") == expected[1:]
+    (tmp_path / "squad.json").write_text(json.dumps(to_squad(questions)), encoding="utf-8")
+    assert {asked.id: asked.context for asked in read_questions(tmp_path / "squad.json")} == {
+        question["id"]: question["context"] for question in questions
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"the file holds no questions; give SQuAD JSON"),
+        ("[]", r"the file holds no questions"),
+        ('{"question": "a?"}', r"question 0: there is no `context`"),
+        ('[{"question": "a?", "context": "x"}, 5]', r"question 1: there is no `question`"),
+        ('{"question": "a?", "context": "x"}\n{"question"', r"line 2, column 12: not JSON"),
+    ],
+)
+def test_files_without_questions_are_refused(tmp_path, text, message):
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_questions(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (tydi_of_google(), AskedQuestion("-7", "Which town?", DOCUMENT)),
+        (natural_questions(), AskedQuestion("797803103760793766", "where is oslo", " ".join(TOKENS))),
+        ({"id": "e", "input": "Who?", "passages": [{"text": "Ana."}]}, AskedQuestion("e", "Who?", ["Ana."])),
+    ],
+)
+def test_questions_of_data_sets_are_read_too(tmp_path, record, expected):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert read_questions(path) == [expected]
+
+
+def test_a_broken_record_of_a_data_set_is_named(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"id": "e", "input": "Who?", "passages": []}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"question 0: `passages` must be a list of one or more passages.*Give SQuAD"):
+        read_questions(path)
