@@ -1,9 +1,10 @@
-"""Which module may import which: read from the syntax trees, nothing is imported."""
+"""Rules of the package's structure, checked on its syntax trees; nothing is imported."""
 
 import ast
 import graphlib
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +15,25 @@ SPECIAL_ROOMS = ("mrc", "ipu", "ort", "gradient_descent")
 NUMPY_ONLY = ("mrc.postprocess",)
 TRAINER_FACING = ("mrc.postprocess.span_postprocessing",)  # its result is an EvalPrediction of transformers
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers"}
+LIGHTNING_COMPAT = "lightning_compat"
+HF_COMPAT = "hf_compat"
+FEWEST_LINES = 40
+MOST_FUNCTION_LINES = 60
+
+# Modules under 40 lines that a single module imports, and why each is not a section of that module.
+SMALL_MODULES: Mapping[str, str] = {}
+# Names of classes that occur twice, and why.
+SHARED_CLASS_NAMES: Mapping[str, str] = {
+    "Trainer": "Hugging Face's class, and the base class of AllenNLP's trainers in `gradient_descent`",
+}
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name, with every way to read it: `from a import b` is `a.b`."""
+    """One imported name."""
 
-    target: str
+    target: str  # `a.b` for `from a import b` and for `import a.b`
+    source: str  # the module: `a` for `from a import b`
     line: int
     in_function: bool
     for_types_only: bool
@@ -31,27 +44,56 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
+    """A parsed module."""
+
     name: str  # below the package: "mrc.spans"; "" is the package itself
     path: Path
+    num_lines: int
+    tree: ast.Module
     imports: tuple[Import, ...]
 
     def is_in(self, *rooms: str) -> bool:
         return any(f"{self.name}.".startswith(f"{room}.") for room in rooms)
 
 
+Modules = Mapping[str, Module]
+
+
 def violations(package: Path) -> list[str]:
-    """Return one line for each import or name that the rules forbid in the tree of a package."""
+    """Return a line for each violation of the rules in ``package``, a folder of modules."""
     modules = {module.name: module for module in _modules(package)}
     found = []
     for module in modules.values():
         found += _vague_name(module)
+        found += _method_collections(module)
+        found += _long_functions(module)
         for one in module.imports:
             found += [
                 f"{module.path}:{one.line} imports {one.target}: {why}" for why in _wrong(module, one, package.name)
             ]
     found += _impure(modules, package.name)
     found += _circles(modules, package.name)
+    found += _small_modules(modules, package.name)
+    found += _shared_class_names(modules)
     return sorted(found)
+
+
+def imports_of(package: Path, *others: str) -> list[str]:
+    """Return a line for each import of the packages ``others`` in ``package``."""
+    return [
+        f"{module.path}:{one.line} imports {one.target}"
+        for module in _modules(package)
+        for one in module.imports
+        if one.is_of(*others)
+    ]
+
+
+def bases_within(kind: type, package: str) -> list[str]:
+    """Return the names of ``kind`` and of its base classes that ``package`` defines."""
+    return [base.__qualname__ for base in kind.__mro__ if f"{base.__module__}.".startswith(f"{package}.")]
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def _modules(package: Path) -> Iterator[Module]:
@@ -59,14 +101,16 @@ def _modules(package: Path) -> Iterator[Module]:
         parts = path.relative_to(package).with_suffix("").parts
         location = parts[:-1]
         name = ".".join(location if parts[-1] == "__init__" else parts)
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        yield Module(name, path.relative_to(package.parent), tuple(_imports(tree, (package.name, *location))))
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        imports = tuple(_imports(tree, (package.name, *location)))
+        yield Module(name, path.relative_to(package.parent), len(text.splitlines()), tree, imports)
 
 
 def _imports(node: ast.AST, location: tuple[str, ...], in_function=False, for_types=False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        for target in _targets(child, location):
-            yield Import(target, child.lineno, in_function, for_types)
+        for target, source in _targets(child, location):
+            yield Import(target, source, child.lineno, in_function, for_types)
         yield from _imports(
             child,
             location,
@@ -75,14 +119,17 @@ def _imports(node: ast.AST, location: tuple[str, ...], in_function=False, for_ty
         )
 
 
-def _targets(node: ast.AST, location: tuple[str, ...]) -> list[str]:
+def _targets(node: ast.AST, location: tuple[str, ...]) -> list[tuple[str, str]]:
     if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
+        return [(alias.name, alias.name) for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         base = location[: len(location) - node.level + 1] if node.level else ()
         source = ".".join([*base, *([node.module] if node.module else [])])
-        return [f"{source}.{alias.name}" for alias in node.names]
+        return [(f"{source}.{alias.name}", source) for alias in node.names]
     return []
+
+
+# Imports -------------------------------------------------------------------------------------------------------------
 
 
 def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
@@ -92,19 +139,22 @@ def _wrong(module: Module, one: Import, package: str) -> Iterator[str]:
     is_generic = module.name and not module.is_in("cli", *SPECIAL_ROOMS)
     if is_generic and one.is_of(*(f"{package}.{room}" for room in SPECIAL_ROOMS)):
         yield "generic parts do not know tasks and backends"
-    for this, other in (("datamodule", "module"), ("module", "datamodule")):
+    for this, other in (("data.datamodule", "loop.module"), ("loop.module", "data.datamodule")):
         if module.is_in(this) and one.is_of(f"{package}.{other}"):
-            yield "datamodule and module meet in the facade only"
+            yield "datamodule and module meet in the trainer only"
     if one.is_of(*VENDOR_PACKAGES) and not one.in_function:
         yield "vendor packages are imported inside functions"
+    if one.is_of("lightning", "pytorch_lightning") and _is_private(one.target) and module.name != LIGHTNING_COMPAT:
+        yield f"private names of Lightning are imported in {LIGHTNING_COMPAT} only"
+    if one.source.startswith("transformers.") and module.name != HF_COMPAT:
+        yield f"names below the top level of transformers are imported in {HF_COMPAT} only"
 
 
-def _vague_name(module: Module) -> list[str]:
-    vague = VAGUE_NAMES.intersection(part for name in module.path.with_suffix("").parts for part in name.split("_"))
-    return [f"{module.path} has the vague name '{word}': name the thing" for word in sorted(vague)]
+def _is_private(target: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in target.split("."))
 
 
-def _impure(modules: dict[str, Module], package: str) -> Iterator[str]:
+def _impure(modules: Modules, package: str) -> Iterator[str]:
     """Find what a pure module imports at run time, itself or through other modules of the package."""
     for module in modules.values():
         for path, one in _reached(module, modules, package) if module.is_in("plan", *NUMPY_ONLY) else ():
@@ -115,9 +165,16 @@ def _impure(modules: dict[str, Module], package: str) -> Iterator[str]:
                 yield f"{module.path} reaches {one.target} through {path}:{one.line}: post-processing needs numpy only"
 
 
-def _circles(modules: dict[str, Module], package: str) -> list[str]:
+def _circles(modules: Modules, package: str) -> list[str]:
     """Find the first circle of run-time imports; an import for types alone may look back up."""
-    graph = {module.name: _neighbours(module, modules, package) for module in modules.values()}
+    graph = {
+        module.name: {
+            name
+            for one in module.imports
+            if not one.for_types_only and (name := _imported_module(one, modules, package)) and name != module.name
+        }
+        for module in modules.values()
+    }
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -125,16 +182,16 @@ def _circles(modules: dict[str, Module], package: str) -> list[str]:
     return []
 
 
-def _neighbours(module: Module, modules: dict[str, Module], package: str) -> set[str]:
-    names = set()
-    for one in module.imports:
-        if one.is_of(package) and not one.for_types_only:
-            inner = one.target.removeprefix(f"{package}.")
-            names.add(inner if inner in modules else inner.rpartition(".")[0])
-    return {name for name in names if name and name in modules and name != module.name}
+def _imported_module(one: Import, modules: Modules, package: str) -> str | None:
+    """Return the module of ``package`` that an import names or takes a name from."""
+    if not one.is_of(package):
+        return None
+    inner = one.target.removeprefix(f"{package}.")
+    name = inner if inner in modules else inner.rpartition(".")[0]
+    return name if name in modules else None
 
 
-def _reached(start: Module, modules: dict[str, Module], package: str) -> Iterator[tuple[Path, Import]]:
+def _reached(start: Module, modules: Modules, package: str) -> Iterator[tuple[Path, Import]]:
     waiting, seen = [start], {start.name}
     while waiting:
         module = waiting.pop()
@@ -143,8 +200,60 @@ def _reached(start: Module, modules: dict[str, Module], package: str) -> Iterato
                 continue
             yield module.path, one
             inner = one.target.removeprefix(f"{package}.")
-            # `from package.a import b`: b is a module of its own, or a name that lives in a.
+            # In `from package.a import b`, `b` is a module or a name in `a`.
             for name in (inner, inner.rpartition(".")[0]) if one.is_of(package) else ():
                 if name and name in modules and name not in seen:
                     seen.add(name)
                     waiting.append(modules[name])
+
+
+# Names and sizes -----------------------------------------------------------------------------------------------------
+
+
+def _vague_name(module: Module) -> list[str]:
+    vague = VAGUE_NAMES.intersection(part for name in module.path.with_suffix("").parts for part in name.split("_"))
+    return [f"{module.path} has the vague name '{word}': name the thing" for word in sorted(vague)]
+
+
+def _method_collections(module: Module) -> list[str]:
+    return [
+        f"{module.path}: class {name} is a part of another class; write its methods there"
+        for name in _class_names(module)
+        if name.endswith("Methods")
+    ]
+
+
+def _class_names(module: Module) -> list[str]:
+    return [node.name for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+
+
+def _long_functions(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = node.end_lineno - node.lineno + 1
+            if num_lines > MOST_FUNCTION_LINES:
+                yield f"{module.path}: {node.name} has {num_lines} lines, more than {MOST_FUNCTION_LINES}"
+
+
+def _small_modules(modules: Modules, package: str) -> Iterator[str]:
+    """Find small modules that are a section of their only importer."""
+    importers = defaultdict(set)
+    for module in modules.values():
+        for one in module.imports:
+            if name := _imported_module(one, modules, package):
+                importers[name].add(module.name)
+    for name, module in modules.items():
+        users = importers[name] - {name}
+        is_checked = module.path.stem not in ("__init__", "__main__") and name not in SMALL_MODULES
+        if is_checked and module.num_lines < FEWEST_LINES and len(users) == 1:
+            yield f"{module.path} has {module.num_lines} lines and a single importer, {users.pop() or package}"
+
+
+def _shared_class_names(modules: Modules) -> Iterator[str]:
+    owners = defaultdict(set)
+    for module in modules.values():
+        for name in _class_names(module):
+            owners[name].add(str(module.path))
+    for name, paths in owners.items():
+        if len(paths) > 1 and name not in SHARED_CLASS_NAMES:
+            yield f"{', '.join(sorted(paths))} each define a class {name}"

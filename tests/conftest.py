@@ -10,31 +10,31 @@ from transformers.utils import logging as transformers_logging
 
 from portico.cli import main
 
-# The models of the tests are so small that a second thread only makes them wait; those of processes and notebooks that
-# tests start as well, beside other workers.
+# The models of the tests are so small that a second thread only slows them down; the same holds in processes and
+# notebooks that tests start.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Each test builds the graphs that it is about.
+# Each test compiles its own graphs.
 os.environ.setdefault("PORTICO_ORT_CACHE_DIR", "off")
-# What a run says goes to the logger of transformers, which by itself keeps it from pytest.
+# Runs log to the logger of transformers, which does not propagate to pytest's handler by default.
 transformers_logging.enable_propagation()
 
 
-# The same cases in every run; HYPOTHESIS_PROFILE=default looks for new ones.
+# The same cases in every run; HYPOTHESIS_PROFILE=default searches for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(autouse=True, scope="module")
 def cheap_collections():
-    """Each training under transformers looks through everything there is for garbage; what is there before is none."""
+    """Exempt existing objects from garbage collection, which transformers runs in full for each training."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def log_levels():
-    """A trainer sets the levels of both libraries; the next test finds those it would find alone."""
+    """Restore the log levels of both libraries, which a trainer sets."""
     level, verbosity = logging.getLogger("portico").level, transformers_logging.get_verbosity()
     yield
     logging.getLogger("portico").setLevel(level)
@@ -43,8 +43,8 @@ def log_levels():
 
 @pytest.fixture
 def kept_logging(monkeypatch):
-    """Hydra configures the root logger; put it back so that no other test sees it."""
-    # To configure is to close all handlers there are; that of absl closes the stream it was made with: pytest's.
+    """Restore the root logger, which Hydra configures."""
+    # Configuring closes all existing handlers, and that of absl then closes pytest's stream.
     monkeypatch.setattr(logging, "_handlerList", [])
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

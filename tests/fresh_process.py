@@ -1,10 +1,10 @@
-"""Python code that is run where nothing of portico was imported before."""
+"""Run Python code in processes that have not imported portico."""
 
 import subprocess
 import sys
 from collections.abc import Sequence
 
-# A fork starts with what its parent imported: big packages are imported once for all pieces of code.
+# A fork inherits the imports of its parent, so large packages are imported once for all pieces of code.
 _FORKS = """
 import importlib, os, sys, traceback
 
@@ -28,7 +28,7 @@ for code in codes:
 
 
 def assert_runs_anew(*codes: str, after: Sequence[str] = ()) -> None:
-    """Run each piece of code in a process of its own that has imported the packages ``after`` and no others."""
+    """Run each piece of code in a new process that has imported the packages ``after`` and no others."""
     command = [sys.executable, "-W", "ignore", "-c", _FORKS, " ".join(after), *codes]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

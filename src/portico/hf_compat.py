@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     )
     from transformers.utils.notebook import NotebookProgressCallback
 
+CHECKED_VERSION = "5.23"
+
 # Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
 _LAZY = {
     "BertEmbeddings": "transformers.models.bert.modeling_bert",

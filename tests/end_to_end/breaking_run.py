@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
-from unit.toy import toy_trainer
+from models import toy_trainer
 
 FOLDER, RANK, HOW = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 

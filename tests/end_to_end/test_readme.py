@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
-from parity.peers import ToyDataset, tiny_bert
+from models import ToyDataset, tiny_bert
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import torch
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertForQuestionAnswering, GPT2Config, GPT2LMHeadModel
 
-from parity.language import tiny_tokenizer
+from models import tiny_tokenizer
 from parity.peers import TIMING_KEYS
 
 SCRIPTS = Path(__file__).parent / "user_scripts"

@@ -1,51 +1,25 @@
-"""Runs the same training with both libraries and records everything a user could see."""
+"""Run one training with transformers and with portico, record what a user could observe, and compare."""
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
-from torch.utils.data import Dataset, IterableDataset
-from transformers import BertConfig, BertForSequenceClassification, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, TrainerCallback
 
 import portico
+from models import Pairs, ToyDataset, tiny_bart, tiny_bert, tiny_bert_to_bert, tiny_t5, tiny_tokenizer
 
 TIMING_KEYS = ("runtime", "per_second", "model_preparation_time")
 EVENTS = [name for name in dir(TrainerCallback) if name.startswith("on_")]
 
 
-class ToyDataset(Dataset):
-    """Sentences of random tokens; with ``draws``, each look at one draws from torch's global generator."""
-
-    def __init__(self, size: int = 29, length: int = 6, seed: int = 0, draws: bool = False) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.tokens = torch.randint(1, 50, (size, length), generator=generator)
-        self.labels = torch.randint(0, 3, (size,), generator=generator)
-        self.draws = draws
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        tokens = self.tokens[index]
-        if self.draws:
-            tokens = torch.where(torch.rand(tokens.shape) < 0.2, torch.zeros_like(tokens), tokens)
-        return {"input_ids": tokens, "labels": self.labels[index]}
-
-
-class ToyStream(IterableDataset):
-    """The toy sentences without a length; with ``draws``, each look at one draws."""
-
-    def __init__(self, size: int = 29, draws: bool = False) -> None:
-        self.data = ToyDataset(size, draws=draws)
-
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        return (self.data[index] for index in range(len(self.data)))
-
-
-# A run that ends with what it returns: nothing is saved, reported or drawn.
+# Arguments of a run that writes, reports and displays nothing.
 QUIET = {
     "logging_steps": 1,
     "save_strategy": "no",
@@ -56,28 +30,8 @@ QUIET = {
 }
 
 
-def tiny_bert_config() -> BertConfig:
-    """Return the shape of a BERT small enough for a test, with dropout, so that random draws show."""
-    return BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        num_labels=3,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-    )
-
-
-def tiny_bert() -> BertForSequenceClassification:
-    torch.manual_seed(7)
-    return BertForSequenceClassification(tiny_bert_config())
-
-
 class Recorder(TrainerCallback):
-    """Writes down every event with what was true when it came."""
+    """Record every callback event with the state of the run at that moment."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -108,7 +62,7 @@ for _name in EVENTS:
 
 @dataclass
 class Outcome:
-    """What a run left behind."""
+    """Everything observable about a finished run."""
 
     trainer: Any
     train_output: Any
@@ -120,7 +74,7 @@ class Outcome:
 
 
 def untimed(values: dict[str, Any]) -> dict[str, Any]:
-    """Drop what depends on the clock."""
+    """Return ``values`` without those that depend on the clock."""
     return {key: value for key, value in values.items() if not any(mark in key for mark in TIMING_KEYS)}
 
 
@@ -140,7 +94,7 @@ def run(
 ) -> Outcome:
     """Train with ``library`` (``transformers`` or ``portico``) and return the outcome.
 
-    ``trainer_options`` is a dict, or a function that makes one after the model was made.
+    ``trainer_options`` is a dict, or a function that is called for one once the model exists.
     """
     options = {
         "num_train_epochs": 2,
@@ -213,7 +167,7 @@ _known_outcomes: dict[str, Outcome] = {}
 def compare(tmp_path: Any, *, scenario: str | None = None, **options: Any) -> tuple[Outcome, Outcome]:
     """Run both libraries with the same options and require the same outcome.
 
-    What ``transformers`` makes of a named ``scenario`` is kept for the next comparison of that name.
+    The outcome of ``transformers`` for a named ``scenario`` is cached for the next comparison of that name.
     """
     theirs = _known_outcomes.get(scenario) if scenario else None
     if theirs is None:
@@ -225,3 +179,82 @@ def compare(tmp_path: Any, *, scenario: str | None = None, **options: Any) -> tu
     ours = run(portico, tmp_path / "same", **options)
     assert_identical(ours, theirs)
     return ours, theirs
+
+
+# Sequence to sequence ------------------------------------------------------------------------------------------------
+
+SEQ2SEQ_MODELS = {"t5": tiny_t5, "bart": tiny_bart, "encoder-decoder": tiny_bert_to_bert}
+
+
+@dataclass(frozen=True)
+class Seq2Seq:
+    """A library whose sequence-to-sequence classes replace the plain ones."""
+
+    library: Any
+
+    @property
+    def Trainer(self) -> Any:
+        return self.library.Seq2SeqTrainer
+
+    @property
+    def TrainingArguments(self) -> Any:
+        return self.library.Seq2SeqTrainingArguments
+
+
+def collating(make_model: Callable[[], Any], *, with_model: bool = False) -> dict[str, Any]:
+    """Return the trainer options of a padding collator; with the model it also makes decoder inputs of the labels."""
+    tokenizer = tiny_tokenizer()
+    model = make_model() if with_model else None
+    return {"data_collator": DataCollatorForSeq2Seq(tokenizer, model=model), "processing_class": tokenizer}
+
+
+def run_seq2seq(library: Any, output_dir: Any, *, make_model: Callable[[], Any] = tiny_t5, **options: Any) -> Outcome:
+    """Train an encoder-decoder with ``library`` as :func:`run` does, over :class:`models.Pairs`."""
+    defaults = {
+        "train_dataset": Pairs,
+        "eval_dataset": lambda: Pairs(7, seed=1),
+        "trainer_options": lambda: collating(make_model),
+        "num_train_epochs": 1,
+    }
+    return run(Seq2Seq(library), output_dir, make_model=make_model, **{**defaults, **options})
+
+
+def compare_seq2seq(tmp_path: Path, **options: Any) -> tuple[Outcome, Outcome]:
+    """Run both libraries with the same options and require the same outcome."""
+    theirs = run_seq2seq(transformers, tmp_path / "same", **options)
+    (tmp_path / "same").rename(tmp_path / "theirs")
+    ours = run_seq2seq(portico, tmp_path / "same", **options)
+    assert_identical(ours, theirs)
+    return ours, theirs
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def assert_same_checkpoint(ours: Path, theirs: Path) -> None:
+    """Compare two ``checkpoint-N`` folders: weights and configuration byte for byte, the rest by content."""
+    assert {file.name for file in ours.iterdir()} == {file.name for file in theirs.iterdir()}
+    for name in ("model.safetensors", "config.json"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+    for name in ("optimizer.pt", "scheduler.pt"):
+        assert_same_values(torch.load(ours / name), torch.load(theirs / name))
+    assert_same_values(trainer_state(ours), trainer_state(theirs))
+    mine, other = load_trusted(ours / "rng_state.pth"), load_trusted(theirs / "rng_state.pth")
+    assert mine.keys() == other.keys()
+    assert torch.equal(mine["cpu"], other["cpu"])
+    assert mine["python"] == other["python"]
+    assert mine["numpy"][0] == other["numpy"][0]
+    assert np.array_equal(mine["numpy"][1], other["numpy"][1])
+    assert mine["numpy"][2:] == other["numpy"][2:]
+
+
+def trainer_state(folder: Path) -> dict[str, Any]:
+    """Return the content of ``trainer_state.json`` without values that depend on the clock."""
+    state = json.loads((folder / "trainer_state.json").read_text())
+    state["log_history"] = [untimed(entry) for entry in state["log_history"]]
+    return state
+
+
+def load_trusted(file: Path) -> Any:
+    """Unpickle a file that this test run has written."""
+    return torch.load(file, weights_only=False)

@@ -1,4 +1,4 @@
-"""Trainings that several processes run together: a script for ``torchrun``, or for portico to start over.
+"""Training scenarios of several processes: a script that ``torchrun`` or portico launches.
 
 Usage: process_scenarios.py FOLDER SCENARIO,SCENARIO,... [STRATEGY]
 Every process writes FOLDER/SCENARIO/LIBRARY-RANK.pt. Without a strategy both libraries train; with one, portico starts
@@ -15,8 +15,8 @@ import transformers
 from torchmetrics.classification import MulticlassAccuracy
 
 import portico
-from parity.language import Sequences, pad_everything, tiny_gpt2
-from parity.peers import ToyDataset, run, untimed
+from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
+from parity.peers import run, untimed
 from parity.switches import throw_as_parent
 from parity.test_training import (
     ToyStream,
@@ -27,7 +27,7 @@ from parity.test_training import (
     raw_backward,
 )
 
-# In this order: the second resumes what the first has written, too.
+# In this order: the second also resumes from the checkpoints of the first.
 LIBRARIES = {"portico": portico, "transformers": transformers}
 SAVING = {
     "gradient_accumulation_steps": 2,
@@ -53,7 +53,7 @@ def accuracy(prediction):
 
 
 class Normalised(torch.nn.Module):
-    """Has running statistics, which differ between processes, and a layer that it never uses."""
+    """A model with running statistics, which differ between processes, and an unused layer."""
 
     def __init__(self):
         super().__init__()
@@ -97,12 +97,12 @@ def collectives(trainer):
 
 
 def predictions_and_streamed_accuracy(trainer):
-    """Count right answers also with a metric that is updated batch by batch, where the library takes one."""
+    """Count correct answers, where the library supports it also with a metric that is updated per batch."""
     outcome = predictions(trainer)
     streams = isinstance(trainer, portico.Trainer)
     trainer.compute_metrics = MulticlassAccuracy(num_classes=3, average="micro") if streams else accuracy
     metrics = trainer.evaluate()
-    # The two libraries call the metric differently.
+    # The libraries pass different arguments to the metric.
     trainer.state.log_history.pop()
     share = metrics["eval_MulticlassAccuracy" if streams else "eval_accuracy"]
     return {**outcome, "num_right": round(share * len(trainer.eval_dataset), 4)}
@@ -160,7 +160,7 @@ SCENARIOS = {
         "eval_strategy": "epoch",
         "max_steps": 5,
     },
-    "plain_order": {"accelerator_config": {"use_seedable_sampler": False}, "num_train_epochs": 3},
+    "order_not_seeded": {"accelerator_config": {"use_seedable_sampler": False}, "num_train_epochs": 3},
     "synced": {
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
         "gradient_accumulation_steps": 3,
@@ -187,7 +187,7 @@ def main(folder, names, strategy=None):
 
 
 def _resume(folder):
-    """Go on from a checkpoint of each library with the other."""
+    """Resume from the other library's checkpoint."""
     for first, second in (("portico", "transformers"), ("transformers", "portico"), ("transformers", "transformers")):
         source = folder / f"{first}-run" / "checkpoint-3"
         _record(folder / f"{first}-{second}", second, {**SAVING, "save_strategy": "no", "resume": str(source)})

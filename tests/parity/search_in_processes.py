@@ -1,4 +1,4 @@
-"""Searches that two processes train the trials of: a script for ``torchrun``, or for portico to start over.
+"""Hyperparameter searches in two processes: a script that ``torchrun`` or portico launches.
 
 Usage: search_in_processes.py FOLDER LIBRARY [STRATEGY]
 Every process writes FOLDER/LIBRARY-RANK.pt. With a strategy, portico starts the processes.
@@ -13,7 +13,8 @@ import torch
 import transformers
 
 import portico
-from parity.peers import Recorder, ToyDataset, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import Recorder, untimed
 from parity.switches import throw_as_parent
 
 LIBRARIES = {"portico": portico, "transformers": transformers}
@@ -36,7 +37,7 @@ class PruneSecondTrial(optuna.pruners.BasePruner):
 
 
 def search(library, folder, strategy=None, **options):
-    """Return what a process knows after a search."""
+    """Return everything observable in a process after a search."""
     placement = {"strategy": strategy, "devices": 2} if strategy else {}
     recorder = Recorder()
     trainer = library.Trainer(
@@ -74,7 +75,7 @@ def search(library, folder, strategy=None, **options):
 def main(folder, library, strategy=None):
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # transformers leaves the other process waiting when a trial is pruned.
+    # Under transformers the other process hangs when a trial is pruned.
     options = {"pruner": PruneSecondTrial()} if strategy else {}
     search(LIBRARIES[library], Path(folder), strategy, **options)
 

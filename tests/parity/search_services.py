@@ -1,4 +1,4 @@
-"""Stand-ins for Ray Tune and Weights & Biases: they run trials here, one by one, and write down what they are told."""
+"""Fakes of Ray Tune and Weights & Biases that run trials in this process and record the calls."""
 
 import functools
 import random
@@ -22,7 +22,7 @@ def module(name: str, **content: Any) -> ModuleType:
 
 
 class Folder:
-    """A checkpoint as Ray keeps it: a copy of a folder."""
+    """A checkpoint as in Ray: a copy of a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Folder:
 
 
 class Tune:
-    """What the trainers use of ``ray.tune``.
+    """The part of ``ray.tune`` that the trainers use.
 
     Args:
         folder: Where checkpoints are kept.
@@ -49,7 +49,7 @@ class Tune:
         self.options: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Put the stand-in in the place of the package."""
+        """Replace the package by the fake."""
         offered = ("with_parameters", "get_checkpoint", "get_context", "report", "run")
         checkpoint = SimpleNamespace(from_directory=Path)
         functions = {name: getattr(self, name) for name in offered}
@@ -95,7 +95,7 @@ class Tune:
 
 
 class SilentWandbCallback(WandbCallback):
-    """Is there, so that none is added, and logs nothing."""
+    """A callback that does nothing, so that the trainer does not add its own."""
 
     def __init__(self) -> None:
         self._wandb = None
@@ -115,13 +115,13 @@ class Config(SimpleNamespace):
 
 
 class Wandb:
-    """What the trainers use of ``wandb``."""
+    """The part of ``wandb`` that the trainers use."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
     def install(self) -> None:
-        """Put the stand-in in the place of the package."""
+        """Replace the package by the fake."""
         self.env = module("wandb.env", set_entity=self.calls.append, set_project=self.calls.append)
         functions = {name: getattr(self, name) for name in ("init", "sweep", "agent")}
         self.package = module("wandb", run=None, config=None, env=self.env, **functions)

@@ -1,4 +1,4 @@
-"""A pytest plugin: some of :mod:`parity.switches` are off for a whole run, whose failed tests are written down.
+"""A pytest plugin that applies some of :mod:`parity.switches` to a whole run and records which tests failed.
 
 Usage: pytest -p parity.switched --switch='MODULE.FUNCTION ...' --failed=FILE ...
 """
@@ -17,7 +17,7 @@ def pytest_addoption(parser):
 
 
 class Outcomes:
-    """Collects which tests failed, in the test itself or in a fixture."""
+    """Record which tests failed, in the test or in a fixture."""
 
     def __init__(self, file):
         self.file = file
@@ -32,7 +32,7 @@ class Outcomes:
 
 
 def pytest_configure(config):
-    # Before the tests are imported: some take names out of the modules that a switch patches.
+    # Before the tests are imported, since some take names from the patched modules.
     patch = pytest.MonkeyPatch()
     switches.throw(config.getoption("--switch"), patch)
     patch.setenv(switches.VARIABLE, config.getoption("--switch"))

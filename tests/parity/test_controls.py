@@ -1,4 +1,4 @@
-"""Negative controls: each parity test fails when what it watches over is switched off.
+"""Negative controls: each parity test fails when the behaviour it tests is broken.
 
 A control runs the body of a parity test with one switch of :mod:`parity.switches` thrown (in portico alone), and
 requires the comparison with transformers to fail. ``CONTROLS`` below is the whole table, a row for each case of each
@@ -29,23 +29,23 @@ from parity.switches import evaluation, gradients, order, steering
 from parity.switches.given import ignoring, ignoring_part
 
 ARGUMENTS = [
-    ("basic", order.plain_order),
+    ("basic", order.order_not_seeded),
     ("basic", order.same_order_each_epoch),
     ("basic", order.extra_iterator),
     ("basic", gradients.gradients_zeroed_late),
-    ("basic", gradients.rate_after_the_schedule),
-    ("accumulation", gradients.lightning_divides),
-    ("partial_window", gradients.no_count_of_items),
-    ("accumulation_four", gradients.lightning_divides),
-    ("accumulation_five", gradients.no_count_of_items),
+    ("basic", gradients.next_learning_rate_logged),
+    ("accumulation", gradients.loss_divided_by_lightning),
+    ("partial_window", gradients.labels_not_counted),
+    ("accumulation_four", gradients.loss_divided_by_lightning),
+    ("accumulation_five", gradients.labels_not_counted),
     ("no_clipping", gradients.no_norm_without_clipping),
     ("tight_clipping", gradients.clipping_by_groups),
-    ("weight_decay", gradients.everything_decayed),
+    ("weight_decay", gradients.all_parameters_decayed),
     ("max_steps", ignoring("max_steps")),
     ("max_steps_over_epochs", ignoring("max_steps")),
     ("fractional_epochs", ignoring("num_train_epochs")),
     ("drop_last", ignoring("dataloader_drop_last")),
-    ("cosine_with_warmup", gradients.schedule_standing_still),
+    ("cosine_with_warmup", gradients.schedule_not_stepped),
     ("warmup_share", ignoring("warmup_steps")),
     ("adafactor", ignoring("optim")),
     ("sgd", ignoring("optim")),
@@ -58,9 +58,9 @@ ARGUMENTS = [
     ("eval_delay", ignoring("eval_delay")),
     ("eval_accumulation", evaluation.last_batch_left_whole),
     ("save_and_eval_mid_epoch", ignoring("save_strategy", "save_steps")),
-    ("best_model", steering.best_model_left),
+    ("best_model", steering.best_model_not_loaded),
     ("save_best", ignoring("save_strategy")),
-    ("plateau", gradients.plateau_standing_still),
+    ("plateau", gradients.plateau_not_stepped),
     ("label_smoothing", ignoring("label_smoothing_factor")),
     ("log_first_step", ignoring("logging_first_step")),
     ("log_epoch", ignoring("logging_strategy")),
@@ -74,12 +74,12 @@ DATA = [
     ("stream", order.feed_without_length),
     ("stream_gone_through", order.feed_without_length),
     ("stream_that_draws", order.no_look_ahead),
-    ("stream_with_open_window", gradients.open_windows_stepped_on),
+    ("stream_with_open_window", gradients.open_window_stepped),
     ("stream_for_evaluation", evaluation.last_batch_left_whole),
     ("named_sets", evaluation.last_batch_left_whole),
     ("named_sets_of_streams", evaluation.last_batch_left_whole),
-    ("best_of_named_sets", steering.best_model_left),
-    ("plain_module", gradients.windows_taken_for_full),
+    ("best_of_named_sets", steering.best_model_not_loaded),
+    ("plain_module", gradients.partial_windows_counted_as_full),
     ("metrics", evaluation.names_without_prefix),
     ("early_stopping", steering.training_not_stopped),
 ]
@@ -88,27 +88,27 @@ TRAINING = [
     *(((test_training.test_same_numbers_with, name), switch) for name, switch in ARGUMENTS),
     *(((test_training.test_same_numbers_on, name), switch) for name, switch in DATA),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopEpoch),
+        (test_training.test_same_numbers_with_steering_callback, test_training.StopEpoch),
         steering.epoch_not_stopped,
     ),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.StopTrainingInSubstep),
+        (test_training.test_same_numbers_with_steering_callback, test_training.StopTrainingInSubstep),
         steering.training_not_stopped,
     ),
     (
-        (test_training.test_same_numbers_with_a_callback_that_steers, test_training.ForceEverything),
+        (test_training.test_same_numbers_with_steering_callback, test_training.ForceEverything),
         steering.nothing_between_steps,
     ),
     *(
-        ((test_training.test_same_numbers_when_a_callback_evaluates, event), evaluation.training_mode_restored)
+        ((test_training.test_same_numbers_when_callback_evaluates, event), evaluation.training_mode_restored)
         for event in ("on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end")
     ),
     *(
-        ((test_training.test_same_numbers_with_a_subclass, base), switch)
+        ((test_training.test_same_numbers_with_subclass, base), switch)
         for base, switch in (
             (test_training.overriding_compute_loss, ignoring("base")),
-            (test_training.overriding_training_step, gradients.windows_taken_for_full),
-            (test_training.calling_super, gradients.no_count_of_items),
+            (test_training.overriding_training_step, gradients.partial_windows_counted_as_full),
+            (test_training.calling_super, gradients.labels_not_counted),
             (test_training.raw_backward, gradients.backward_deferred),
             (test_training.adversarial, gradients.backward_deferred),
             (test_training.many_small, ignoring("base")),
@@ -116,9 +116,9 @@ TRAINING = [
         )
     ),
     ((test_training.test_same_numbers_with_compute_loss_func,), gradients.losses_divided_twice),
-    ((test_training.test_same_numbers_when_a_loss_is_not_finite,), gradients.infinite_losses_counted),
+    ((test_training.test_same_numbers_with_nonfinite_loss,), gradients.infinite_losses_summed),
     ((test_training.test_same_predictions_after_training,), evaluation.dropout_left_on),
-    ((test_training.test_same_numbers_in_a_second_run_of_the_same_trainer,), order.same_order_each_epoch),
+    ((test_training.test_same_numbers_in_second_run,), order.same_order_each_epoch),
 ]
 
 METRICS = [
@@ -126,34 +126,34 @@ METRICS = [
     ((test_metrics.test_same_metrics_of_batches,), order.no_look_ahead),
     ((test_metrics.test_same_lists_without_concatenation,), ignoring("eval_do_concat_batches")),
     ((test_metrics.test_same_predictions_without_labels,), evaluation.dropout_left_on),
-    ((test_metrics.test_same_predictions_before_any_training,), evaluation.dropout_left_on),
+    ((test_metrics.test_same_predictions_before_training,), evaluation.dropout_left_on),
     ((test_metrics.test_same_numbers_with_preprocessed_logits,), ignoring_part("preprocess_logits_for_metrics")),
     ((test_metrics.test_same_numbers_with_label_names,), evaluation.dropout_left_on),
-    ((test_metrics.test_same_predictions_of_a_stream,), evaluation.last_batch_left_whole),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, None), evaluation.padded_with_zero),
-    ((test_metrics.test_same_nested_predictions_of_many_widths, 2), evaluation.padded_with_zero),
+    ((test_metrics.test_same_predictions_of_stream,), evaluation.last_batch_left_whole),
+    ((test_metrics.test_same_nested_predictions_of_varying_width, None), evaluation.padded_with_zero),
+    ((test_metrics.test_same_nested_predictions_of_varying_width, 2), evaluation.padded_with_zero),
 ]
 
-_UNCOUNTED = test_models.test_same_numbers_with_labels_that_do_not_all_count
+_UNCOUNTED = test_models.test_same_numbers_with_ignored_labels
 MODELS = [
     ((_UNCOUNTED, "gpt2", 1), evaluation.last_batch_left_whole),
-    ((_UNCOUNTED, "gpt2", 3), gradients.no_count_of_items),
+    ((_UNCOUNTED, "gpt2", 3), gradients.labels_not_counted),
     ((_UNCOUNTED, "t5", 1), evaluation.last_batch_left_whole),
-    ((_UNCOUNTED, "t5", 3), gradients.no_count_of_items),
+    ((_UNCOUNTED, "t5", 3), gradients.labels_not_counted),
     ((_UNCOUNTED, "tagger_ragged", 1), evaluation.padded_with_zero),
-    ((_UNCOUNTED, "tagger_ragged", 3), gradients.no_count_of_items),
-    ((test_models.test_same_numbers_with_label_smoothing_of_a_causal_model,), gradients.smoothing_unshifted),
-    ((test_models.test_same_numbers_with_a_collator_that_masks_at_random,), order.windows_batch_by_batch),
-    ((test_models.test_same_numbers_with_a_collator_that_pads,), evaluation.last_batch_left_whole),
-    ((test_models.test_same_numbers_with_a_processing_class,), ignoring("train_sampling_strategy")),
-    ((test_models.test_same_numbers_on_a_columned_data_set,), ignoring("train_sampling_strategy")),
+    ((_UNCOUNTED, "tagger_ragged", 3), gradients.labels_not_counted),
+    ((test_models.test_same_numbers_with_causal_label_smoothing,), gradients.smoothing_not_shifted),
+    ((test_models.test_same_numbers_with_random_masking_collator,), order.windows_batch_by_batch),
+    ((test_models.test_same_numbers_with_padding_collator,), evaluation.last_batch_left_whole),
+    ((test_models.test_same_numbers_with_processing_class,), ignoring("train_sampling_strategy")),
+    ((test_models.test_same_numbers_on_columned_dataset,), ignoring("train_sampling_strategy")),
     *(
-        ((test_models.test_same_numbers_with_a_loader_of_ones_own, make_loader), switch)
+        ((test_models.test_same_numbers_with_overridden_loader, make_loader), switch)
         for make_loader, switch in (
-            (test_models.collated_list, gradients.no_count_of_items),
-            (test_models.generated_loader, gradients.no_count_of_items),
-            (test_models.prepared_loader, order.plain_order),
-            (test_models.weighted_loader, gradients.no_count_of_items),
+            (test_models.collated_list, gradients.labels_not_counted),
+            (test_models.generated_loader, gradients.labels_not_counted),
+            (test_models.prepared_loader, order.order_not_seeded),
+            (test_models.weighted_loader, gradients.labels_not_counted),
         )
     ),
 ]
@@ -172,29 +172,29 @@ MORE = [
         for options in (None, {"use_reentrant": True}, {"every_n_layers": 2})
     ),
     ((test_more.test_same_numbers_with_gradient_checkpointing,), ignoring("gradient_checkpointing")),
-    ((test_more.test_same_numbers_with_noisy_embeddings,), ignoring("neftune_noise_alpha")),
-    ((test_more.test_same_memory_figures_by_name,), ignoring("skip_memory_metrics")),
-    ((test_more.test_same_numbers_with_a_given_optimizer_and_schedule,), ignoring_part("optimizers")),
-    ((test_more.test_same_numbers_with_an_optimizer_class,), ignoring_part("optimizer_cls_and_kwargs")),
-    ((test_more.test_same_files_of_checkpoints, {"save_only_model": True}), ignoring("save_only_model")),
-    ((test_more.test_same_files_of_checkpoints, _SAVED), ignoring("save_total_limit")),
-    ((test_more.test_same_files_of_checkpoints, _SAVED_BEST), ignoring("save_total_limit")),
-    ((test_more.test_same_numbers_after_a_model_init,), steering.model_kept),
+    ((test_more.test_same_numbers_with_neftune,), ignoring("neftune_noise_alpha")),
+    ((test_more.test_same_memory_metric_names,), ignoring("skip_memory_metrics")),
+    ((test_more.test_same_numbers_with_given_optimizers,), ignoring_part("optimizers")),
+    ((test_more.test_same_numbers_with_optimizer_cls_and_kwargs,), ignoring_part("optimizer_cls_and_kwargs")),
+    ((test_more.test_same_checkpoint_files, {"save_only_model": True}), ignoring("save_only_model")),
+    ((test_more.test_same_checkpoint_files, _SAVED), ignoring("save_total_limit")),
+    ((test_more.test_same_checkpoint_files, _SAVED_BEST), ignoring("save_total_limit")),
+    ((test_more.test_same_numbers_with_model_init,), steering.model_kept),
     ((test_more.test_same_numbers_in_bfloat16,), ignoring("bf16")),
 ]
 
-_RESUMED = test_resume.test_resumed_run_ends_like_the_whole_one
+_RESUMED = test_resume.test_resumed_run_equals_uninterrupted_run
 RESUME = [
-    ((_RESUMED, "transformers", "portico", 1), steering.rng_not_brought_back),
-    ((_RESUMED, "transformers", "portico", 3), steering.optimizer_started_anew),
+    ((_RESUMED, "transformers", "portico", 1), steering.rng_not_restored),
+    ((_RESUMED, "transformers", "portico", 3), steering.optimizer_not_restored),
     ((_RESUMED, "portico", "transformers", 2), steering.other_rng_saved),
-    ((_RESUMED, "portico", "portico", 4), steering.optimizer_started_anew),
-    ((test_resume.test_resumed_events_are_those_of_transformers, False), steering.rng_brought_back_early),
-    ((test_resume.test_resumed_events_are_those_of_transformers, True), steering.rng_not_brought_back),
-    ((test_resume.test_resume_of_a_finished_run_only_finishes,), ignoring("resume")),
-    ((test_resume.test_callback_states_come_back,), steering.callbacks_not_restored),
-    ((test_resume.test_checkpoints_are_equal_file_by_file,), steering.other_rng_saved),
-    ((test_resume.test_arguments_unpickle_as_those_of_transformers,), steering.arguments_pickled_as_ours),
+    ((_RESUMED, "portico", "portico", 4), steering.optimizer_not_restored),
+    ((test_resume.test_same_events_after_resume, False), steering.rng_restored_early),
+    ((test_resume.test_same_events_after_resume, True), steering.rng_not_restored),
+    ((test_resume.test_resume_of_finished_run,), ignoring("resume")),
+    ((test_resume.test_callback_states_are_restored,), steering.callbacks_not_restored),
+    ((test_resume.test_same_checkpoint_files,), steering.other_rng_saved),
+    ((test_resume.test_arguments_unpickle_as_transformers_class,), steering.arguments_pickled_as_ours),
 ]
 
 CONTROLS = TRAINING + METRICS + MODELS + MORE + RESUME
@@ -208,13 +208,13 @@ def _name(value):
 
 uninterrupted = test_resume.uninterrupted
 
-# Where a switch breaks the run itself, before there is anything to compare.
+# Switches under which the run itself fails, before there is anything to compare.
 BROKEN_RUNS = {gradients.backward_deferred: (RuntimeError, TypeError)}
 
 
 @pytest.mark.parametrize(("case", "switch"), CONTROLS, ids=_name)
 @pytest.mark.filterwarnings("ignore")
-def test_a_comparison_fails_with(case, switch, monkeypatch, request, tmp_path):
+def test_comparison_fails_with(case, switch, monkeypatch, request, tmp_path):
     test, *arguments = case
     if "uninterrupted" in inspect.signature(test).parameters:
         arguments.append(request.getfixturevalue("uninterrupted"))
@@ -234,7 +234,7 @@ def test_every_parity_test_has_a_control():
         for name, test in vars(module).items()
         if name.startswith("test_") and inspect.isfunction(test)
     }
-    # It looks at a file of its own alone.
+    # It compares two files of portico.
     tests.remove(test_resume.test_weights_round_trip)
     assert {case[0] for case, _ in CONTROLS} == tests
 

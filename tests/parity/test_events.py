@@ -1,4 +1,4 @@
-"""What callbacks are given, and what they may do: both libraries at once, and Lightning's beside them."""
+"""Arguments and control flow of callbacks, also together with Lightning's callbacks."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.utils.notebook import NotebookProgressCallback
 
 import portico
-from parity.peers import EVENTS, TIMING_KEYS, ToyDataset, compare, run
+from models import ToyDataset
+from parity.peers import EVENTS, TIMING_KEYS, compare, run
 
 ARGUMENTS = {
     "gradient_accumulation_steps": 2,
@@ -18,7 +19,7 @@ ARGUMENTS = {
     "save_steps": 3,
     "max_steps": 5,
 }
-# Accelerate wraps these two, under classes of its own.
+# Accelerate wraps these two in its own classes.
 WRAPPED = ("optimizer", "train_dataloader", "eval_dataloader")
 
 
@@ -27,7 +28,7 @@ def without_times(values):
 
 
 class Arguments(TrainerCallback):
-    """Writes down what each event is called with."""
+    """A callback that records the arguments of each event."""
 
     def __init__(self):
         self.calls = []
@@ -45,7 +46,7 @@ for _event in EVENTS:
     setattr(Arguments, _event, _noting(_event))
 
 
-def test_same_arguments_of_every_event(tmp_path):
+def test_same_event_arguments(tmp_path):
     def after(trainer):
         trainer.predict(ToyDataset(5))
         trainer.evaluate()
@@ -54,7 +55,7 @@ def test_same_arguments_of_every_event(tmp_path):
         }
 
     ours, _ = compare(tmp_path, callbacks=[Arguments], after=after, **ARGUMENTS)
-    # `on_push_begin` belongs to the hub.
+    # `on_push_begin` is tested with the hub.
     assert {call[0] for call in ours.extra["calls"]} == set(EVENTS) - {"on_push_begin"}
 
 
@@ -152,7 +153,7 @@ STOPPED_AT = ["on_epoch_begin", "on_step_begin", "on_substep_end", "on_step_end"
 @pytest.mark.slow
 @pytest.mark.parametrize("event", STOPPED_AT)
 @pytest.mark.parametrize("flag", ["should_training_stop", "should_epoch_stop"])
-def test_same_end_when_a_callback_asks_to_stop(event, flag, tmp_path):
+def test_same_end_when_callback_stops(event, flag, tmp_path):
     compare(tmp_path, callbacks=[stopping_at(event, flag)], **{**ARGUMENTS, "eval_steps": 2, "save_steps": 2})
 
 
@@ -162,7 +163,7 @@ class StopsLightning(Callback):
 
 
 @pytest.mark.parametrize("stopper", [StopsLightning, lambda: EarlyStopping("eval_loss", patience=0, min_delta=9.0)])
-def test_lightning_callbacks_stop_a_run_beside_those_of_hugging_face(stopper, tmp_path):
+def test_lightning_callbacks_stop_a_run(stopper, tmp_path):
     kept = ModelCheckpoint(dirpath=tmp_path / "kept", every_n_train_steps=2, save_top_k=-1)
     parts = {
         "lightning_callbacks": [stopper(), kept, LearningRateMonitor(), Timer()],

@@ -1,4 +1,4 @@
-"""Every training argument that has an effect has the one it has under transformers.
+"""Every training argument has the same effect as under transformers.
 
 A scenario sets fields that can be told apart in one short run. What a run shows is compared: history, events, weights,
 files, tracked scalars, predictions, the model's configuration.
@@ -16,7 +16,8 @@ from datasets import Dataset as ArrowDataset
 from training_arguments import EFFECTS
 
 import portico
-from parity.peers import ToyDataset, assert_identical, run, untimed
+from models import ToyDataset
+from parity.peers import assert_identical, run, untimed
 
 TENSORBOARD = "tensorboard.backend.event_processing.event_accumulator"
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
@@ -123,7 +124,7 @@ SCENARIOS = {
     "watching": {"debug": "underflow_overflow", "skip_memory_metrics": False},
     "scripts": {"do_train": True, "do_eval": True, "do_predict": True, "resume_from_checkpoint": "folder"},
 }
-# These do not show in one short run on a CPU, or in none without what they need.
+# Fields whose effect does not show in a short run on a CPU, and where each is tested instead.
 UNSEEN = {
     "checkpointing",
     "compilation",
@@ -138,9 +139,9 @@ UNSEEN = {
 ELSEWHERE = {
     "the arguments of every run": "max_steps output_dir use_cpu",
     "tests/unit/test_placement.py, since a CPU has none": "fp16",
-    "tests/unit/loading/test_preparation.py": "use_liger_kernel liger_kernel_config",
+    "tests/unit/test_model_setup.py": "use_liger_kernel liger_kernel_config",
     "tests/unit/test_arguments.py": "accelerator strategy devices num_nodes precision",
-    "refused in tests/unit/test_trainer_errors.py": "accelerator_config deepspeed fsdp parallelism_config",
+    "refused in tests/unit/test_validation.py": "accelerator_config deepspeed fsdp parallelism_config",
     "tests/parity/test_hub.py": "push_to_hub",
     "runs on several processes": "ddp_backend fsdp_config",
     "the trainer that generates": (
@@ -181,7 +182,7 @@ def what_shows(trainer):
 
 def unmeasured(trainer_class):
     class Unmeasured(trainer_class):
-        """Logs bytes as 0, since no two runs use the same."""
+        """Log memory as 0, since it differs from run to run."""
 
         def log(self, logs, *args, **kwargs):
             super().log({key: 0 if "_mem_" in key else value for key, value in logs.items()}, *args, **kwargs)
@@ -198,7 +199,7 @@ def observe(library, folder, name, arguments):
     if name == "resume":
         run(library, folder, max_steps=2, **SAVED)
         options["resume"] = True
-    # A run takes its arguments from the scenario before it takes those of every run.
+    # A scenario overrides the arguments that all runs share.
     outcome = run(
         library, folder, base=unmeasured, after=what_shows, callbacks=(), **{"max_steps": 3, **arguments}, **options
     )
@@ -211,7 +212,7 @@ def observe(library, folder, name, arguments):
 
 
 def scalars(folder):
-    """Return what TensorBoard shows: values with their steps, by tag."""
+    """Return the values and steps that TensorBoard shows, by tag."""
     read = {}
     for run_folder in sorted((folder / "runs").glob("*")) if (folder / "runs").is_dir() else ():
         reader = pytest.importorskip(TENSORBOARD).EventAccumulator
@@ -241,7 +242,7 @@ def plain(tmp_path_factory):
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing.*` is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_fields_have_the_effect_they_have_under_transformers(name, tmp_path, plain):
+def test_same_effect_of_fields(name, tmp_path, plain):
     theirs = observe(transformers, tmp_path / "same", name, SCENARIOS[name])
     (tmp_path / "same").rename(tmp_path / "theirs")
     ours = observe(portico, tmp_path / "same", name, SCENARIOS[name])
@@ -251,7 +252,7 @@ def test_fields_have_the_effect_they_have_under_transformers(name, tmp_path, pla
             assert_identical(ours, plain)
 
 
-def test_what_tensorboard_is_given_can_be_read_back(tmp_path):
+def test_tensorboard_values_can_be_read(tmp_path):
     outcome = observe(portico, tmp_path, "trackers", SCENARIOS["trackers"])
     losses = [(entry["step"], float(np.float32(entry["loss"]))) for entry in outcome.history if "loss" in entry]
     assert len(losses) == 3

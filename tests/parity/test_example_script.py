@@ -8,8 +8,8 @@ import transformers
 from transformers import DataCollatorWithPadding, set_seed
 
 import portico
-from parity.language import tiny_tokenizer
-from parity.peers import ToyDataset, tiny_bert, untimed
+from models import ToyDataset, tiny_bert, tiny_tokenizer
+from parity.peers import untimed
 
 COMMAND = (
     "--do_train --do_eval --do_predict --bf16 --use_cpu --max_steps 6 --gradient_accumulation_steps 2 --eval_steps 3 "
@@ -19,7 +19,7 @@ COMMAND = (
 
 
 def main(library, line):
-    """Train, evaluate and predict as the script for text classification does."""
+    """Train, evaluate and predict like the text classification script of transformers."""
     parser = transformers.HfArgumentParser(library.TrainingArguments)
     (training_args,) = parser.parse_args_into_dataclasses(line)
     set_seed(training_args.seed)

@@ -1,11 +1,11 @@
-"""What a user can do wrong is caught by the `except` that catches it under transformers."""
+"""Errors have the exception types of transformers."""
 
 import pytest
 import torch
 import transformers
 
 import portico
-from unit.toy import Line, Nameless, Points, PointStream, toy_arguments
+from models import Line, Points, PointStream, UnknownColumn, toy_arguments
 
 
 class Silent(Line):
@@ -14,7 +14,7 @@ class Silent(Line):
 
 
 class Growing(Line):
-    """Gives logits that are wider with each batch, where no padding is known."""
+    """A model whose logits get wider with each batch in a dimension that is not padded."""
 
     def forward(self, x, labels=None):
         self.width = getattr(self, "width", 1) + 1
@@ -67,7 +67,7 @@ LATER = {
         lambda trainer: trainer.get_eval_dataloader("b"),
     ),
     "model without loss": ({"model": Silent()}, {}, lambda trainer: trainer.train()),
-    "batch without inputs": ({"train_dataset": Nameless()}, {}, lambda trainer: trainer.train()),
+    "batch without inputs": ({"train_dataset": UnknownColumn()}, {}, lambda trainer: trainer.train()),
     "learning rates before training": ({}, {}, lambda trainer: trainer.get_learning_rates()),
     "groups before training": ({}, {}, lambda trainer: trainer.get_optimizer_group()),
 }
@@ -80,7 +80,7 @@ def raised(action):
 
 
 @pytest.mark.parametrize("mistake", AT_CONSTRUCTION)
-def test_a_mistake_found_at_construction(mistake, tmp_path):
+def test_same_error_at_construction(mistake, tmp_path):
     parts, arguments = AT_CONSTRUCTION[mistake]
     theirs = raised(lambda: trainer_of(transformers, tmp_path, parts, arguments))
     ours = raised(lambda: trainer_of(portico, tmp_path, parts, arguments))
@@ -88,14 +88,14 @@ def test_a_mistake_found_at_construction(mistake, tmp_path):
 
 
 @pytest.mark.parametrize("mistake", LATER)
-def test_a_mistake_found_later(mistake, tmp_path):
+def test_same_error_later(mistake, tmp_path):
     parts, arguments, act = LATER[mistake]
     theirs = raised(lambda: act(trainer_of(transformers, tmp_path / "theirs", parts, arguments)))
     ours = raised(lambda: act(trainer_of(portico, tmp_path / "ours", parts, arguments)))
     assert isinstance(ours, type(theirs)), (ours, theirs)
 
 
-def test_a_missing_metric_is_told_without_quotes(tmp_path):
+def test_missing_metric_error_has_no_quotes(tmp_path):
     error = raised(lambda: LATER["unknown metric"][2](trainer_of(portico, tmp_path, {}, LATER["unknown metric"][1])))
     assert isinstance(error, portico.InputError)
     assert str(error).startswith("`metric_for_best_model='f1'`")

@@ -1,4 +1,4 @@
-"""The same training where an argument changes what the model computes in, how it is batched, or when a run ends."""
+"""The same training with arguments that change precision, batching or the end of a run."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from torch import nn
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 import portico
-from parity.language import tiny_gpt2
-from parity.peers import ToyDataset, assert_identical, assert_same_values, compare, run, tiny_bert
+from models import ToyDataset, tiny_bert, tiny_gpt2
+from parity.peers import assert_identical, assert_same_values, compare, run
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
 
 class Ragged(ToyDataset):
-    """Token sequences of several lengths, which are their own labels."""
+    """Token sequences of several lengths, which are also the labels."""
 
     def __getitem__(self, index):
         tokens = self.tokens[index][: 2 + index % 5]
@@ -48,7 +48,7 @@ def matrix_loss(outputs, labels, num_items_in_batch=None):
     return nn.functional.cross_entropy(outputs.logits @ weights, labels, reduction="sum") / num_items_in_batch
 
 
-def test_same_numbers_in_bfloat16_with_a_loss_of_ones_own(tmp_path):
+def test_same_numbers_in_bfloat16_with_compute_loss_func(tmp_path):
     compare(tmp_path, bf16=True, max_steps=4, trainer_options={"compute_loss_func": matrix_loss}, **EVALUATED)
 
 
@@ -58,17 +58,17 @@ def shared_layers():
     return model
 
 
-def test_same_numbers_in_bfloat16_with_weights_used_twice(tmp_path):
+def test_same_numbers_in_bfloat16_with_reused_weights(tmp_path):
     compare(tmp_path, bf16=True, max_steps=4, make_model=shared_layers)
 
 
-def test_the_model_casts_no_more_once_training_ended(tmp_path):
+def test_model_does_not_autocast_after_training(tmp_path):
     trainer = run(portico, tmp_path, bf16=True, max_steps=1).trainer
     assert "forward" not in trainer.model.__dict__
 
 
 @pytest.mark.parametrize("field", ["bf16_full_eval", "fp16_full_eval"])
-def test_same_numbers_of_an_evaluation_in_half_precision(field, tmp_path):
+def test_same_numbers_of_half_precision_evaluation(field, tmp_path):
     def after(trainer):
         metrics = trainer.evaluate()
         predictions = trainer.predict(ToyDataset(10, seed=5)).predictions
@@ -79,7 +79,7 @@ def test_same_numbers_of_an_evaluation_in_half_precision(field, tmp_path):
     assert ours.extra["dtype"] == ("torch.bfloat16" if field.startswith("bf16") else "torch.float16")
 
 
-def test_training_goes_on_in_the_precision_of_an_evaluation_before_it(tmp_path):
+def test_same_training_after_half_precision_evaluation(tmp_path):
     def base(trainer_class):
         class EvaluatesFirst(trainer_class):
             def train(self, *args, **kwargs):
@@ -108,13 +108,13 @@ def out_of_memory_beyond(num_examples):
 SHRINKING = {"auto_find_batch_size": True, "max_steps": 6, "per_device_train_batch_size": 4, **EVALUATED}
 
 
-def test_same_numbers_after_memory_ran_out(tmp_path):
+def test_same_numbers_with_auto_find_batch_size(tmp_path):
     ours, _ = compare(tmp_path, base=out_of_memory_beyond(2), **SHRINKING)
     assert ours.trainer.state.train_batch_size == ours.trainer._train_batch_size == 2
     assert [event[0] for event in ours.events].count("on_train_begin") == 3
 
 
-def test_a_resumed_run_keeps_the_batch_size_it_came_down_to(tmp_path):
+def test_resumed_run_keeps_reduced_batch_size(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 3}
     theirs = run(transformers, tmp_path / "run", base=out_of_memory_beyond(2), **saving, **SHRINKING)
     resume = str(tmp_path / "run" / "checkpoint-3")
@@ -124,12 +124,12 @@ def test_a_resumed_run_keeps_the_batch_size_it_came_down_to(tmp_path):
     assert all(torch.equal(tensor, theirs.weights[name]) for name, tensor in resumed[1].weights.items())
 
 
-def test_memory_that_never_suffices_is_said(tmp_path):
+def test_out_of_memory_at_smallest_batch_size(tmp_path):
     with pytest.raises(RuntimeError, match=r"reached zero\. Even one example does not fit"):
         run(portico, tmp_path, base=out_of_memory_beyond(-1), **SHRINKING)
 
 
-def test_memory_that_an_evaluation_lacks_does_not_shrink_training(tmp_path):
+def test_out_of_memory_in_evaluation_keeps_batch_size(tmp_path):
     def base(trainer_class):
         class Big(trainer_class):
             def prediction_step(self, *args, **kwargs):
@@ -142,7 +142,7 @@ def test_memory_that_an_evaluation_lacks_does_not_shrink_training(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"torch_compile_backend": "eager"}, {"torch_compile_backend": "aot_eager"}])
-def test_same_numbers_of_a_compiled_model(options, tmp_path):
+def test_same_numbers_of_compiled_model(options, tmp_path):
     def after(trainer):
         trainer.save_model()
         return {"compiled": trainer.model_wrapped is not trainer.model}
@@ -162,7 +162,7 @@ def without_dropout():
     return model
 
 
-def test_a_model_is_compiled_once_for_several_runs(tmp_path):
+def test_model_is_compiled_once(tmp_path):
     def after(trainer):
         before = trainer.model_wrapped
         trainer.train()
@@ -190,7 +190,7 @@ def terminated(at_step):
     return base
 
 
-def test_same_checkpoint_on_termination(tmp_path):
+def test_same_checkpoint_on_sigterm(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     ours, _ = compare(tmp_path, base=terminated(3), enable_jit_checkpoint=True)
     assert ours.train_output.global_step == 4
@@ -202,11 +202,11 @@ def test_same_checkpoint_on_termination(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"dataloader_drop_last": True}, {"gradient_accumulation_steps": 2}])
-def test_same_numbers_with_batches_of_equal_cost(arguments, tmp_path):
+def test_same_numbers_with_batch_rebalancing(arguments, tmp_path):
     compare(tmp_path, train_sampling_strategy="batch_rebalance", **LANGUAGE, **arguments)
 
 
-def test_same_numbers_after_a_resume_among_batches_of_equal_cost(tmp_path):
+def test_same_numbers_after_resume_with_batch_rebalancing(tmp_path):
     options = {"train_sampling_strategy": "batch_rebalance", "save_strategy": "steps", "save_steps": 3, **LANGUAGE}
     run(transformers, tmp_path / "run", **options)
     resume = str(tmp_path / "run" / "checkpoint-3")
@@ -214,7 +214,7 @@ def test_same_numbers_after_a_resume_among_batches_of_equal_cost(tmp_path):
     assert_identical(*reversed(resumed))
 
 
-def test_same_numbers_with_objects_gathered(tmp_path):
+def test_same_numbers_with_gathered_objects(tmp_path):
     def after(trainer):
         return {"predictions": trainer.predict(ToyDataset(10, seed=5)).predictions}
 

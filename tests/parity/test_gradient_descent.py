@@ -1,4 +1,4 @@
-"""AllenNLP's trainer and Hugging Face's, set to the same rules, make the same steps."""
+"""AllenNLP's trainer and Hugging Face's make the same steps under the same settings."""
 
 from typing import Any
 
@@ -7,17 +7,18 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 
-from parity.peers import ToyDataset, run, tiny_bert
+from models import ToyDataset, tiny_bert
+from parity.peers import run
 from portico.gradient_descent import GradientDescentTrainer
 
 
 def means_of_batches(trainer: Any) -> Any:
-    """Return a trainer that takes the mean of a window's losses, as AllenNLP does, and weighs none by its labels."""
+    """Return a trainer that takes the plain mean of a window's losses, as AllenNLP does."""
     return type("MeansOfBatches", (trainer,), {"_get_num_items_in_batch": lambda *_: None})
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_steps_of_transformers(tmp_path, accumulation):
+def test_same_steps_as_transformers(tmp_path, accumulation):
     theirs = run(
         transformers,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Each hook that a subclass may override is called as often, and at the same steps, as under transformers."""
+"""Each hook that a subclass may override is called at the same steps as under transformers."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ SAVING = {
 
 
 def recording(calls):
-    """Return a maker of subclasses that note each call of a hook, then do as before."""
+    """Return a function that makes a subclass which records each call of a hook."""
 
     def note(name):
         def hook(self, *args, **kwargs):
@@ -77,7 +77,7 @@ def recording(calls):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The calls of a run that resumes, for each library."""
+    """Return the recorded calls of a resumed run of each library."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
     for library in (transformers, portico):
         run(library, folder / library.__name__, **SAVING)
@@ -88,13 +88,13 @@ def recorded(tmp_path_factory):
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_is_called_at_the_same_steps(hook, recorded):
+def test_hook_is_called_at_same_steps(hook, recorded):
     theirs, ours = recorded["transformers"].get(hook), recorded["portico"].get(hook)
     assert theirs, "transformers itself calls it"
     assert ours == theirs
 
 
-def test_a_changed_count_takes_effect(tmp_path):
+def test_overridden_initial_values_take_effect(tmp_path):
     def shorter(base):
         class Shorter(base):
             def set_initial_training_values(self, args, dataloader):
@@ -110,7 +110,7 @@ def test_a_changed_count_takes_effect(tmp_path):
     assert ours.history == theirs.history
 
 
-def test_a_wrapper_is_trained_through(tmp_path):
+def test_training_uses_wrapped_model(tmp_path):
     def wrapped(base):
         class Wrapping(base):
             def _wrap_model(self, model, training=True, dataloader=None):
@@ -124,7 +124,7 @@ def test_a_wrapper_is_trained_through(tmp_path):
     assert outcome.history == plain.history
 
 
-def test_a_whole_loop_of_ones_own_is_run(tmp_path):
+def test_overridden_inner_training_loop(tmp_path):
     class Idle(portico.Trainer):
         def _inner_training_loop(self, batch_size=None, args=None, resume_from_checkpoint=None, **kwargs):
             return batch_size, args is self.args, resume_from_checkpoint, sorted(kwargs)

@@ -1,4 +1,4 @@
-"""What is uploaded, when and as what: the calls of both libraries against a fake of the hub's client."""
+"""Uploads of both libraries, recorded by a fake of the hub's client."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,7 +13,7 @@ from parity.peers import run
 
 
 class FakeHub:
-    """Stands for the client: writes down each call, and what lies in the folder when it comes."""
+    """A fake client that records each call and the content of the folder at that moment."""
 
     def __init__(self, root, *, finishes):
         self.root = root
@@ -69,7 +69,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_both_libraries_upload_the_same(scenario, pushed):
+def test_same_uploads(scenario, pushed):
     calls, cards, events = [], [], []
     for library in (transformers, portico):
         hub, outcome = pushed(library, **SCENARIOS[scenario])
@@ -85,7 +85,7 @@ def test_both_libraries_upload_the_same(scenario, pushed):
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_an_upload_that_runs_holds_back_the_next(always, pushed, monkeypatch):
+def test_running_upload_delays_next(always, pushed, monkeypatch):
     waits = []
     monkeypatch.setattr("concurrent.futures.wait", lambda jobs: waits.append(len(jobs)))
     counts = []
@@ -94,11 +94,11 @@ def test_an_upload_that_runs_holds_back_the_next(always, pushed, monkeypatch):
         counts.append((len(hub.calls), len(outcome.trainer.push_in_progress.jobs)))
     assert counts[0] == counts[1]
     assert counts[1] == ((4, 3) if always else (2, 1))
-    # Training waits for what was started.
+    # Training waits for the running upload.
     assert waits[0] == waits[1] == counts[1][1]
 
 
-def test_pushing_without_asking_for_it_beforehand_makes_the_repository(pushed):
+def test_push_to_hub_creates_repository(pushed):
     calls = []
     for library in (transformers, portico):
         hub, outcome = pushed(library, push_to_hub=False)
@@ -109,7 +109,7 @@ def test_pushing_without_asking_for_it_beforehand_makes_the_repository(pushed):
     assert calls[1][0] == ("create_repo", "toy", {"token": "mine", "private": True, "exist_ok": True})
 
 
-def test_tags_of_an_earlier_card_are_kept(pushed):
+def test_existing_card_tags_are_kept(pushed):
     cards = []
     for library in (transformers, portico):
         _, outcome = pushed(library, push_to_hub=False)
@@ -120,7 +120,7 @@ def test_tags_of_an_earlier_card_are_kept(pushed):
     assert "- first" in cards[1]
 
 
-def test_tags_of_the_model_reach_the_card(pushed):
+def test_model_tags_reach_card(pushed):
     cards = []
     for library in (transformers, portico):
         _, outcome = pushed(library, push_to_hub=False)

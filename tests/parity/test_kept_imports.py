@@ -1,4 +1,4 @@
-"""Scripts in which a single name comes from portico and the others stay those of transformers."""
+"""Scripts that import a single name from portico and the others from transformers."""
 
 from types import SimpleNamespace
 
@@ -8,11 +8,9 @@ import transformers
 from transformers.integrations import TensorBoardCallback
 
 import portico
-from parity.checkpoints import assert_same_checkpoint, load_trusted
-from parity.peers import assert_identical, run
-from parity.texts import run_seq2seq
+from parity.peers import assert_identical, assert_same_checkpoint, load_trusted, run, run_seq2seq
 
-# Which library each name is imported from.
+# The library that each name is imported from.
 ONLY_TRAINER = SimpleNamespace(
     TrainingArguments=transformers.TrainingArguments,
     Trainer=portico.Trainer,
@@ -69,7 +67,7 @@ def test_same_numbers(name, mixture, tmp_path):
 
 
 @MIXTURES
-def test_same_numbers_after_a_resume(mixture, tmp_path):
+def test_same_numbers_after_resume(mixture, tmp_path):
     run(transformers, tmp_path / "first", **SAVED)
     compare_mixture(mixture, tmp_path, resume=str(tmp_path / "first" / "checkpoint-4"), **SAVED)
 
@@ -88,7 +86,7 @@ def test_same_generated_tokens(mixture, tmp_path):
     assert_identical(run_seq2seq(mixture, tmp_path / "run", after=after, **options), theirs)
 
 
-def test_the_parser_of_transformers_makes_our_arguments(tmp_path):
+def test_transformers_parser_makes_portico_arguments(tmp_path):
     line = ["--output_dir", str(tmp_path), "--use_cpu", "--report_to", "none", "--eval_strategy", "steps"]
     line += ["--lr_scheduler_kwargs", '{"num_cycles": 2}', "--warmup_steps", "0.3", "--no_remove_unused_columns"]
     given = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none", "learning_rate": 0.25}
@@ -106,7 +104,7 @@ def test_the_parser_of_transformers_makes_our_arguments(tmp_path):
         assert {name: value for name, value in ours.to_dict().items() if name in theirs.to_dict()} == theirs.to_dict()
 
 
-def test_a_seed_set_by_transformers_is_the_seed_of_the_model(tmp_path):
+def test_transformers_set_seed_seeds_model(tmp_path):
     drawn = []
     for library in (transformers, portico):
         transformers.set_seed(11)

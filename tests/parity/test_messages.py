@@ -1,4 +1,4 @@
-"""What a run counts, said in the same lines at the same level to whoever listens to the logger of transformers."""
+"""A run logs the same counts at the same levels to the logger of transformers."""
 
 import logging
 import re
@@ -8,7 +8,8 @@ import transformers
 from transformers.utils import logging as transformers_logging
 
 import portico
-from parity.peers import ToyDataset, run
+from models import ToyDataset
+from parity.peers import run
 
 SAVING = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3, "num_train_epochs": 1}
 SCENARIOS = {
@@ -18,12 +19,12 @@ SCENARIOS = {
     "prediction": {"max_steps": 1, "after": lambda trainer: trainer.predict(ToyDataset(5)).metrics and {}},
     "tokens": {"max_steps": 2, "include_num_input_tokens_seen": "non_padding"},
 }
-# Headings, the numbers below them, and folders; other messages have words of their own in each library.
+# Headings, the numbers below them, and folders; the wording of other messages differs between the libraries.
 COUNT = re.compile(r"\n?\*\*\*\*\*|  [A-Z].* [=:] |(Saving|Loading|Deleting).* run")
 
 
 class Listener(logging.Handler):
-    """Keeps the level and the text of each line, with the folder of the run left out."""
+    """Record level and text of each line, without the folder of the run."""
 
     def __init__(self, folder):
         super().__init__()
@@ -38,7 +39,7 @@ class Listener(logging.Handler):
 
 @pytest.fixture
 def heard(tmp_path):
-    """Train with a library and return what its logger said."""
+    """Return a function that trains with a library and returns the lines it logged."""
     level = transformers_logging.get_verbosity()
 
     def listen(library, **options):
@@ -56,13 +57,13 @@ def heard(tmp_path):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_both_libraries_say_the_same(scenario, heard):
+def test_same_messages(scenario, heard):
     ours, theirs = (heard(library, log_level="info", **SCENARIOS[scenario]) for library in (portico, transformers))
     assert ours == theirs
     assert ("INFO", "***** Running training *****") in ours
 
 
-def test_a_resumed_run_says_where_it_goes_on(heard, tmp_path):
+def test_same_messages_of_resumed_run(heard, tmp_path):
     lines = []
     for library in (portico, transformers):
         heard(library, **SAVING)
@@ -72,7 +73,7 @@ def test_a_resumed_run_says_where_it_goes_on(heard, tmp_path):
     assert any("Num examples = 29" in text for _, text in lines[0])
 
 
-def test_the_level_set_for_transformers_holds(heard):
+def test_transformers_verbosity_is_respected(heard):
     transformers_logging.set_verbosity_warning()
     assert heard(portico, max_steps=1) == []
     transformers_logging.set_verbosity_info()
@@ -80,7 +81,7 @@ def test_the_level_set_for_transformers_holds(heard):
 
 
 @pytest.mark.parametrize(("process", "level"), [(0, logging.ERROR), (1, logging.CRITICAL)])
-def test_each_process_has_its_level(process, level, tmp_path, monkeypatch):
+def test_log_level_per_process(process, level, tmp_path, monkeypatch):
     args = portico.TrainingArguments(
         str(tmp_path), log_level="error", log_level_replica="critical", use_cpu=True, report_to="none"
     )

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from parity.language import Sequences, pad_everything, tiny_tagger
-from parity.peers import ToyDataset, ToyStream, compare, untimed
+from models import Sequences, ToyDataset, ToyStream, pad_everything, tiny_tagger
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -34,7 +34,7 @@ def test_same_metrics_of_inputs_and_losses(tmp_path):
 
 
 class StreamedAccuracy:
-    """Keeps counts over the batches of an evaluation, as ``batch_eval_metrics`` asks for."""
+    """A metric with a state over the batches of an evaluation, for ``batch_eval_metrics``."""
 
     def __init__(self):
         self.right = self.seen = 0
@@ -87,7 +87,7 @@ def test_same_predictions_without_labels(tmp_path):
     compare(tmp_path, after=after, max_steps=2)
 
 
-def test_same_predictions_before_any_training(tmp_path):
+def test_same_predictions_before_training(tmp_path):
     def base(trainer_class):
         class PredictsFirst(trainer_class):
             def __init__(self, *args, **kwargs):
@@ -115,7 +115,7 @@ def test_same_numbers_with_preprocessed_logits(tmp_path):
 
 
 class TwoTargets(torch.nn.Module):
-    """Takes its labels under two names of its own."""
+    """A model with two label arguments."""
 
     def __init__(self):
         super().__init__()
@@ -157,7 +157,7 @@ def test_same_numbers_with_label_names(tmp_path):
     )
 
 
-def test_same_predictions_of_a_stream(tmp_path):
+def test_same_predictions_of_stream(tmp_path):
     def after(trainer):
         output = trainer.predict(ToyStream(10))
         return {"predictions": output.predictions, "labels": output.label_ids, "metrics": untimed(output.metrics)}
@@ -172,7 +172,7 @@ def talkative_tagger():
 
 
 @pytest.mark.parametrize("every", [None, 2])
-def test_same_nested_predictions_of_many_widths(every, tmp_path):
+def test_same_nested_predictions_of_varying_width(every, tmp_path):
     def after(trainer):
         output = trainer.predict(Sequences(ragged=True, classes=3, seed=5))
         logits, hidden_states = output.predictions

@@ -5,16 +5,17 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from transformers import DataCollatorForLanguageModeling, DataCollatorWithPadding
 
-from parity.language import (
+from models import (
     Sequences,
+    ToyDataset,
     pad_everything,
     tiny_gpt2,
-    tiny_masked,
+    tiny_masked_lm,
     tiny_t5,
     tiny_tagger,
     tiny_tokenizer,
 )
-from parity.peers import ToyDataset, compare, untimed
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -27,7 +28,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_same_numbers_with_labels_that_do_not_all_count(name, accumulation, tmp_path):
+def test_same_numbers_with_ignored_labels(name, accumulation, tmp_path):
     make_model, data = MODELS[name]
 
     def after(trainer):
@@ -46,7 +47,7 @@ def test_same_numbers_with_labels_that_do_not_all_count(name, accumulation, tmp_
     )
 
 
-def test_same_numbers_with_label_smoothing_of_a_causal_model(tmp_path):
+def test_same_numbers_with_causal_label_smoothing(tmp_path):
     compare(
         tmp_path,
         make_model=tiny_gpt2,
@@ -59,13 +60,13 @@ def test_same_numbers_with_label_smoothing_of_a_causal_model(tmp_path):
     )
 
 
-def test_same_numbers_with_a_collator_that_masks_at_random(tmp_path):
+def test_same_numbers_with_random_masking_collator(tmp_path):
     def data():
         return Sequences(ragged=True, labelled=False)
 
     compare(
         tmp_path,
-        make_model=tiny_masked,
+        make_model=tiny_masked_lm,
         train_dataset=data,
         eval_dataset=data,
         trainer_options={"data_collator": DataCollatorForLanguageModeling(tiny_tokenizer(), mlm_probability=0.3)},
@@ -81,7 +82,7 @@ class Sentences(Sequences):
         return {"input_ids": self.tokens[index], "label": index % 3}
 
 
-def test_same_numbers_with_a_collator_that_pads(tmp_path):
+def test_same_numbers_with_padding_collator(tmp_path):
     compare(
         tmp_path,
         train_dataset=lambda: Sentences(ragged=True),
@@ -91,7 +92,7 @@ def test_same_numbers_with_a_collator_that_pads(tmp_path):
     )
 
 
-def test_same_numbers_with_a_processing_class(tmp_path):
+def test_same_numbers_with_processing_class(tmp_path):
     compare(
         tmp_path,
         train_dataset=lambda: Sentences(ragged=True),
@@ -103,7 +104,7 @@ def test_same_numbers_with_a_processing_class(tmp_path):
     )
 
 
-def test_same_numbers_on_a_columned_data_set(tmp_path):
+def test_same_numbers_on_columned_dataset(tmp_path):
     datasets = pytest.importorskip("datasets")
 
     def columned(size, seed):
@@ -143,7 +144,7 @@ def weighted_loader(trainer):
 
 
 @pytest.mark.parametrize("make_loader", [collated_list, generated_loader, prepared_loader, weighted_loader])
-def test_same_numbers_with_a_loader_of_ones_own(make_loader, tmp_path):
+def test_same_numbers_with_overridden_loader(make_loader, tmp_path):
     def base(trainer_class):
         return type("Own", (trainer_class,), {"get_train_dataloader": make_loader})
 

@@ -1,11 +1,12 @@
-"""The same training where arguments or parts change the model, the optimizer or what is saved."""
+"""The same training with arguments or parts that change the model, the optimizer or the checkpoints."""
 
 import pytest
 import torch
 import transformers
 
 import portico
-from parity.peers import ToyDataset, compare, run, tiny_bert
+from models import ToyDataset, tiny_bert
+from parity.peers import compare, run
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -24,14 +25,14 @@ def test_same_numbers_with_gradient_checkpointing(tmp_path):
     assert ours.trainer.model.is_activation_checkpointing
 
 
-def test_same_numbers_with_noisy_embeddings(tmp_path):
+def test_same_numbers_with_neftune(tmp_path):
     ours, _ = compare(tmp_path, neftune_noise_alpha=5.0, max_steps=3, **EVALUATED)
     plain = run(portico, tmp_path / "plain", max_steps=3, **EVALUATED)
     assert ours.history[0]["loss"] != plain.history[0]["loss"]
     assert not ours.trainer.model.get_input_embeddings()._forward_hooks
 
 
-def test_same_memory_figures_by_name(tmp_path):
+def test_same_memory_metric_names(tmp_path):
     pytest.importorskip("psutil")
 
     def base(trainer_class):
@@ -56,7 +57,7 @@ def adam_and_schedule(model):
     return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
 
-def test_same_numbers_with_a_given_optimizer_and_schedule(tmp_path):
+def test_same_numbers_with_given_optimizers(tmp_path):
     models = []
 
     def make_model():
@@ -69,7 +70,7 @@ def test_same_numbers_with_a_given_optimizer_and_schedule(tmp_path):
     compare(tmp_path, make_model=make_model, trainer_options=options, **EVALUATED)
 
 
-def test_same_numbers_with_an_optimizer_class(tmp_path):
+def test_same_numbers_with_optimizer_cls_and_kwargs(tmp_path):
     options = {"optimizer_cls_and_kwargs": (torch.optim.RMSprop, {"lr": 1e-3})}
     compare(tmp_path, trainer_options=options, weight_decay=0.1)
 
@@ -95,13 +96,13 @@ def _files(folder):
         },
     ],
 )
-def test_same_files_of_checkpoints(arguments, tmp_path):
+def test_same_checkpoint_files(arguments, tmp_path):
     ours, theirs = compare(tmp_path, **SAVING, **arguments)
     assert _files(tmp_path / "same") == _files(tmp_path / "theirs")
     assert ours.trainer.state.best_model_checkpoint == theirs.trainer.state.best_model_checkpoint
 
 
-def test_same_numbers_after_a_model_init(tmp_path):
+def test_same_numbers_with_model_init(tmp_path):
     def base(trainer_class):
         class Remade(trainer_class):
             def __init__(self, model, **kwargs):

@@ -11,7 +11,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from transformers import BatchEncoding
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from parity.peers import ToyDataset, compare, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import compare, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_steps": 2, "max_steps": 5}
 
@@ -77,7 +78,7 @@ class Renamed(Dataset):
 
 
 @pytest.mark.parametrize("label_names", [None, ["targets"]])
-def test_same_numbers_with_labels_under_another_name(label_names, tmp_path):
+def test_same_numbers_with_renamed_labels(label_names, tmp_path):
     class Targeted(Bag):
         def forward(self, input_ids, targets):
             return super().forward(input_ids, targets)
@@ -169,7 +170,7 @@ def test_same_numbers_on_a(name, tmp_path):
     compare(tmp_path, make_model=Bag, after=predictions, **data, **EVALUATED)
 
 
-def test_same_history_when_there_is_nothing_to_evaluate(tmp_path):
+def test_same_history_of_empty_evaluation(tmp_path):
     compare(tmp_path, make_model=Bag, eval_dataset=lambda: ToyDataset(0), **EVALUATED)
 
 

@@ -1,4 +1,4 @@
-"""Every name of ``optim`` trains as under transformers, or ends with an error that names the missing package."""
+"""Every value of ``optim`` trains as under transformers, or raises an error that names the missing package."""
 
 import pytest
 import torch
@@ -7,7 +7,8 @@ from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 import portico
-from parity.peers import assert_identical, compare, run, tiny_bert
+from models import tiny_bert
+from parity.peers import assert_identical, compare, run
 
 LOW_RANK = {"optim_target_modules": ["attention", "intermediate"], "optim_args": "rank=2,update_proj_gap=2"}
 SPECIAL = {
@@ -47,7 +48,7 @@ def layerwise(model):
     return LayerWiseDummyOptimizer, {"optimizer_dict": optimizers, "lr": 0.1}
 
 
-def test_same_numbers_with_an_optimizer_for_each_layer(tmp_path):
+def test_same_numbers_with_layerwise_optimizer(tmp_path):
     models = []
 
     def make_model():
@@ -65,7 +66,7 @@ def test_same_numbers_with_an_optimizer_for_each_layer(tmp_path):
 
 
 def settings(optimizer):
-    # Under transformers the optimizer stands inside accelerate's.
+    # Under transformers, accelerate wraps the optimizer.
     inner = getattr(optimizer, "optimizer", optimizer)
     groups = [
         {
@@ -76,7 +77,7 @@ def settings(optimizer):
         }
         for group in inner.param_groups
     ]
-    # Accelerate's wrapper adds `differentiable`, a default of torch's.
+    # Accelerate's wrapper adds torch's default `differentiable`.
     return type(inner).__name__, {**inner.defaults, "differentiable": False}, groups
 
 
@@ -87,11 +88,11 @@ def outcome_or_error(library, name, folder):
         return error
 
 
-# Optional packages warn of torch's newer ways; a schedule that steps before its optimizer is our own doing.
+# Optional packages use deprecated parts of torch; the test steps a schedule before its optimizer.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.filterwarnings("error:Detected call of:UserWarning")
 @pytest.mark.parametrize("name", [name.value for name in OptimizerNames])
-def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
+def test_same_optimizer_or_missing_package(name, tmp_path):
     theirs = outcome_or_error(transformers, name, tmp_path / "theirs")
     ours = outcome_or_error(portico, name, tmp_path / "ours")
     if isinstance(theirs, AssertionError):
@@ -104,10 +105,10 @@ def test_every_optimizer_is_the_same_or_its_package_is_named(name, tmp_path):
     assert isinstance(ours, type(theirs))
     assert isinstance(ours, portico.InputError)
     assert str(ours).startswith(f"`optim={name!r}`")
-    assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set `optim` to another name, as 'adamw_torch'.")
+    assert str(ours).endswith(f"{str(theirs).rstrip('.')}. Or set another name, as `optim='adamw_torch'`.")
 
 
-def test_options_that_are_no_pairs_are_explained(tmp_path):
+def test_malformed_optim_args_are_rejected(tmp_path):
     with pytest.raises(
         portico.InputError,
         match=r"`optim_args='momentum'` has the part 'momentum', which is not of the form `name=value`",

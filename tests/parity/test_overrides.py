@@ -9,15 +9,15 @@ from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 import portico
-from parity.language import Sequences, pad_everything, tiny_gpt2
-from parity.peers import ToyDataset, compare
+from models import Sequences, ToyDataset, pad_everything, tiny_gpt2
+from parity.peers import compare
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 3, "max_steps": 5}
 SAVED = {"save_strategy": "steps", "save_steps": 2, **EVALUATED}
 
 
 def note(trainer, **values):
-    """Write down a call where the comparison of histories sees it."""
+    """Record a call in the log history, which is compared."""
     trainer.state.log_history.append(values)
 
 
@@ -161,7 +161,7 @@ def examples_of_its_own(hook, self, loader):
 
 
 def collator_of_its_own(hook, self, collator, description=None):
-    # It leaves every column, and turns the batch round, which shows.
+    # It keeps every column and reverses the batch, which shows in the numbers.
     return lambda examples: collator(examples[::-1])
 
 
@@ -226,13 +226,13 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-def test_same_numbers_with_an_own(name, tmp_path):
+def test_same_numbers_with_overridden(name, tmp_path):
     methods, arguments = OVERRIDES[name]
     compare(tmp_path, base=overriding(**methods), **arguments)
 
 
 class Batches:
-    """Batches from no ``DataLoader``."""
+    """Batches that do not come from a ``DataLoader``."""
 
     def __init__(self, dataset, size):
         self.dataset, self.size = dataset, size
@@ -273,7 +273,7 @@ SAMPLERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_same_numbers_with_a_sampler(name, tmp_path):
+def test_same_numbers_with_overridden_sampler(name, tmp_path):
     make = SAMPLERS[name]
     methods = {
         "_get_train_sampler": lambda hook, self, train_dataset=None: make(self.train_dataset),
@@ -367,7 +367,7 @@ def old_batches(trainer_class):
     return Old
 
 
-# The same said today: a loss without a count is a mean, which is divided by the batches of its window.
+# The current equivalent: a loss without a count is a mean, which is divided by the batches of its window.
 WITHOUT_COUNT = {"_get_num_items_in_batch": lambda hook, self, batches, device: None}
 OLD = {
     old_loss_alone: WITHOUT_COUNT,
@@ -388,7 +388,7 @@ OLD = {
 
 
 @pytest.mark.parametrize("old", OLD)
-def test_an_override_with_an_older_signature_works_and_is_announced_once(old, tmp_path):
+def test_override_with_old_signature_warns_once(old, tmp_path):
     def base(trainer_class):
         if trainer_class is transformers.Trainer:
             return overriding(**OLD[old])(trainer_class)
@@ -400,7 +400,7 @@ def test_an_override_with_an_older_signature_works_and_is_announced_once(old, tm
     compare(tmp_path, base=base, **SAVED)
 
 
-def test_an_older_loss_of_a_model_that_counts_its_labels_is_a_mean_over_the_window(tmp_path):
+def test_old_compute_loss_is_mean_over_window(tmp_path):
     def base(trainer_class):
         if trainer_class is transformers.Trainer:
             return overriding(**WITHOUT_COUNT)(trainer_class)
@@ -412,7 +412,7 @@ def test_an_older_loss_of_a_model_that_counts_its_labels_is_a_mean_over_the_wind
     compare(tmp_path, base=base, **options, **data, **EVALUATED)
 
 
-def test_a_renamed_argument_is_no_older_signature():
+def test_override_may_rename_arguments():
     class Renamed(portico.Trainer):
         def training_step(self, model, batch, count=None):
             return super().training_step(model, batch, count)
@@ -425,7 +425,7 @@ def test_a_renamed_argument_is_no_older_signature():
 
 
 @pytest.mark.parametrize("given", [None, 1.5])
-def test_a_loss_must_be_a_tensor(given, tmp_path):
+def test_loss_must_be_tensor(given, tmp_path):
     class Lossless(portico.Trainer):
         def compute_loss(self, *args, **kwargs):
             return given

@@ -1,4 +1,4 @@
-"""Two processes of portico and two of transformers train, evaluate, predict, save and resume alike."""
+"""Two processes train, evaluate, predict, save and resume the same under both libraries."""
 
 import json
 import os
@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import portico
-from parity.peers import QUIET, ToyDataset, assert_same_values, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET, assert_same_values, untimed
 from parity.process_scenarios import SCENARIOS, accuracy
 
 SCRIPT = Path(__file__).with_name("process_scenarios.py")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-# One launch costs as much as many scenarios: these are the ones whose code differs most.
+# A launch takes as long as many scenarios, so these are the ones that differ most in code.
 QUICK = ["basic", "mean_of_means", "stream", "raw_backward", "running_statistics", "saves"]
 PARTS = ["events", "history", "weights", "rng", "loss", "state", "extra"]
 
@@ -60,24 +61,24 @@ def assert_alike(folder, ours="portico", theirs="transformers", parts=PARTS):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_two_processes_train_alike(name, quick):
+def test_same_training_in_two_processes(name, quick):
     assert_alike(quick / name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in QUICK])
-def test_two_processes_train_alike_with_every_setting(name, thorough):
+def test_same_training_in_two_processes_with_every_setting(name, thorough):
     assert_alike(thorough / name)
 
 
-def test_processes_see_their_own_data_and_end_with_the_same_weights(quick):
+def test_processes_see_different_data_and_share_weights(quick):
     first, second = (outcome(quick / "basic", "portico", rank) for rank in range(2))
     assert_same_values(first["weights"], second["weights"])
     assert first["history"] == second["history"]
     assert len(first["extra"]["predictions"]) == 7
 
 
-def test_checkpoints_of_two_processes_are_equal_file_by_file(quick):
+def test_same_checkpoint_files_in_two_processes(quick):
     ours, theirs = (quick / "saves" / f"{library}-run" for library in ("portico", "transformers"))
     for step in range(1, 5):
         mine, other = (folder / f"checkpoint-{step}" for folder in (ours, theirs))
@@ -94,7 +95,7 @@ def test_checkpoints_of_two_processes_are_equal_file_by_file(quick):
 
 
 @pytest.mark.parametrize("path", ["portico-transformers", "transformers-portico"])
-def test_either_library_goes_on_from_the_others_checkpoint(path, quick):
+def test_either_library_resumes_the_other(path, quick):
     first, second = path.split("-")
     whole = quick / "saves" / "transformers-transformers"
     for rank in range(2):
@@ -112,7 +113,7 @@ def _state(folder):
 
 
 @pytest.mark.slow
-def test_processes_that_portico_starts_train_alike(quick, tmp_path):
+def test_same_training_with_launched_processes(quick, tmp_path):
     launch(SCRIPT, tmp_path, "basic", "ddp")
     for rank in range(2):
         mine, other = outcome(tmp_path / "basic", "portico", rank), outcome(quick / "basic", "transformers", rank)
@@ -122,7 +123,7 @@ def test_processes_that_portico_starts_train_alike(quick, tmp_path):
 
 @pytest.fixture
 def own_environment():
-    """Let no process variables that Lightning sets stay behind."""
+    """Remove the environment variables that Lightning sets for its processes."""
     before = dict(os.environ)
     os.environ["OMP_NUM_THREADS"] = "1"
     yield
@@ -131,7 +132,7 @@ def own_environment():
 
 
 @pytest.mark.parametrize("strategy", ["ddp_fork", pytest.param("ddp_spawn", marks=pytest.mark.slow)])
-def test_processes_made_for_each_call_train_alike(strategy, quick, tmp_path, own_environment):
+def test_same_training_with_spawned_processes(strategy, quick, tmp_path, own_environment):
     trainer = evaluator(tmp_path, strategy=strategy, devices=2)
     output = trainer.train()
     expected = outcome(quick / "basic", "transformers", 0)
@@ -141,13 +142,13 @@ def test_processes_made_for_each_call_train_alike(strategy, quick, tmp_path, own
     assert_same_values(dict(trainer.model.state_dict()), expected["weights"])
     assert_same_values(trainer.predict(ToyDataset(7, seed=4)).predictions, expected["extra"]["predictions"])
     assert untimed(trainer.evaluate()) == expected["extra"]["eval"]
-    # Between the calls there is nobody to wait for.
+    # Between the calls there are no other processes to wait for.
     trainer.accelerator.wait_for_everyone()
     assert trainer.accelerator.gather(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("size", [1, 5, 11])
-def test_the_number_of_processes_does_not_change_metrics(size, tmp_path, own_environment):
+def test_metrics_do_not_depend_on_number_of_processes(size, tmp_path, own_environment):
     one, two = evaluator(tmp_path / "one"), evaluator(tmp_path / "two", strategy="ddp_fork", devices=2)
     metrics, results = zip(*(evaluated(trainer, size) for trainer in (one, two)), strict=True)
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-6)
@@ -159,7 +160,7 @@ def test_the_number_of_processes_does_not_change_metrics(size, tmp_path, own_env
 def evaluated(trainer, size):
     prediction = trainer.predict(ToyDataset(size, seed=3))
     metrics = untimed(prediction.metrics)
-    # The mean loss of a batch counts for each of its examples; batches of two processes are other batches.
+    # The mean loss of a batch counts for each of its examples, and two processes have different batches.
     metrics.pop("test_loss")
     return metrics, (prediction.predictions, prediction.label_ids)
 

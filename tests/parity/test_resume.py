@@ -1,4 +1,4 @@
-"""Checkpoints of either library, continued by either: always the weights of one uninterrupted training."""
+"""Either library resumes the checkpoints of either, and ends with the weights of an uninterrupted run."""
 
 import pytest
 import safetensors.torch
@@ -7,8 +7,8 @@ import transformers
 from transformers import TrainerCallback
 
 import portico
-from parity.checkpoints import assert_same_checkpoint, load_trusted
-from parity.peers import ToyDataset, run
+from models import ToyDataset
+from parity.peers import assert_same_checkpoint, load_trusted, run
 
 LIBRARIES = {"transformers": transformers, "portico": portico}
 SAVING = {
@@ -30,7 +30,7 @@ class StopAt(TrainerCallback):
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Return the outcome of a training by transformers, and the folder it saved into."""
+    """Return the outcome of a training by transformers and its output folder."""
     folder = tmp_path_factory.mktemp("whole")
     return run(transformers, folder, **SAVING), folder
 
@@ -39,7 +39,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize(
     ("first", "second"), [("transformers", "portico"), ("portico", "transformers"), ("portico",) * 2]
 )
-def test_resumed_run_ends_like_the_whole_one(first, second, step, uninterrupted, tmp_path):
+def test_resumed_run_equals_uninterrupted_run(first, second, step, uninterrupted, tmp_path):
     whole, saved = uninterrupted
     run(LIBRARIES[first], tmp_path, callbacks=[lambda: StopAt(step)], **SAVING)
     resumed = run(LIBRARIES[second], tmp_path, resume=str(tmp_path / f"checkpoint-{step}"), **SAVING)
@@ -47,15 +47,15 @@ def test_resumed_run_ends_like_the_whole_one(first, second, step, uninterrupted,
         assert torch.equal(resumed.weights[name], tensor), name
     assert resumed.history[:-1] == whole.history[:-1]
     if step < 6:
-        # A finished run has no epoch left in which the random states would be brought back.
+        # A finished run has no epoch left in which random states would be restored.
         assert torch.equal(resumed.rng, whole.rng)
-    # The checkpoint at `step` itself remembers that the run was stopped.
+    # The checkpoint at `step` records that the run was stopped.
     for number in range(step + 1, 7):
         assert_same_checkpoint(tmp_path / f"checkpoint-{number}", saved / f"checkpoint-{number}")
 
 
 @pytest.mark.parametrize("ignore_data_skip", [False, True])
-def test_resumed_events_are_those_of_transformers(ignore_data_skip, tmp_path):
+def test_same_events_after_resume(ignore_data_skip, tmp_path):
     options = {**SAVING, "train_dataset": lambda: ToyDataset(draws=True), "ignore_data_skip": ignore_data_skip}
     run(transformers, tmp_path, callbacks=[lambda: StopAt(4)], **options)
     theirs = run(transformers, tmp_path, resume=True, **options)
@@ -67,7 +67,7 @@ def test_resumed_events_are_those_of_transformers(ignore_data_skip, tmp_path):
     assert ours.train_output.training_loss == theirs.train_output.training_loss
 
 
-def test_resume_of_a_finished_run_only_finishes(tmp_path):
+def test_resume_of_finished_run(tmp_path):
     run(portico, tmp_path, **SAVING)
     theirs = run(transformers, tmp_path, resume=True, **SAVING)
     ours = run(portico, tmp_path, resume=True, **SAVING)
@@ -75,7 +75,7 @@ def test_resume_of_a_finished_run_only_finishes(tmp_path):
     assert ours.train_output.global_step == theirs.train_output.global_step == 6
 
 
-def test_callback_states_come_back(tmp_path):
+def test_callback_states_are_restored(tmp_path):
     def patient():
         return transformers.EarlyStoppingCallback(early_stopping_patience=50)
 
@@ -93,7 +93,7 @@ def test_callback_states_come_back(tmp_path):
     assert resumed.trainer.state.stateful_callbacks == theirs.trainer.state.stateful_callbacks
 
 
-def test_checkpoints_are_equal_file_by_file(tmp_path):
+def test_same_checkpoint_files(tmp_path):
     run(transformers, tmp_path / "run", **SAVING)
     (tmp_path / "run").rename(tmp_path / "theirs")
     run(portico, tmp_path / "run", **SAVING)
@@ -102,7 +102,7 @@ def test_checkpoints_are_equal_file_by_file(tmp_path):
         assert_same_checkpoint(tmp_path / "run" / name, tmp_path / "theirs" / name)
 
 
-def test_arguments_unpickle_as_those_of_transformers(tmp_path):
+def test_arguments_unpickle_as_transformers_class(tmp_path):
     saved = []
     for library in (transformers, portico):
         run(library, tmp_path, **SAVING)

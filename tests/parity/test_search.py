@@ -9,7 +9,8 @@ import transformers
 from transformers.trainer_utils import BestRun
 
 import portico
-from parity.peers import QUIET, Recorder, ToyDataset, assert_same_values, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import QUIET, Recorder, assert_same_values, untimed
 from parity.test_processes import launch
 
 SCRIPT = Path(__file__).with_name("search_in_processes.py")
@@ -25,7 +26,7 @@ def space(trial):
 
 
 class ListedPredictions:
-    """Metrics that are neither the loss nor alone."""
+    """Return several metrics other than the loss."""
 
     def __call__(self, prediction):
         right = prediction.predictions.argmax(-1) == prediction.label_ids
@@ -33,7 +34,7 @@ class ListedPredictions:
 
 
 def search(library, output_dir, *, trainer_options=None, hp_space=space, study=None, after=None, **options):
-    """Search with ``library`` and return everything a user could see; options in capitals are training arguments."""
+    """Search with ``library`` and return everything observable; options in capitals are training arguments."""
     arguments = {name.lower(): options.pop(name) for name in list(options) if name.isupper()}
     recorder = Recorder()
     trainer = library.Trainer(
@@ -92,13 +93,13 @@ def test_same_search_without_evaluation_during_training(tmp_path):
     compare_searches(tmp_path, direction="maximize")
 
 
-def test_same_folders_of_trials(tmp_path):
+def test_same_trial_folders(tmp_path):
     saving = {"SAVE_STRATEGY": "steps", "SAVE_STEPS": 2, "LOAD_BEST_MODEL_AT_END": True, **EVALUATED}
     ours = compare_searches(tmp_path, **saving)
     assert {"run-0/checkpoint-2/trainer_state.json", "run-2/checkpoint-4/model.safetensors"} <= set(ours["files"])
 
 
-def test_same_names_of_trials(tmp_path):
+def test_same_trial_names(tmp_path):
     def name(trial):
         return f"seed-{trial.params['seed']}"
 
@@ -117,7 +118,7 @@ def test_same_best_runs_of_several_objectives(tmp_path):
     assert isinstance(ours["best"], list)
 
 
-def test_same_sum_of_metrics(tmp_path):
+def test_same_default_objective(tmp_path):
     compare_searches(
         tmp_path, direction="maximize", trainer_options={"compute_metrics": ListedPredictions()}, **EVALUATED
     )
@@ -129,7 +130,7 @@ def test_same_pruning(tmp_path):
     assert {state for _, state, *_ in ours["trials"]} == {"COMPLETE", "PRUNED"}
 
 
-def test_same_arguments_of_other_types(tmp_path):
+def test_same_conversion_of_hyperparameters(tmp_path):
     def other_types(trial):
         return {
             "lr_scheduler_type": trial.suggest_categorical("lr_scheduler_type", ["cosine", "constant"]),
@@ -144,7 +145,7 @@ def test_same_arguments_of_other_types(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_search_alike(tmp_path):
+def test_same_search_in_two_processes(tmp_path):
     for library in ("portico", "transformers"):
         launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", SCRIPT, tmp_path, library)
     outcomes = {path.stem: torch.load(path, weights_only=False) for path in tmp_path.glob("*.pt")}
@@ -155,7 +156,7 @@ def test_two_processes_search_alike(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_processes_that_portico_starts_prune_together(strategy, tmp_path):
+def test_launched_processes_prune_together(strategy, tmp_path):
     launch(SCRIPT, tmp_path, "portico", strategy)
     outcome = torch.load(tmp_path / "portico-0.pt", weights_only=False)
     assert isinstance(outcome["best"], BestRun)

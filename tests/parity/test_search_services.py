@@ -1,4 +1,4 @@
-"""The same searches through Ray Tune and Weights & Biases, by stand-ins of both."""
+"""The same searches through fakes of Ray Tune and Weights & Biases."""
 
 import sys
 
@@ -6,7 +6,8 @@ import pytest
 import transformers
 
 import portico
-from parity.peers import ToyDataset, assert_same_values, tiny_bert, untimed
+from models import ToyDataset, tiny_bert
+from parity.peers import assert_same_values, untimed
 from parity.search_services import SilentWandbCallback, Tune, Wandb
 
 

@@ -6,12 +6,11 @@ import transformers
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding, GenerationConfig
 
 import portico
-from parity.language import tiny_t5, tiny_tokenizer
-from parity.peers import assert_identical, untimed
-from parity.texts import MODELS, Pairs, collating, compare_seq2seq, run_seq2seq
+from models import Pairs, tiny_t5, tiny_tokenizer
+from parity.peers import SEQ2SEQ_MODELS, assert_identical, collating, compare_seq2seq, run_seq2seq, untimed
 
-# An encoder-decoder of transformers says at every loss that it is no longer trained as it was in version 4.11.
-# Without a length of its own a model generates 20 tokens, and transformers says so.
+# An encoder-decoder warns at every loss that training has changed since transformers 4.11.
+# Without a configured length a model generates 20 tokens, and transformers warns.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces a better way:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning"),
@@ -22,7 +21,7 @@ GENERATED = {"predict_with_generate": True, **EVALUATED}
 
 
 def token_counts(prediction):
-    """Depends on every generated token and on all padding."""
+    """A metric that depends on every generated token and on all padding."""
     tokens, labels = prediction.predictions, prediction.label_ids
     return {"tokens": int((tokens * (1 + torch.arange(tokens.shape[1]).numpy())).sum()), "right": int(labels.sum())}
 
@@ -45,19 +44,19 @@ def predicting(**gen_kwargs):
     return after
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEQ2SEQ_MODELS)
 def test_same_run_without_generation(tmp_path, name):
-    ours, _ = compare_seq2seq(tmp_path, make_model=MODELS[name], after=predicting(), **EVALUATED)
+    ours, _ = compare_seq2seq(tmp_path, make_model=SEQ2SEQ_MODELS[name], after=predicting(), **EVALUATED)
     assert isinstance(ours.extra["predictions"], tuple) or ours.extra["predictions"].ndim == 3
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SEQ2SEQ_MODELS)
 @pytest.mark.parametrize("settings", [{}, {"generation_max_length": 9, "generation_num_beams": 3}], ids=str)
 def test_same_generated_tokens(tmp_path, name, settings):
     ours, _ = compare_seq2seq(
         tmp_path,
-        make_model=MODELS[name],
-        trainer_options=with_metrics(MODELS[name]),
+        make_model=SEQ2SEQ_MODELS[name],
+        trainer_options=with_metrics(SEQ2SEQ_MODELS[name]),
         after=predicting(),
         **GENERATED,
         **settings,
@@ -66,8 +65,8 @@ def test_same_generated_tokens(tmp_path, name, settings):
     assert any("eval_tokens" in entry for entry in ours.history)
 
 
-def test_same_tokens_where_the_collator_makes_decoder_inputs(tmp_path):
-    """Generation starts anew instead of going on from the labels."""
+def test_same_tokens_with_decoder_inputs_from_collator(tmp_path):
+    """Generation starts from scratch instead of continuing from the labels."""
     options = with_metrics(tiny_t5, with_model=True)
     compare_seq2seq(tmp_path, trainer_options=options, after=predicting(max_length=8), **GENERATED)
 
@@ -84,13 +83,13 @@ def test_same_tokens_where_the_collator_makes_decoder_inputs(tmp_path):
     ],
     ids=str,
 )
-def test_same_tokens_with_settings_of_one_evaluation(tmp_path, gen_kwargs):
+def test_same_tokens_with_generation_arguments(tmp_path, gen_kwargs):
     settings = {"generation_max_length": 6, "generation_num_beams": 1}
     options = with_metrics(tiny_t5)
     compare_seq2seq(tmp_path, trainer_options=options, after=predicting(**gen_kwargs), **GENERATED, **settings)
 
 
-def test_settings_of_one_evaluation_are_gone_in_the_next(tmp_path):
+def test_generation_arguments_last_one_evaluation(tmp_path):
     def after(trainer):
         short = trainer.predict(Pairs(6, seed=2), max_length=3)
         return {"short": short.predictions, **predicting()(trainer)}
@@ -100,7 +99,7 @@ def test_settings_of_one_evaluation_are_gone_in_the_next(tmp_path):
     assert not (ours.extra["predictions"][:, 3:] == 0).all()
 
 
-def test_same_tokens_of_a_generation_config(tmp_path):
+def test_same_tokens_with_generation_config(tmp_path):
     tokens = {"pad_token_id": 0, "eos_token_id": 4, "decoder_start_token_id": 0}
     config = GenerationConfig(max_new_tokens=25, num_beams=2, **tokens)
     compare_seq2seq(
@@ -149,12 +148,12 @@ def test_same_numbers_with_generation_and(tmp_path, settings):
 
 
 def test_same_numbers_with_generation_and_label_smoothing(tmp_path):
-    """The smoothed loss leaves the labels out of the model's inputs, so the collator makes the decoder's."""
+    """Label smoothing removes the labels from the model's inputs, so the collator makes the decoder inputs."""
     options = {"trainer_options": with_metrics(tiny_t5, with_model=True), "label_smoothing_factor": 0.1}
     compare_seq2seq(tmp_path, after=predicting(max_length=10), **options, **GENERATED)
 
 
-def test_same_metrics_of_several_sets(tmp_path):
+def test_same_metrics_of_named_datasets(tmp_path):
     def sets():
         return {"short": Pairs(3, seed=1), "long": Pairs(6, seed=2)}
 
@@ -162,7 +161,7 @@ def test_same_metrics_of_several_sets(tmp_path):
 
 
 class CountedCalls:
-    """A subclass in the style of the question answering example: it sets what is generated with by itself."""
+    """A subclass in the style of the question answering example, which sets the generation arguments itself."""
 
     @staticmethod
     def base(trainer_class):
@@ -204,7 +203,7 @@ def test_same_best_model(tmp_path):
 
 @pytest.mark.parametrize(("first", "second"), [(transformers, portico), (portico, transformers)])
 def test_either_library_resumes_the_other(tmp_path, first, second):
-    """Compared with a resumed run: the first evaluation settles how a model generates, and is not made again."""
+    """Compare with a resumed run: the first evaluation sets the generation config, and is not repeated."""
     options = {"trainer_options": with_metrics(tiny_t5), "save_strategy": "steps", "save_steps": 2, **GENERATED}
     for library in (first, second):
         run_seq2seq(library, tmp_path / library.__name__, **options)
@@ -216,7 +215,7 @@ def test_either_library_resumes_the_other(tmp_path, first, second):
     assert_identical(resume(second, first), resume(transformers, transformers))
 
 
-def test_training_arguments_are_read_as_those_of_transformers(tmp_path):
+def test_seq2seq_arguments_unpickle_as_transformers_class(tmp_path):
     args = portico.Seq2SeqTrainingArguments(
         output_dir=str(tmp_path), generation_max_length=6, use_cpu=True, report_to="none"
     )

@@ -1,11 +1,12 @@
-"""The same training on streams that are short, end early or give nothing at all."""
+"""The same training on streams that are short, end early or are empty."""
 
 import pytest
 import transformers
 from transformers import TrainerCallback
 
 import portico
-from parity.peers import ToyStream, compare, run
+from models import ToyStream
+from parity.peers import compare, run
 
 LIBRARIES = [transformers, portico]
 SAVED = {"save_strategy": "steps", "save_steps": 1}
@@ -14,7 +15,7 @@ BY_ALL = {"accelerator_config": {"dispatch_batches": False}}
 
 
 class OneShot(ToyStream):
-    """A stream that can be gone through once."""
+    """A stream that can be iterated once."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -27,7 +28,7 @@ class OneShot(ToyStream):
 @pytest.mark.parametrize("window", [2, 3])
 @pytest.mark.parametrize("size", [11, 12, 13])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_same_numbers_on_a_stream_of_a_few_windows(size, window, drop_last, tmp_path):
+def test_same_numbers_on_short_stream(size, window, drop_last, tmp_path):
     compare(
         tmp_path,
         train_dataset=lambda: ToyStream(size, draws=True),
@@ -39,33 +40,33 @@ def test_same_numbers_on_a_stream_of_a_few_windows(size, window, drop_last, tmp_
 
 
 @pytest.mark.parametrize("ignore_data_skip", [False, True])
-def test_same_numbers_of_a_run_resumed_on_a_short_stream(ignore_data_skip, tmp_path):
+def test_same_numbers_after_resume_on_short_stream(ignore_data_skip, tmp_path):
     options = {
         "train_dataset": lambda: ToyStream(13),
         "gradient_accumulation_steps": 2,
         "max_steps": 5,
         "ignore_data_skip": ignore_data_skip,
     }
-    # Its third step is in the second epoch.
+    # The third step is in the second epoch.
     run(transformers, tmp_path / "first", **SAVED, **options)
     compare(tmp_path, resume=str(tmp_path / "first" / "checkpoint-3"), **options)
 
 
-def test_training_ends_where_a_stream_ends_that_every_process_reads(tmp_path):
+def test_training_ends_with_stream_read_by_every_process(tmp_path):
     ours, _ = compare(tmp_path, train_dataset=lambda: OneShot(8), max_steps=7, **BY_ALL)
     assert ours.train_output.global_step == 2
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_stream_that_gives_nothing_any_more_is_an_error(library, tmp_path):
+def test_exhausted_stream_is_rejected(library, tmp_path):
     with pytest.raises(ValueError, match=r"(?i)batch"):
         run(library, tmp_path, train_dataset=lambda: OneShot(8), max_steps=7, **SAVED)
-    # What was trained before is there.
+    # The weights trained so far are kept.
     assert {folder.name for folder in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_an_empty_stream_for_evaluation_is_an_error(library, tmp_path):
+def test_empty_evaluation_stream_is_rejected(library, tmp_path):
     with pytest.raises(ValueError, match=r"(?i)batch"):
         run(library, tmp_path, eval_dataset=lambda: ToyStream(0), max_steps=2, **EVALUATED)
 
@@ -75,8 +76,8 @@ class StopAfterEpoch(TrainerCallback):
         control.should_training_stop = True
 
 
-def test_a_run_without_a_single_step_may_be_stopped(tmp_path):
-    """Without the callback transformers goes on for ever, and portico says so (tests/unit/test_trainer_errors.py)."""
+def test_run_can_be_stopped_before_first_step(tmp_path):
+    """Without the callback transformers never ends, and portico raises (tests/unit/test_validation.py)."""
     options = {"train_dataset": lambda: ToyStream(8), "gradient_accumulation_steps": 3, "max_steps": 2}
     ours, _ = compare(tmp_path, callbacks=[StopAfterEpoch], **options)
     assert ours.train_output.global_step == 0

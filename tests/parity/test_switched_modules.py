@@ -1,4 +1,4 @@
-"""Negative controls of whole modules: their tests fail when what they watch over is switched off.
+"""Negative controls of whole modules: their tests fail when the behaviour they test is broken.
 
 Where :mod:`parity.test_controls` has a row for each case, here a module runs once under a switch, in a process of its
 own, and every test of it must fail but those named below, each with the reason.
@@ -14,47 +14,47 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-# Module: the switches that are off, and what goes on to hold, by the beginnings of the names, each with the reason.
+# Module: its switches, and the prefixes of the tests that still pass, each with the reason.
 CONTROLS = {
-    "events": ("order.plain_order", {"test_lightning_callbacks_stop_a_run": "looks at portico alone"}),
+    "events": ("order.order_not_seeded", {"test_lightning_callbacks_stop_a_run": "tests portico alone"}),
     "every_field": (
-        "order.plain_order gradients.optimizers_misled",
+        "order.order_not_seeded gradients.learning_rate_halved",
         {
-            "test_what_tensorboard_is_given": "looks at portico alone",
-            "test_every_field_with_an_effect": "makes no run",
-            "test_every_scenario_sets_its_fields": "makes no run",
+            "test_tensorboard_values_can_be_read": "tests portico alone",
+            "test_every_field_with_an_effect": "does not train",
+            "test_every_scenario_sets_its_fields": "does not train",
         },
     ),
-    "example_script": ("order.plain_order", {}),
-    "exceptions": ("telling.mistakes_of_one_kind", {}),
+    "example_script": ("order.order_not_seeded", {}),
+    "exceptions": ("messages.all_errors_alike", {}),
     "fields": (
-        "order.plain_order order.costs_unknown",
+        "order.order_not_seeded order.lengths_not_grouped",
         {
-            "test_the_model_casts_no_more": "looks at portico alone",
-            "test_memory_that_never_suffices_is_said": "looks at portico alone",
-            "test_memory_that_an_evaluation_lacks": "looks at portico alone",
-            "test_a_model_is_compiled_once": "looks at portico alone",
+            "test_model_does_not_autocast_after_training": "tests portico alone",
+            "test_out_of_memory_at_smallest_batch_size": "tests portico alone",
+            "test_out_of_memory_in_evaluation_keeps_batch_size": "tests portico alone",
+            "test_model_is_compiled_once": "tests portico alone",
         },
     ),
-    "gradient_descent": ("telling.nothing_rescaled", {}),
-    "hooks": ("telling.overrides_unheard", {}),
-    "hub": ("telling.nothing_uploaded", {}),
-    "messages": ("telling.nothing_said", {"test_each_process_has_its_level": "makes no run"}),
-    "odd_models": ("order.plain_order", {}),
-    "optimizers": ("gradients.optimizers_misled", {}),
+    "gradient_descent": ("messages.gradients_not_rescaled", {}),
+    "hooks": ("messages.overrides_ignored", {}),
+    "hub": ("messages.nothing_uploaded", {}),
+    "messages": ("messages.nothing_logged", {"test_log_level_per_process": "does not train"}),
+    "odd_models": ("order.order_not_seeded", {}),
+    "optimizers": ("gradients.learning_rate_halved", {}),
     "overrides": (
-        "telling.overrides_unheard",
-        {"test_a_renamed_argument_is_no_older_signature": "makes no run"},
+        "messages.overrides_ignored",
+        {"test_override_may_rename_arguments": "does not train"},
     ),
-    "search": ("order.plain_order", {}),
-    "search_services": ("order.plain_order", {}),
-    "seq2seq": ("order.plain_order", {"test_training_arguments_are_read_as_those_of": "makes no run"}),
+    "search": ("order.order_not_seeded", {}),
+    "search_services": ("order.order_not_seeded", {}),
+    "seq2seq": ("order.order_not_seeded", {"test_seq2seq_arguments_unpickle": "does not train"}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", CONTROLS)
-def test_a_module_fails_with_its_switch_off(module, tmp_path):
+def test_module_fails_under_switch(module, tmp_path):
     switches, kept = CONTROLS[module]
     failed = outcomes(module, switches, tmp_path / "failed.json")
     stayed = {name.partition("::")[2] for name, fails in failed.items() if not fails}
@@ -64,7 +64,7 @@ def test_a_module_fails_with_its_switch_off(module, tmp_path):
 
 
 def outcomes(module, switches, file):
-    """Run the quick tests of ``module`` with ``switches`` (names between spaces) off, and return which failed."""
+    """Run the quick tests of ``module`` under ``switches`` (separated by spaces), and return which failed."""
     command = [sys.executable, "-m", "pytest", str(FOLDER / f"test_{module}.py"), "-p", "parity.switched"]
     options = [f"--switch={switches}", f"--failed={file}", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
     path = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])

@@ -4,11 +4,12 @@ import pytest
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from parity.peers import ToyDataset, ToyStream, compare, untimed
+from models import ToyDataset, ToyStream
+from parity.peers import compare, untimed
 
 
 class PlainModel(torch.nn.Module):
-    """No Hugging Face model, and no keyword arguments: its loss is a mean of means."""
+    """A plain module that does not take `num_items_in_batch`, so its loss is a mean of means."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +84,7 @@ ARGUMENTS = {
     "log_first_step": {"logging_steps": 5, "logging_first_step": True},
     "log_epoch": {"logging_strategy": "epoch"},
     "tokens_seen": {"include_num_input_tokens_seen": "all"},
-    # Each worker draws from a generator of its own.
+    # Each worker has its own generator.
     "workers": {"dataloader_num_workers": 2, "train_dataset": lambda: ToyDataset(draws=True)},
 }
 
@@ -162,7 +163,7 @@ class ForceEverything(TrainerCallback):
 
 
 @pytest.mark.parametrize("callback", [StopEpoch, StopTrainingInSubstep, ForceEverything])
-def test_same_numbers_with_a_callback_that_steers(callback, tmp_path):
+def test_same_numbers_with_steering_callback(callback, tmp_path):
     compare(tmp_path, callbacks=[callback], gradient_accumulation_steps=3, logging_steps=100)
 
 
@@ -179,7 +180,7 @@ def evaluating_at(event):
 
 
 @pytest.mark.parametrize("event", ["on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_train_end"])
-def test_same_numbers_when_a_callback_evaluates(event, tmp_path):
+def test_same_numbers_when_callback_evaluates(event, tmp_path):
     callback_class = evaluating_at(event)
 
     def base(trainer_class):
@@ -303,7 +304,7 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize("base", OVERRIDES)
-def test_same_numbers_with_a_subclass(base, tmp_path):
+def test_same_numbers_with_subclass(base, tmp_path):
     compare(tmp_path, base=base, gradient_accumulation_steps=3, eval_strategy="steps", eval_steps=3)
 
 
@@ -314,7 +315,7 @@ def test_same_numbers_with_compute_loss_func(tmp_path):
     compare(tmp_path, trainer_options={"compute_loss_func": summed}, gradient_accumulation_steps=3)
 
 
-def test_same_numbers_when_a_loss_is_not_finite(tmp_path):
+def test_same_numbers_with_nonfinite_loss(tmp_path):
     def base(trainer_class):
         class Breaks(trainer_class):
             def compute_loss(self, *args, **kwargs):
@@ -341,7 +342,7 @@ def test_same_predictions_after_training(tmp_path):
     compare(tmp_path, after=after, trainer_options={"compute_metrics": accuracy})
 
 
-def test_same_numbers_in_a_second_run_of_the_same_trainer(tmp_path):
+def test_same_numbers_in_second_run(tmp_path):
     def after(trainer):
         output = trainer.train()
         return {"loss": output.training_loss, "weights": dict(trainer.model.state_dict())}

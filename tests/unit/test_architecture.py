@@ -1,11 +1,22 @@
-"""The dependency direction of the package, and proof on made-up trees that the check can fail."""
+"""The structure of the packages, and proof on made-up trees that each rule can fail."""
 
 from pathlib import Path
 
 import pytest
 
+import architecture_rules
 import portico
-from architecture_rules import violations
+from architecture_rules import bases_within, imports_of, violations
+
+PACKAGE = Path(portico.__file__).parent
+EMULATOR = PACKAGE.parent / "poptorch_emulator"
+
+# TEMPORARY: known violations outside the core. Delete this constant and its uses once they are gone.
+PENDING_MERGES = (
+    "portico/experiment.py, portico/ipu/pipelining/placement.py each define a class Placement",
+    "portico/experiment.py, portico/mrc/report/figures.py each define a class Group",
+    "MRCTrainer",  # has AnswerEvaluationMixin as a fourth class
+)
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
@@ -17,7 +28,35 @@ def tree(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_the_package_keeps_the_rules():
-    assert violations(Path(portico.__file__).parent) == []
+    assert [line for line in violations(PACKAGE) if not line.startswith(PENDING_MERGES)] == []
+
+
+@pytest.mark.skipif(not EMULATOR.is_dir(), reason="src/poptorch_emulator is not there yet")
+def test_the_emulator_imports_nothing_of_portico():
+    assert imports_of(EMULATOR, "portico") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("Trainer", 2), ("MRCTrainer", 3), ("ORTTrainer", 4), ("IPUSeq2SeqTrainer", 6)]
+)
+def test_trainers_have_few_bases(name, most):
+    if name in PENDING_MERGES:
+        pytest.skip("a known violation, see PENDING_MERGES")
+    bases = bases_within(getattr(portico, name), "portico")
+    assert len(bases) <= most, bases
+
+
+def test_bases_of_other_packages_do_not_count():
+    class Mixin:
+        __module__ = "house.mixin"
+
+    class Strange:
+        __module__ = "household"
+
+    class Trainer(Mixin, Strange, dict):
+        __module__ = "house"
+
+    assert [name.rpartition(".")[2] for name in bases_within(Trainer, "house")] == ["Trainer", "Mixin"]
 
 
 @pytest.mark.parametrize(
@@ -28,14 +67,19 @@ def test_the_package_keeps_the_rules():
         ("trainer.py", "def f():\n    import hydra.utils", "imports hydra.utils: only cli"),
         ("trainer.py", "from house.mrc import run", "generic parts do not know"),
         ("trainer.py", "from . import mrc", "generic parts do not know"),
-        ("evaluation/loop.py", "from ..ipu.strategy import IPUStrategy", "generic parts do not know"),
-        ("evaluation/loop.py", "import house.ort", "generic parts do not know"),
+        ("loop/evaluation.py", "from ..ipu.strategy import IPUStrategy", "generic parts do not know"),
+        ("loop/evaluation.py", "import house.ort", "generic parts do not know"),
         ("optim.py", "def f():\n    from house.gradient_descent import average", "generic parts do not know"),
-        ("datamodule.py", "from house.module import TrainerModule", "meet in the facade"),
-        ("module.py", "from house import datamodule", "meet in the facade"),
+        ("data/datamodule.py", "from house.loop.module import TrainerModule", "meet in the trainer"),
+        ("loop/module.py", "from house.data import datamodule", "meet in the trainer"),
         ("ipu/strategy.py", "import poptorch", "inside functions"),
         ("ort/compiler/graph.py", "class A:\n    import onnxruntime.training", "inside functions"),
         ("ort/strategy.py", "try:\n    import torch_ort\nexcept ImportError:\n    pass", "inside functions"),
+        ("ipu/data.py", "from lightning.pytorch.loops.progress import _BatchProgress", "private names of Lightning"),
+        ("optim.py", "def f():\n    import lightning.fabric._graveyard", "private names of Lightning"),
+        ("optim.py", "from transformers.trainer_utils import has_length", "below the top level of transformers"),
+        ("mrc/heads.py", "import transformers.activations", "below the top level of transformers"),
+        ("loop/run.py", "def f():\n    from transformers.utils import hub", "below the top level of transformers"),
         ("mrc/utils.py", "", "vague name 'utils'"),
         ("callback_manager.py", "", "vague name 'manager'"),
         ("common/table.py", "", "vague name 'common'"),
@@ -43,9 +87,12 @@ def test_the_package_keeps_the_rules():
         ("plan.py", "def f():\n    from lightning.pytorch import Trainer", "plan is pure"),
         ("mrc/postprocess/spans.py", "import torch", "numpy only"),
         ("mrc/postprocess.py", "from transformers import AutoTokenizer", "numpy only"),
+        ("loop/run.py", "class RunningMethods:\n    pass", "class RunningMethods is a part of another class"),
+        ("loop/run.py", "def f():\n" + 60 * "    pass\n", "f has 61 lines, more than 60"),
+        ("loop/run.py", "class A:\n    async def f():\n" + 60 * "        pass\n", "f has 61 lines, more than 60"),
     ],
 )
-def test_a_violation_is_found(tmp_path, name, source, why):
+def test_violation_is_found(tmp_path, name, source, why):
     (found,) = violations(tree(tmp_path, {name: source}))
     assert name in found
     assert why in found
@@ -54,15 +101,19 @@ def test_a_violation_is_found(tmp_path, name, source, why):
 @pytest.mark.parametrize(
     ("pure", "through", "why"),
     [
-        ({"plan.py": "from house.steps import count"}, {"steps.py": "import torch"}, "plan is pure"),
-        ({"plan.py": "from house import steps"}, {"steps.py": "from torch import nn"}, "plan is pure"),
-        ({"mrc/postprocess/spans.py": "from ..rank import top"}, {"mrc/rank.py": "import pandas"}, "numpy only"),
+        ({"plan.py": "from house.steps import count"}, {"steps.py": 40 * "import torch\n"}, "plan is pure"),
+        ({"plan.py": "from house import steps"}, {"steps.py": 40 * "from torch import nn\n"}, "plan is pure"),
+        (
+            {"mrc/postprocess/spans.py": "from ..rank import top"},
+            {"mrc/rank.py": 40 * "import pandas\n"},
+            "numpy only",
+        ),
     ],
 )
-def test_what_a_pure_module_reaches_through_others_counts(tmp_path, pure, through, why):
-    (found,) = violations(tree(tmp_path, {**pure, **through}))
-    assert "reaches" in found
-    assert why in found
+def test_indirect_imports_of_a_pure_module_are_found(tmp_path, pure, through, why):
+    found = violations(tree(tmp_path, {**pure, **through}))
+    assert len(found) == 40
+    assert all("reaches" in line and why in line for line in found)
 
 
 @pytest.mark.parametrize(
@@ -80,26 +131,98 @@ def test_what_a_pure_module_reaches_through_others_counts(tmp_path, pure, throug
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from datasets import Dataset",
         ),
         ("plan.py", "import math\nfrom dataclasses import dataclass"),
-        ("modules.py", "from house.datamodule import TrainerDataModule"),
+        ("loop/modules.py", "from house.data.datamodule import TrainerDataModule"),
+        ("lightning_compat.py", "from lightning.pytorch.loops.progress import _BatchProgress"),
+        ("optim.py", "from lightning.pytorch import __version__"),
+        ("hf_compat.py", "from transformers.trainer_utils import has_length"),
+        ("optim.py", "from transformers import logging\nimport transformers"),
+        ("methods.py", "class MethodsTable:\n    pass"),
+        ("loop/run.py", "def f():\n" + 59 * "    pass\n"),
     ],
 )
-def test_what_is_allowed_passes(tmp_path, name, source):
+def test_allowed_module_passes(tmp_path, name, source):
     assert violations(tree(tmp_path, {name: source})) == []
 
 
-def test_a_circle_of_run_time_imports_is_found(tmp_path):
+def test_circle_of_runtime_imports_is_found(tmp_path):
     sources = {
-        "state.py": "from house.optim import step",
-        "optim.py": "def step():\n    from house.state import State",
+        "state.py": "from house.optim import step\n" + 40 * "\n",
+        "optim.py": "def step():\n    from house.state import State\n" + 40 * "\n",
     }
     (found,) = violations(tree(tmp_path, sources))
     assert "import each other in a circle" in found
     assert {"state", "optim"} <= set(found.split())
 
 
-def test_an_import_for_types_may_look_back_up(tmp_path):
+def test_type_import_may_close_a_circle(tmp_path):
     sources = {
-        "trainer.py": "from house.optim import step",
-        "optim.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.trainer import Trainer",
+        "trainer.py": "from house.optim import step\n" + 40 * "\n",
+        "optim.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.trainer import Trainer\n"
+        + 40 * "\n",
     }
     assert violations(tree(tmp_path, sources)) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from house.memory import free",
+        "from house import memory",
+        "import house.memory",
+        "def f():\n    from .memory import free",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.memory import Free",
+    ],
+)
+def test_small_module_with_one_importer_is_found(tmp_path, use):
+    (found,) = violations(tree(tmp_path, {"memory.py": 39 * "\n", "trainer.py": use}))
+    assert found == "house/memory.py has 39 lines and a single importer, trainer"
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"memory.py": 40 * "\n", "trainer.py": "import house.memory"},
+        {"memory.py": "", "trainer.py": "import house.memory", "optim.py": "import house.memory"},
+        {"memory.py": "", "trainer.py": ""},
+        {"memory/__init__.py": "", "trainer.py": "import house.memory"},
+    ],
+    ids=["large", "two importers", "no importer", "package"],
+)
+def test_large_or_shared_module_passes(tmp_path, sources):
+    assert violations(tree(tmp_path, sources)) == []
+
+
+def test_small_module_with_a_reason_passes(tmp_path, monkeypatch):
+    monkeypatch.setattr(architecture_rules, "SMALL_MODULES", {"memory": "it is a backend"})
+    assert violations(tree(tmp_path, {"memory.py": "", "trainer.py": "import house.memory"})) == []
+
+
+def test_class_name_used_twice_is_found(tmp_path):
+    sources = {"data/batch.py": "class Batch:\n    pass", "loop/batch.py": "def f():\n    class Batch:\n        pass"}
+    (found,) = violations(tree(tmp_path, sources))
+    assert found == "house/data/batch.py, house/loop/batch.py each define a class Batch"
+
+
+def test_class_name_with_a_reason_may_occur_twice(tmp_path):
+    source = "class Trainer:\n    pass"
+    assert violations(tree(tmp_path, {"trainer.py": source, "gradient_descent/trainer.py": source})) == []
+
+
+def test_each_exception_is_needed():
+    names = [path.stem for path in PACKAGE.rglob("*.py")]
+    assert all(name.rpartition(".")[2] in names for name in architecture_rules.SMALL_MODULES)
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    for name in architecture_rules.SHARED_CLASS_NAMES:
+        assert text.count(f"\nclass {name}(") + text.count(f"\nclass {name}:") > 1, name
+
+
+def test_imports_of_a_package_are_found(tmp_path):
+    sources = {
+        "a.py": "import portico.mrc",
+        "b/c.py": "def f():\n    from portico import Trainer",
+        "d.py": "import torch",
+    }
+    assert imports_of(tree(tmp_path, sources), "portico") == [
+        "house/a.py:1 imports portico.mrc",
+        "house/b/c.py:2 imports portico.Trainer",
+    ]

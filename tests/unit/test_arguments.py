@@ -9,8 +9,8 @@ import transformers
 from transformers.training_args import ParallelMode
 
 import portico
+from models import toy_arguments, toy_trainer
 from portico.arguments import adopt_arguments, as_transformers_arguments
-from unit.toy import toy_arguments, toy_trainer
 
 
 @dataclasses.dataclass
@@ -27,7 +27,7 @@ CLASSES = [transformers.TrainingArguments, OwnArguments, portico.TrainingArgumen
 
 
 @pytest.mark.parametrize("arguments_class", CLASSES)
-def test_arguments_of_any_class_are_used_as_they_are(arguments_class, tmp_path):
+def test_arguments_of_any_class_are_used_unchanged(arguments_class, tmp_path):
     args = toy_arguments(tmp_path, arguments_class, max_steps=1)
     trainer = toy_trainer(tmp_path, parts={"args": args})
     assert trainer.args is args
@@ -49,7 +49,7 @@ def test_used_arguments_can_be_copied(copied, arguments_class, tmp_path):
 
 
 @pytest.mark.parametrize("arguments_class", CLASSES)
-def test_used_arguments_can_be_written_and_replaced(arguments_class, tmp_path):
+def test_used_arguments_can_be_serialized_and_replaced(arguments_class, tmp_path):
     args = toy_arguments(tmp_path, arguments_class, learning_rate=0.25)
     toy_trainer(tmp_path, parts={"args": args})
     assert json.loads(args.to_json_string())["learning_rate"] == 0.25
@@ -59,14 +59,14 @@ def test_used_arguments_can_be_written_and_replaced(arguments_class, tmp_path):
         assert dataclasses.replace(args, learning_rate=0.5).learning_rate == 0.5
 
 
-def test_a_field_of_ones_own_survives(tmp_path):
+def test_subclass_field_is_kept(tmp_path):
     args = toy_arguments(tmp_path, OwnArguments, temperature=2.0)
     toy_trainer(tmp_path, parts={"args": args})
     assert args.to_dict()["temperature"] == 2.0
     assert copy.deepcopy(args).temperature == 2.0
 
 
-def test_no_arguments_are_those_of_transformers(tmp_path, monkeypatch):
+def test_default_arguments_equal_transformers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = toy_trainer(tmp_path, parts={"args": None})
     assert trainer.args.output_dir == "tmp_trainer"
@@ -74,19 +74,19 @@ def test_no_arguments_are_those_of_transformers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("args", [{"output_dir": "x"}, 3, transformers.TrainingArguments])
-def test_other_arguments_are_refused(args):
+def test_other_argument_types_are_rejected(args):
     with pytest.raises(TypeError, match=r"give `portico.TrainingArguments` or `transformers.TrainingArguments`"):
         adopt_arguments(args)
 
 
-def test_adopting_twice_changes_nothing(tmp_path):
+def test_adopting_is_idempotent(tmp_path):
     args = adopt_arguments(toy_arguments(tmp_path, OwnArguments))
     before = type(args)
     assert type(adopt_arguments(args)) is before
 
 
 @pytest.mark.parametrize("arguments_class", CLASSES)
-def test_where_a_run_happens_is_known_before_it(arguments_class, tmp_path):
+def test_device_is_known_before_a_run(arguments_class, tmp_path):
     args = adopt_arguments(toy_arguments(tmp_path, arguments_class))
     assert args.device == torch.device("cpu")
     assert (args.n_gpu, args.world_size, args.process_index, args.local_process_index) == (0, 1, 0, 0)
@@ -95,7 +95,7 @@ def test_where_a_run_happens_is_known_before_it(arguments_class, tmp_path):
     assert args.train_batch_size == 2
 
 
-def test_saved_arguments_are_those_of_transformers(tmp_path):
+def test_saved_arguments_unpickle_as_transformers_class(tmp_path):
     args = toy_arguments(tmp_path, strategy="auto", learning_rate=0.25)
     plain = as_transformers_arguments(args)
     assert type(plain) is transformers.TrainingArguments
@@ -104,7 +104,7 @@ def test_saved_arguments_are_those_of_transformers(tmp_path):
     assert type(pickle.loads(pickle.dumps(plain))) is transformers.TrainingArguments
 
 
-def test_arguments_come_from_a_command_line(tmp_path):
+def test_arguments_from_command_line(tmp_path):
     parser = transformers.HfArgumentParser(portico.TrainingArguments)
     line = ["--output_dir", str(tmp_path), "--accelerator", "cpu", "--devices", "1", "--learning_rate", "0.5"]
     (args,) = parser.parse_args_into_dataclasses(line)

@@ -8,6 +8,7 @@ import transformers
 from torch import nn
 
 import portico
+from models import Line, toy_trainer
 from portico.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -16,7 +17,6 @@ from portico.optim import (
     scheduler_config,
     steps_after_evaluation,
 )
-from unit.toy import Line, toy_trainer
 
 
 class Normed(nn.Module):
@@ -32,7 +32,7 @@ def plateau(optimizer):
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 
 
-def test_weight_decay_spares_biases_and_norms():
+def test_weight_decay_excludes_biases_and_norms():
     model = Normed()
     assert set(decay_parameter_names(model)) == {"linear.weight", "frozen.weight"}
     decayed, spared = parameter_groups(model, decay_parameter_names(model), 0.1)
@@ -43,7 +43,7 @@ def test_weight_decay_spares_biases_and_norms():
     assert spared["weight_decay"] == 0.0
 
 
-def test_decay_is_that_of_transformers():
+def test_decay_parameters_equal_transformers():
     config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     model = transformers.BertForSequenceClassification(config)
     names = transformers.Trainer.get_decay_parameter_names(None, model)
@@ -51,19 +51,19 @@ def test_decay_is_that_of_transformers():
 
 
 @pytest.mark.parametrize("name", ["params", "model", "optimizer_dict"])
-def test_optimizers_may_bring_their_own_parameters(name):
+def test_optimizer_kwargs_with_own_parameters(name):
     own = nn.Parameter(torch.ones(1))
     optimizer = build_optimizer(Line(), [{"params": []}], torch.optim.SGD, {"lr": 0.1, name: [own]})
     assert optimizer.param_groups[0]["params"][0] is own
 
 
-def test_an_optimizer_class_keeps_its_arguments():
+def test_optimizer_cls_and_kwargs():
     kwargs = {"lr": 0.1, "params": [nn.Parameter(torch.ones(1))]}
     build_optimizer(Line(), [], torch.optim.SGD, kwargs)
     assert set(kwargs) == {"lr", "params"}
 
 
-def test_a_plateau_waits_for_a_metric():
+def test_plateau_is_not_stepped_per_step():
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
     stepping = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     assert steps_after_evaluation(plateau(optimizer))
@@ -72,7 +72,7 @@ def test_a_plateau_waits_for_a_metric():
     assert scheduler_config(stepping) == {"lr_scheduler": {"scheduler": stepping, "interval": "step"}}
 
 
-def test_the_learning_rate_is_read_where_it_is():
+def test_learning_rate_sources():
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.3)
     assert learning_rate(optimizer, None) == learning_rate(optimizer, plateau(optimizer)) == 0.3
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
@@ -81,7 +81,7 @@ def test_the_learning_rate_is_read_where_it_is():
     assert learning_rate(tensor, None) == 0.25
 
 
-def test_the_facade_tells_of_its_optimizer(tmp_path):
+def test_optimizer_accessors(tmp_path):
     trainer = toy_trainer(tmp_path, weight_decay=0.1)
     optimizer = trainer.create_optimizer()
     assert trainer.create_optimizer() is optimizer
@@ -92,7 +92,7 @@ def test_the_facade_tells_of_its_optimizer(tmp_path):
     assert trainer.get_num_trainable_parameters() == 4
 
 
-def test_an_overridden_create_optimizer_and_scheduler_is_called(tmp_path):
+def test_overridden_create_optimizer_and_scheduler_is_called(tmp_path):
     class Own(portico.Trainer):
         steps = None
 
@@ -107,7 +107,7 @@ def test_an_overridden_create_optimizer_and_scheduler_is_called(tmp_path):
     assert trainer.state.log_history[0]["learning_rate"] == 0.5
 
 
-def test_an_optimizer_that_takes_no_closure_steps(tmp_path):
+def test_optimizer_without_closure(tmp_path):
     class Plain(torch.optim.SGD):
         def step(self):
             return super().step()
@@ -123,7 +123,7 @@ def test_an_optimizer_that_takes_no_closure_steps(tmp_path):
     assert not torch.equal(trainer.model.linear.weight, before)
 
 
-def test_a_hook_on_the_optimizer_finds_the_gradients(tmp_path):
+def test_optimizer_hook_sees_gradients(tmp_path):
     seen = []
 
     class Own(portico.Trainer):
@@ -139,7 +139,7 @@ def test_a_hook_on_the_optimizer_finds_the_gradients(tmp_path):
 
 
 class Fused(torch.optim.SGD):
-    """Updates the weights in a backward pass of its own, as LOMO does."""
+    """An optimizer that updates the weights during its own backward pass, as LOMO does."""
 
     def __init__(self, parameters, lr):
         super().__init__(parameters, lr=lr)
@@ -156,7 +156,7 @@ class Fused(torch.optim.SGD):
         pytest.fail("its parameters are updated in the backward pass")
 
 
-def test_an_optimizer_that_updates_in_backward_is_told_the_rate(tmp_path):
+def test_fused_backward_optimizer_gets_learning_rate(tmp_path):
     parts = {"optimizer_cls_and_kwargs": (Fused, {"lr": 0.1})}
     trainer = toy_trainer(tmp_path, parts=parts, max_steps=4)
     before = trainer.model.linear.weight.detach().clone()
@@ -165,7 +165,7 @@ def test_an_optimizer_that_updates_in_backward_is_told_the_rate(tmp_path):
     assert not torch.equal(trainer.model.linear.weight, before)
 
 
-def test_embeddings_keep_32_bits_in_8_bit_optimizers(monkeypatch):
+def test_embeddings_keep_32_bit_states(monkeypatch):
     overrides = []
 
     class Overrides:
@@ -188,7 +188,7 @@ def test_embeddings_keep_32_bits_in_8_bit_optimizers(monkeypatch):
     assert overrides == [(model[0], "weight", {"optim_bits": 32})]
 
 
-def test_a_missing_package_of_an_optimizer_is_an_import_error_too(tmp_path, monkeypatch):
+def test_missing_optimizer_package_is_import_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.import_module("transformers.trainer_optimizer"), "is_schedulefree_available", lambda *_: False
     )

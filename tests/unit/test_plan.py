@@ -18,25 +18,25 @@ def make(**changes):
     return RunPlan.make(**{**options, **changes})
 
 
-def test_epochs_decide_without_max_steps():
+def test_steps_from_epochs():
     plan = make()
     assert (plan.max_steps, plan.num_train_epochs, plan.num_update_steps_per_epoch) == (24, 3, 8)
     assert plan.num_train_samples == 87
     assert plan.total_train_batch_size == 4
 
 
-def test_max_steps_decide_over_epochs():
+def test_max_steps_overrides_epochs():
     plan = make(max_steps=11, gradient_accumulation_steps=3, total_train_batch_size=12)
     assert (plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs) == (11, 3, 4)
     assert plan.num_train_samples == 11 * 12
 
 
-def test_a_fraction_of_an_epoch_is_rounded_up_to_a_step():
+def test_fractional_epoch_is_rounded_up():
     plan = make(num_train_epochs=1.4, gradient_accumulation_steps=3)
     assert (plan.max_steps, plan.num_train_epochs) == (5, 2)
 
 
-def test_a_stream_is_counted_by_its_steps():
+def test_stream_is_counted_in_steps():
     plan = make(
         max_steps=5, gradient_accumulation_steps=4, total_train_batch_size=16, num_batches=None, num_examples=None
     )
@@ -44,18 +44,18 @@ def test_a_stream_is_counted_by_its_steps():
 
 
 @pytest.mark.parametrize(("num_batches", "match"), [(None, "has no length"), (0, "is empty")])
-def test_something_must_say_when_to_end(num_batches, match):
+def test_missing_end_is_rejected(num_batches, match):
     with pytest.raises(InputError, match=match):
         make(num_batches=num_batches)
 
 
-def test_the_last_window_of_an_epoch_holds_what_is_left():
+def test_last_window_is_partial():
     plan = make(gradient_accumulation_steps=3)
     assert [plan.num_batches_in_window(step) for step in range(3)] == [3, 3, 2]
     assert [plan.ends_window(batch) for batch in range(8)] == [False, False, True, False, False, True, False, True]
 
 
-def test_the_last_window_is_full_where_it_divides():
+def test_last_window_is_full_when_divisible():
     assert make(gradient_accumulation_steps=4).num_batches_in_window(1) == 4
 
 
@@ -78,14 +78,14 @@ def resumed_after(global_step, *, skips_data):
     ("global_step", "point"),
     [(0, ResumePoint(0, 0)), (2, ResumePoint(0, 6)), (3, ResumePoint(1, 0)), (4, ResumePoint(1, 3))],
 )
-def test_a_run_goes_on_where_its_steps_end(global_step, point):
+def test_resume_point(global_step, point):
     assert resumed_after(global_step, skips_data=True) == point
 
 
-def test_no_batch_is_skipped_where_that_is_asked_for():
+def test_ignore_data_skip():
     assert resumed_after(4, skips_data=False) == ResumePoint(1, 0)
 
 
-def test_counts_come_back_in_hugging_faces_order():
+def test_counts_in_order_of_set_initial_training_values():
     plan = make(max_steps=11, gradient_accumulation_steps=3)
     assert RunPlan.of_training_values(plan.as_training_values(), gradient_accumulation_steps=3) == plan

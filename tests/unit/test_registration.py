@@ -24,6 +24,6 @@ assert Trainer.list_available() == ["gradient_descent", "no_op"]
 """
 
 
-def test_names_are_known_in_whatever_order_the_imports_come():
+def test_names_are_registered_in_any_import_order():
     lightning = (f"{imports}{CHECK}" for imports in ORDERS)
     assert_runs_anew(*lightning, ALLENNLP, after=["transformers", "torchmetrics"])

@@ -1,4 +1,4 @@
-"""The public surface beside that of the installed transformers, name by name; each difference has its reason here."""
+"""The public API compared with the installed transformers name by name; each difference is listed with its reason."""
 
 import dataclasses
 import inspect
@@ -8,10 +8,9 @@ import transformers
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
 
 import portico
-from parity.peers import ToyDataset, tiny_bert
+from models import ToyDataset, tiny_bert, toy_trainer
 from portico.deprecated import RetiredArguments
 from portico.validation import INSTEAD
-from unit.toy import toy_trainer
 
 LIGHTNING_PARTS = ["lightning_callbacks", "loggers", "plugins"]
 LIGHTNING_FIELDS = {"accelerator", "strategy", "devices", "num_nodes", "precision"}
@@ -43,7 +42,7 @@ def own_names(kind):
 
 
 @pytest.mark.parametrize("name", sorted(own_names(transformers.Trainer)))
-def test_the_trainer_has_each_method_with_its_signature(name):
+def test_trainer_method_signatures(name):
     if not hasattr(portico.Trainer, name):
         assert name in NOT_THERE
         return
@@ -53,14 +52,14 @@ def test_the_trainer_has_each_method_with_its_signature(name):
         assert is_static(transformers.Trainer, name) == is_static(portico.Trainer, name)
 
 
-def test_no_difference_is_declared_in_vain():
+def test_declared_differences_exist():
     names = set(own_names(transformers.Trainer))
     assert DIFFERENT_SIGNATURES.keys() <= names
     assert NOT_THERE.keys() <= names
     assert not any(hasattr(portico.Trainer, name) for name in INSTEAD)
 
 
-def test_the_constructor_adds_keywords_only():
+def test_constructor_adds_keyword_only_arguments():
     theirs, ours = parameters(transformers.Trainer), parameters(portico.Trainer)
     assert ours[: len(theirs)] == theirs
     assert [name for name, kind, _ in ours[len(theirs) :] if kind is inspect.Parameter.KEYWORD_ONLY] == [
@@ -71,7 +70,7 @@ def test_the_constructor_adds_keywords_only():
 
 @pytest.fixture(scope="module")
 def trainers(tmp_path_factory):
-    """A trainer of each library that has trained and evaluated."""
+    """Return a trainer of each library after training and evaluation."""
     made = []
     for library in (transformers, portico):
         args = library.TrainingArguments(
@@ -85,23 +84,23 @@ def trainers(tmp_path_factory):
     return made
 
 
-def test_the_trainer_has_each_attribute(trainers):
+def test_trainer_attributes_exist(trainers):
     theirs, ours = trainers
     missing = {name for name in vars(theirs) if not hasattr(ours, name)}
     assert missing == ATTRIBUTES_NOT_THERE.keys()
 
 
-def test_plain_attributes_have_the_same_values(trainers):
+def test_plain_attributes_have_same_values(trainers):
     theirs, ours = trainers
     plain = [name for name, value in vars(theirs).items() if isinstance(value, bool | int | str | None)]
     plain = [name for name in plain if name not in ATTRIBUTES_NOT_THERE and "time" not in name]
     assert len(plain) > 10
     for name in plain:
-        # `False` here is `None` there, for a switch that is not set.
+        # A switch that is not set is `False` in portico and `None` in transformers.
         assert (getattr(ours, name) or None) == (getattr(theirs, name) or None), name
 
 
-def test_the_arguments_have_each_field_with_its_default():
+def test_argument_fields_and_defaults():
     theirs, ours = (
         {field.name: field for field in dataclasses.fields(library.TrainingArguments)}
         for library in (transformers, portico)
@@ -115,13 +114,13 @@ def test_the_arguments_have_each_field_with_its_default():
 
 
 @pytest.mark.parametrize("name", sorted(name for name in dir(transformers.TrainingArguments) if name[0] != "_"))
-def test_the_arguments_have_each_method_with_its_signature(name):
+def test_argument_method_signatures(name):
     theirs, ours = getattr(transformers.TrainingArguments, name), getattr(portico.TrainingArguments, name)
     if inspect.isfunction(theirs):
         assert parameters(theirs) == parameters(ours)
 
 
-def test_results_are_the_classes_of_transformers(tmp_path):
+def test_results_are_transformers_classes(tmp_path):
     trainer = toy_trainer(tmp_path, max_steps=1)
     assert type(trainer.train()) is TrainOutput
     assert type(trainer.predict(trainer.eval_dataset)) is PredictionOutput
@@ -129,7 +128,7 @@ def test_results_are_the_classes_of_transformers(tmp_path):
 
 
 @pytest.mark.parametrize("name", INSTEAD)
-def test_an_override_that_would_never_be_called_is_refused(name, tmp_path):
+def test_override_of_unused_method_is_rejected(name, tmp_path):
     subclass = type("Curious", (portico.Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(portico.InputError, match=f"`Curious` overrides `{name}`, which is never.*override"):
         toy_trainer(tmp_path, subclass)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import Whitespace
 
-from parity.language import tiny_t5, tiny_tokenizer
+from models import tiny_t5, tiny_tokenizer
 from portico.cli import compose
 from portico.cli.compose import experiment_of
 from portico.errors import InputError

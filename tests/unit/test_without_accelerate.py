@@ -1,4 +1,4 @@
-"""Portico trains where neither accelerate nor datasets is installed."""
+"""Portico trains without accelerate and datasets."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ from transformers.utils import is_accelerate_available
 
 assert not is_accelerate_available()
 import torch
-from unit.toy import Points, toy_arguments, toy_trainer
+from models import Points, toy_arguments, toy_trainer
 
 folder = sys.argv[1]
 saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3}
@@ -46,7 +46,7 @@ print("trained")
 """
 
 
-def test_neither_accelerate_nor_datasets_is_needed(tmp_path):
+def test_trains_without_accelerate_and_datasets(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TQDM_DISABLE": "1"}
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""Switches that turn off, one at a time, what makes the numbers those of transformers.
+"""Negative controls: functions that each break one thing that makes the numbers those of transformers.
 
-Each takes pytest's ``monkeypatch``. A comparison that still holds with its switch off could never have failed.
+Each takes pytest's ``monkeypatch`` and patches a method of a class. A comparison that still passes could never fail.
 """
 
 import importlib
@@ -8,18 +8,18 @@ import os
 
 import pytest
 
-# Tells processes that tests start which switches are off.
+# Names the switches for processes that tests start.
 VARIABLE = "PARITY_SWITCH"
 
 
 def throw(names, patch):
-    """Throw the switches ``MODULE.FUNCTION``, of which there may be several between spaces."""
+    """Apply the switches ``MODULE.FUNCTION``, separated by spaces."""
     for name in names.split():
         module, _, function = name.partition(".")
         getattr(importlib.import_module(f"parity.switches.{module}"), function)(patch)
 
 
 def throw_as_parent():
-    """Throw the switches of the process that started this one, if there are any, for good."""
+    """Apply the switches of the parent process, if any, for the rest of this one."""
     if VARIABLE in os.environ:
         throw(os.environ[VARIABLE], pytest.MonkeyPatch())

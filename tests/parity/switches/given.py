@@ -1,11 +1,11 @@
-"""Switches that let portico ignore what the user gave."""
+"""Controls that let portico ignore an argument, a data set or a part."""
 
 import portico
 from parity import peers
 
 
 def ignoring(*names):
-    """Return the switch that lets portico ignore arguments, data or a subclass given to :func:`parity.peers.run`."""
+    """Return a control under which portico ignores these options of :func:`parity.peers.run`."""
 
     def switch(patch):
         patch.setattr(peers, "run", _dropping(peers.run, names))
@@ -14,7 +14,7 @@ def ignoring(*names):
 
 
 def ignoring_part(name):
-    """Return the switch that lets portico ignore a part given to the trainer's constructor."""
+    """Return a control under which portico ignores an argument of the trainer's constructor."""
 
     def switch(patch):
         construct = portico.Trainer.__init__

@@ -1,13 +1,14 @@
-"""Switches of gradients, steps, schedules and the sum of losses."""
+"""Controls of gradients, optimizer steps, schedules and the sum of losses."""
 
 import portico
+from portico.lightning_compat import UnnormalizedLoss
 from portico.loop.module import TrainerModule
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 
 
 def clipping_by_groups(patch):
-    """The norm is summed in the order of the optimizer's groups, as Lightning clips."""
+    """The norm is summed in the order of the optimizer's groups, as Lightning does."""
 
     def clip(self, model):
         groups = self.optimizer.param_groups
@@ -18,33 +19,37 @@ def clipping_by_groups(patch):
 
 
 def no_norm_without_clipping(patch):
-    """Gradients that are not clipped are not measured."""
+    """The gradient norm is not measured unless gradients are clipped."""
     patch.setattr(Trainer, "_get_grad_norm", lambda self, model, grad_norm=None: grad_norm)
 
 
-def lightning_divides(patch):
-    """Lightning's division by the number of batches in a window comes on top."""
-    patch.setattr("portico.loop.run.keep_loss_scale", lambda trainer: None)
+def loss_divided_by_lightning(patch):
+    """Lightning divides the loss by the accumulation steps a second time."""
+
+    def divided(cls, training_step_output, normalize=1):
+        return super(UnnormalizedLoss, cls).from_training_step_output(training_step_output, normalize)
+
+    patch.setattr(UnnormalizedLoss, "from_training_step_output", classmethod(divided))
 
 
-def windows_taken_for_full(patch):
-    """The last window of an epoch is divided by the size of a full one."""
+def partial_windows_counted_as_full(patch):
+    """The last window of an epoch is divided by the size of a full window."""
     full = property(lambda self: self.args.gradient_accumulation_steps, lambda self, value: None)
     patch.setattr(portico.Trainer, "current_gradient_accumulation_steps", full, raising=False)
 
 
-def no_count_of_items(patch):
-    """Nobody counts the labels of a window."""
+def labels_not_counted(patch):
+    """The labels of a window are not counted."""
     patch.setattr(Trainer, "_get_num_items_in_batch", lambda self, window, device: None)
 
 
 def losses_divided_twice(patch):
-    """A loss that is scaled already is divided by the window."""
+    """A loss that is a mean over the window is divided by its size again."""
     patch.setattr(Trainer, "_is_scaled_for_accumulation", lambda self, num_items: False)
 
 
-def open_windows_stepped_on(patch):
-    """Lightning steps on the last batch of the data, even inside a window."""
+def open_window_stepped(patch):
+    """The optimizer steps on the last batch of the data, even inside a window, as Lightning does."""
 
     def step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
         optimizer_closure()
@@ -55,7 +60,7 @@ def open_windows_stepped_on(patch):
 
 
 def gradients_zeroed_late(patch):
-    """Gradients are zeroed before the next backward pass, as Lightning has it, and stay until then."""
+    """Gradients are zeroed before the next backward pass, as under Lightning, instead of after the step."""
     end_batch = TrainingRun.end_batch
 
     def keep_gradients(self, batch_idx):
@@ -72,34 +77,34 @@ def gradients_zeroed_late(patch):
 
 
 def backward_deferred(patch):
-    """Even a training step of the user's own leaves its backward pass to Lightning."""
+    """An overridden training step leaves its backward pass to Lightning."""
     patch.setattr(Trainer, "_runs_own_backward", False)
 
 
-def schedule_standing_still(patch):
-    """The schedule is not stepped after a step."""
+def schedule_not_stepped(patch):
+    """The schedule is not stepped after an optimizer step."""
     patch.setattr(TrainerModule, "lr_scheduler_step", lambda self, scheduler, metric: None)
 
 
-def plateau_standing_still(patch):
-    """The schedule is not stepped after an evaluation."""
+def plateau_not_stepped(patch):
+    """The plateau schedule is not stepped after an evaluation."""
     evaluate = Trainer._evaluate
     patch.setattr(Trainer, "_evaluate", lambda self, *args, **kwargs: evaluate(self, *args, skip_scheduler=True))
 
 
-def everything_decayed(patch):
-    """Weight decay applies to biases and normalisations too."""
+def all_parameters_decayed(patch):
+    """Weight decay also applies to biases and norms."""
     everything = lambda self, model: [name for name, _ in model.named_parameters()]  # noqa: E731
     patch.setattr(Trainer, "get_decay_parameter_names", everything)
 
 
-def rate_after_the_schedule(patch):
-    """The logged rate is that of the next step."""
+def next_learning_rate_logged(patch):
+    """The logged learning rate is that of the next step."""
     patch.setattr(TrainingRun, "after_optimizer_step", lambda self: self._fire("on_optimizer_step"))
 
 
-def infinite_losses_counted(patch):
-    """A loss that is not finite spoils the mean."""
+def infinite_losses_summed(patch):
+    """Losses that are not finite are part of the logged mean."""
 
     def add(self, loss, inputs):
         self.tr_loss += loss
@@ -108,13 +113,13 @@ def infinite_losses_counted(patch):
     patch.setattr(TrainingRun, "add_loss", add)
 
 
-def smoothing_unshifted(patch):
-    """Label smoothing of a causal model compares each logit with its own token."""
+def smoothing_not_shifted(patch):
+    """Label smoothing of a causal model compares each logit with its own token instead of the next."""
     patch.setattr(Trainer, "_smoothing_options", lambda self, model: {})
 
 
-def optimizers_misled(patch):
-    """Every optimizer gets half the learning rate, and the reason why one cannot be made is lost."""
+def learning_rate_halved(patch):
+    """Every optimizer gets half the learning rate, and errors lose their message."""
     choose = portico.Trainer.get_optimizer_cls_and_kwargs
 
     def chosen(args, model=None):

@@ -1,22 +1,22 @@
-"""Switches of the order in which data come, and of when they are fetched."""
+"""Controls of the order of the data, and of the moment at which it is fetched."""
 
 import itertools
 
 from torch.utils.data import DataLoader, RandomSampler
 
 from portico.data.datamodule import TrainFeed
-from portico.data.loaders import SeedableRandomSampler
+from portico.data.loaders import DataLoaderShard, SeedableRandomSampler
 from portico.loop.run import TrainingRun
 from portico.trainer import Trainer
 
 
-def plain_order(patch):
-    """The global generator shuffles, as torch's own sampler has it."""
-    patch.setattr("portico.data.loaders._seed_order", lambda batches, sharing: None)
+def order_not_seeded(patch):
+    """Torch's own sampler shuffles, with the global generator."""
+    patch.setattr(SeedableRandomSampler, "like", classmethod(lambda cls, sampler, seed: sampler))
 
 
 def same_order_each_epoch(patch):
-    """The order's seed forgets the epoch."""
+    """The seed of the order ignores the epoch."""
     draw = SeedableRandomSampler.__iter__
 
     def first_epoch(self):
@@ -27,20 +27,30 @@ def same_order_each_epoch(patch):
 
 
 def extra_iterator(patch):
-    """A loader is looked into once too often."""
+    """A loader is iterated once more than necessary, which draws a base seed."""
     open_epoch = TrainingRun._epoch_loader
 
-    def looked_into(self):
+    def iterated_twice(self):
         opened = open_epoch(self)
         DataLoader.__iter__(opened[0])
         return opened
 
-    patch.setattr(TrainingRun, "_epoch_loader", looked_into)
+    patch.setattr(TrainingRun, "_epoch_loader", iterated_twice)
 
 
 def no_look_ahead(patch):
-    """A batch is fetched when it is asked for, so nobody knows the last one."""
-    patch.setattr("portico.data.loaders.with_last_flag", lambda batches: ((batch, False) for batch in batches))
+    """Each batch is fetched on demand, so the last one is not known to be the last."""
+
+    def on_demand(self):
+        self.end_of_dataloader, self.remainder = False, -1
+        self.set_epoch(self.epoch)
+        with self.announce(self):
+            for index, batch in enumerate(DataLoader.__iter__(self)):
+                if index >= self.num_batches_to_skip:
+                    yield self._prepared(batch, False)
+        self.epoch += 1
+
+    patch.setattr(DataLoaderShard, "__iter__", on_demand)
 
 
 def windows_batch_by_batch(patch):
@@ -60,10 +70,10 @@ def windows_batch_by_batch(patch):
 
 
 def feed_without_length(patch):
-    """Lightning does not know how many batches come."""
+    """Lightning does not know the number of batches."""
     patch.delattr(TrainFeed, "__len__")
 
 
-def costs_unknown(patch):
-    """Batches are not made of examples that cost as much together."""
+def lengths_not_grouped(patch):
+    """Batches are not made of examples of similar length or cost."""
     patch.setattr(Trainer, "_get_train_sampler", lambda self, dataset=None: RandomSampler(dataset))

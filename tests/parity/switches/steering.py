@@ -1,4 +1,6 @@
-"""Switches of what steers a run, and of what it takes from a checkpoint."""
+"""Controls of callbacks that steer a run, and of what is restored from a checkpoint."""
+
+from pathlib import Path
 
 import torch
 
@@ -13,17 +15,17 @@ def nothing_between_steps(patch):
 
 
 def training_not_stopped(patch):
-    """Neither side hears that the other wants to stop."""
+    """Requests to stop the training are ignored."""
     patch.setattr(EventBridge, "_agree_on_stopping", lambda self, trainer: None)
-    patch.setattr(TrainingRun, "batches", _unheeding(TrainingRun.batches))
+    patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))
 
 
 def epoch_not_stopped(patch):
-    """Nobody hears that an epoch shall end."""
-    patch.setattr(TrainingRun, "batches", _unheeding(TrainingRun.batches))
+    """Requests to stop the epoch are ignored."""
+    patch.setattr(TrainingRun, "batches", _ignoring_stops(TrainingRun.batches))
 
 
-def _unheeding(batches):
+def _ignoring_stops(batches):
     def all_batches(self):
         control = self.trainer.control
         for batch in batches(self):
@@ -34,18 +36,18 @@ def _unheeding(batches):
     return all_batches
 
 
-def best_model_left(patch):
-    """The last model stays instead of the best."""
+def best_model_not_loaded(patch):
+    """The run ends with the last model instead of the best."""
     patch.setattr(portico.Trainer, "_load_best_model", lambda self: None)
 
 
 def model_kept(patch):
-    """A second run goes on with the model of the first."""
+    """A second run continues with the model of the first."""
     patch.setattr(portico.Trainer, "_renew_model", lambda self, trial: None)
 
 
-def rng_brought_back_early(patch):
-    """Random states come back before the first window is fetched."""
+def rng_restored_early(patch):
+    """Random states are restored before the first window is fetched."""
     open_epoch = TrainingRun._epoch_loader
 
     def early(self):
@@ -57,19 +59,18 @@ def rng_brought_back_early(patch):
     patch.setattr(TrainingRun, "_epoch_loader", early)
 
 
-def rng_not_brought_back(patch):
-    """Random states stay as they are."""
+def rng_not_restored(patch):
+    """Random states are not restored."""
     patch.setattr(portico.Trainer, "_load_rng_state", lambda self, checkpoint: None)
 
 
-def optimizer_started_anew(patch):
-    """The optimizer of a resumed run knows nothing of the run before."""
+def optimizer_not_restored(patch):
+    """Optimizer and schedule of a resumed run start fresh."""
     patch.setattr(portico.Trainer, "_load_optimizer_and_scheduler", lambda self, checkpoint: None)
 
 
 def other_rng_saved(patch):
     """A checkpoint holds random states of another moment."""
-
     saved = portico.Trainer._save_rng_state
 
     def save(self, output_dir):
@@ -81,10 +82,16 @@ def other_rng_saved(patch):
 
 
 def callbacks_not_restored(patch):
-    """Callbacks of a resumed run start anew."""
+    """Callbacks of a resumed run start fresh."""
     patch.setattr(portico.Trainer, "_load_callback_state", lambda self: None)
 
 
 def arguments_pickled_as_ours(patch):
-    """A checkpoint's arguments need portico to be read."""
-    patch.setattr("portico.checkpoint.writer.as_transformers_arguments", lambda args: args)
+    """The arguments of a checkpoint can only be unpickled where portico is installed."""
+    save = portico.Trainer._save
+
+    def save_with_ours(self, output_dir=None, state_dict=None):
+        save(self, output_dir, state_dict)
+        torch.save(self.args, Path(output_dir or self.args.output_dir) / "training_args.bin")
+
+    patch.setattr(portico.Trainer, "_save", save_with_ours)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from models import Points
 from portico.gradient_descent import Checkpointer, ExponentialMovingAverage, GradientDescentTrainer
 from portico.gradient_descent.schedulers import InvertedTriangular, LinearWithWarmup
-from unit.toy import Points
 
 
 class NoisyPoints(Points):

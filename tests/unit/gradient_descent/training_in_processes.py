@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from models import Line, Points
 from portico.gradient_descent import (
     Checkpointer,
     ExponentialMovingAverage,
@@ -15,7 +16,6 @@ from portico.gradient_descent import (
     TensorboardBatchMemoryUsage,
 )
 from unit.gradient_descent.plain_training import make_optimizer
-from unit.toy import Line, Points
 
 WAYS = {
     "one": {"num_gradient_accumulation_steps": 2},

@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 import portico
 from ipu_trainers import ipu_arguments
-from parity.language import tiny_t5, tiny_tokenizer
+from models import tiny_t5, tiny_tokenizer
 from portico.ipu.config import IPUConfig
 
 

@@ -9,12 +9,10 @@ import torch
 from transformers import DataCollatorForSeq2Seq, T5Config, T5ForConditionalGeneration
 
 import portico
-from parity.language import tiny_tokenizer
-from parity.texts import Pairs
+from models import Pairs, tiny_tokenizer, toy_arguments
 from portico import ORTSeq2SeqTrainer, ORTSeq2SeqTrainingArguments
 from portico.errors import InputTypeError
 from portico.ort.api import compiled_call
-from unit.toy import toy_arguments
 
 EQUAL_TO_PLAIN = {"abs": 2e-5}
 

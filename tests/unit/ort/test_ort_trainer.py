@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import portico
+from models import toy_arguments
 from portico import InputError, ORTTrainer, ORTTrainingArguments
 from portico.ort.api import compiled_call
 from portico.ort.exporting import save_onnx
 from unit.ort.families import make_model
-from unit.toy import toy_arguments
 
 LENGTH = 12
 EQUAL_TO_PLAIN = {"abs": 2e-5}

@@ -7,12 +7,12 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 import portico.ort
+from models import toy_arguments
 from portico import InputError, ORTTrainingArguments
 from portico.errors import InputTypeError
 from portico.ort import settings
 from portico.ort.runtime import cache_folder
 from unit.ort.test_ort_strategy import Classifier, fitted
-from unit.toy import toy_arguments
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="names a GPU where there is none")

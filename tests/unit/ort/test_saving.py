@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from models import Points, toy_arguments
 from portico import InputError, ORTTrainer, ORTTrainingArguments
 from portico.ort import exporting
 from portico.ort.exporting import save_onnx
-from unit.toy import Points, toy_arguments
 
 
 class Pair(nn.Module):

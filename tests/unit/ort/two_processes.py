@@ -4,8 +4,8 @@ import sys
 
 import torch
 
+from models import Line, Points
 from portico import ORTTrainer, ORTTrainingArguments
-from unit.toy import Line, Points
 
 
 def main(folder: str, devices: int) -> None:

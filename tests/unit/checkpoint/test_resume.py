@@ -1,0 +1,103 @@
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models import toy_trainer
+from portico.checkpoint.resume import find_checkpoint, load_rng_state, read_state, save_rng_state
+from portico.errors import InputError
+
+
+def test_no_checkpoint_without_resume(tmp_path):
+    assert find_checkpoint(None, str(tmp_path)) is find_checkpoint(False, str(tmp_path)) is None
+
+
+def test_last_checkpoint_is_highest_number(tmp_path):
+    for step in (9, 10, 2):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / ".partial" / "checkpoint-11").mkdir(parents=True)
+    assert find_checkpoint(True, str(tmp_path)) == str(tmp_path / "checkpoint-10")
+
+
+def test_named_checkpoint_is_used(tmp_path):
+    assert find_checkpoint(str(tmp_path), "elsewhere") == str(tmp_path)
+
+
+def test_missing_checkpoint_is_rejected(tmp_path):
+    with pytest.raises(InputError, match="leave it out to start from scratch"):
+        find_checkpoint(True, str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="is not a folder"):
+        find_checkpoint(str(tmp_path / "gone"), str(tmp_path))
+
+
+def test_folder_without_trainer_state(tmp_path):
+    assert read_state(str(tmp_path), None) is None
+
+
+def test_deleted_best_checkpoint_is_forgotten(tmp_path, caplog):
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    trainer = toy_trainer(tmp_path, **saving)
+    trainer.train()
+    file = tmp_path / "checkpoint-4" / "trainer_state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "best_model_checkpoint": "gone"}))
+    assert read_state(str(tmp_path / "checkpoint-4"), trainer.args).best_model_checkpoint is None
+    assert "that the resumed run recorded is gone" in caplog.text
+
+
+class Counter(transformers.TrainerCallback, transformers.trainer_callback.ExportableState):
+    def __init__(self, count=0):
+        self.count = count
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1
+
+    def state(self):
+        return {"args": {"count": self.count}, "attributes": {}}
+
+
+def test_callback_states_are_restored(tmp_path, caplog):
+    options = {"save_strategy": "steps", "save_steps": 4, "restore_callback_states_from_checkpoint": True}
+    toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options).train()
+    again = toy_trainer(tmp_path, parts={"callbacks": [Counter]}, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert again.pop_callback(Counter).count == 10
+    without = toy_trainer(tmp_path, **options)
+    without.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert "this run does not have; they are ignored: Counter" in caplog.text
+
+
+ALONE = SimpleNamespace(world_size=1, process_index=0)
+
+
+def draw():
+    return random.random(), np.random.rand(), torch.rand(1).item()
+
+
+def test_every_random_generator_is_restored(tmp_path):
+    save_rng_state(str(tmp_path), ALONE)
+    expected = draw()
+    assert draw() != expected
+    load_rng_state(str(tmp_path), ALONE)
+    assert draw() == expected
+
+
+def test_each_process_has_its_rng_file(tmp_path):
+    save_rng_state(str(tmp_path), SimpleNamespace(world_size=2, process_index=1))
+    assert [file.name for file in tmp_path.iterdir()] == ["rng_state_1.pth"]
+
+
+def test_missing_rng_file_warns(tmp_path, caplog):
+    load_rng_state(str(tmp_path), ALONE)
+    assert "random numbers continue from the present state" in caplog.text
+
+
+def test_loading_rng_without_folder_does_nothing(caplog):
+    before = torch.get_rng_state()
+    load_rng_state(None, ALONE)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not caplog.text

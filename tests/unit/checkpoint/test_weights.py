@@ -1,0 +1,143 @@
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM
+
+from models import Line
+from portico.checkpoint import weights
+from portico.checkpoint import weights as adapters
+from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
+from portico.errors import InputError
+
+
+def changed_line():
+    model = Line()
+    torch.nn.init.constant_(model.linear.weight, 4.0)
+    return model
+
+
+def save(model, folder, **options):
+    save_weights(model, model, str(folder), **{"state_dict": None, "is_main_process": True, **options})
+
+
+def test_weights_round_trip(tmp_path):
+    save(changed_line(), tmp_path)
+    model = Line()
+    load_weights(model, str(tmp_path))
+    assert (model.linear.weight == 4.0).all()
+
+
+def test_given_state_dict_is_written(tmp_path):
+    save(Line(), tmp_path, state_dict=changed_line().state_dict())
+    stored = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert (stored["linear.weight"] == 4.0).all()
+
+
+def test_only_main_process_writes(tmp_path):
+    save(Line(), tmp_path, is_main_process=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bin_weights_are_read(tmp_path):
+    torch.save(changed_line().state_dict(), tmp_path / "pytorch_model.bin")
+    model = Line()
+    load_weights(model, str(tmp_path))
+    assert (model.linear.weight == 4.0).all()
+
+
+def tiny_masked_lm():
+    return BertForMaskedLM(
+        BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    )
+
+
+def test_sharded_weights_are_read(tmp_path):
+    source = tiny_masked_lm()
+    source.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    model = tiny_masked_lm()
+    load_weights(model, str(tmp_path))
+    assert torch.equal(model.bert.embeddings.word_embeddings.weight, source.bert.embeddings.word_embeddings.weight)
+
+
+def test_tied_weights_stay_tied_without_warning(tmp_path, caplog):
+    source = tiny_masked_lm()
+    save(source, tmp_path)
+    model = tiny_masked_lm()
+    warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+    assert torch.equal(model.cls.predictions.decoder.weight, source.cls.predictions.decoder.weight)
+    assert "missing keys" not in caplog.text
+
+
+def test_key_mismatch_warns(tmp_path, caplog):
+    torch.save({"linear.weight": torch.ones(1, 3), "other": torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    model = Line()
+    warn_about_key_mismatch(model, load_weights(model, str(tmp_path)))
+    assert "holds no weights for ['linear.bias']" in caplog.text
+    assert "holds weights that the model has not: ['other']" in caplog.text
+
+
+@pytest.mark.parametrize(("folder", "found"), [("", r"\['notes\.txt'\]"), ("gone", "no such folder")])
+def test_folder_without_weights_is_rejected(folder, found, tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match=rf"is not a checkpoint.*found: {found}"):
+        load_weights(Line(), str(tmp_path / folder))
+
+
+class Adapted(nn.Module):
+    """A fake of PEFT's model, which is not a dependency; it records the calls."""
+
+    def __init__(self, active_adapters):
+        super().__init__()
+        self.active_adapters = active_adapters
+        self.calls = []
+
+    def load_adapter(self, folder, name, is_trainable):
+        self.calls.append((folder, name, is_trainable))
+
+    def set_adapter(self, name):
+        self.calls.append(name)
+
+
+@pytest.fixture(autouse=True)
+def peft(monkeypatch):
+    def base_of(model):
+        return model.head if isinstance(model, Adapted) else model
+
+    Adapted.head = nn.Linear(1, 1)
+    monkeypatch.setattr(adapters, "unwrap_peft_model", base_of)
+
+
+def write_adapter(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_text("")
+
+
+def test_plain_model_has_no_adapters():
+    assert adapters.has_adapters(Adapted(["default"]))
+    assert not adapters.has_adapters(nn.Linear(1, 1))
+
+
+def test_single_adapter_becomes_active(tmp_path):
+    write_adapter(tmp_path)
+    model = Adapted(["mine"])
+    weights.load_weights(model, str(tmp_path))
+    assert model.calls == [(str(tmp_path), "mine", True)]
+
+
+def test_active_adapter_of_several_stays_trainable(tmp_path, caplog):
+    write_adapter(tmp_path)
+    write_adapter(tmp_path / "second")
+    (tmp_path / "logs").mkdir()
+    model = Adapted(["second", "default"])
+    weights.load_weights(model, str(tmp_path))
+    loaded = [(str(tmp_path / "second"), "second", True), (str(tmp_path), "default", False)]
+    assert model.calls == [*loaded, "second"]
+    assert "training continues with second" in caplog.text
+
+
+def test_folder_without_adapters_is_rejected(tmp_path):
+    with pytest.raises(InputError, match=r"holds no adapter .* leave it out"):
+        weights.load_weights(Adapted(["default"]), str(tmp_path))

@@ -1,0 +1,190 @@
+"""Errors, interrupts and SIGTERM during training, evaluation and saving."""
+
+import os
+import signal
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+import portico
+from models import Line, Points, toy_trainer
+
+SAVING = {"save_strategy": "steps", "save_steps": 2}
+
+
+class RaiseAt(TrainerCallback):
+    def __init__(self, event, step, error):
+        self.step, self.error = step, error
+        setattr(self, event, self._raise)
+
+    def _raise(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise self.error
+
+
+class UserError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("event", ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_save"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("mine")])
+def test_callback_error_is_not_wrapped(event, error, tmp_path):
+    step = {"on_train_begin": 0, "on_epoch_begin": 5, "on_save": 2}.get(event, 3)
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [RaiseAt(event, step, error)]}, **SAVING)
+    with pytest.raises(type(error)) as caught:
+        trainer.train()
+    if isinstance(error, UserError):
+        assert caught.value is error
+    assert not trainer.is_in_train
+
+
+def test_system_exit_of_user_code_is_kept(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [RaiseAt("on_step_end", 2, SystemExit(3))]})
+    with pytest.raises(SystemExit) as caught:
+        trainer.train()
+    assert caught.value.code == 3
+
+
+def test_sigterm_ends_training_with_system_exit(tmp_path):
+    class Terminate(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [Terminate()]}, **SAVING)
+    with pytest.raises(SystemExit) as caught:
+        trainer.train()
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert _entries(tmp_path) == ["checkpoint-2"]
+
+
+@pytest.mark.parametrize("place", ["forward", "data"])
+def test_model_or_data_error_keeps_checkpoints_complete(place, tmp_path):
+    class FailingLine(Line):
+        calls = 0
+
+        def forward(self, x, labels=None):
+            self.calls += 1
+            if self.calls == 8:
+                raise UserError("forward")
+            return super().forward(x, labels)
+
+    class FailingPoints(Points):
+        looks = 0
+
+        def __getitem__(self, index):
+            self.looks += 1
+            if self.looks == 18:
+                raise UserError("data")
+            return super().__getitem__(index)
+
+    parts = {"model": FailingLine()} if place == "forward" else {"train_dataset": FailingPoints()}
+    trainer = toy_trainer(tmp_path, parts=parts, **SAVING)
+    with pytest.raises(UserError, match=place):
+        trainer.train()
+    assert _entries(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+def test_compute_metrics_error_is_not_wrapped(tmp_path):
+    def fail(prediction):
+        raise UserError("metrics")
+
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": fail}, eval_strategy="steps", eval_steps=2)
+    with pytest.raises(UserError, match="metrics"):
+        trainer.train()
+    with pytest.raises(UserError, match="metrics"):
+        trainer.evaluate()
+    trainer.compute_metrics = None
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_trainer_can_train_again_after_interrupt(tmp_path):
+    interrupt = RaiseAt("on_step_end", 3, KeyboardInterrupt())
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [interrupt]}, **SAVING)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.remove_callback(interrupt)
+    trainer.train(resume_from_checkpoint=True)
+    whole = toy_trainer(tmp_path / "whole")
+    whole.train()
+    assert torch.equal(trainer.model.linear.weight, whole.model.linear.weight)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("disk full")])
+@pytest.mark.parametrize("method", ["save_model", "_save"])
+def test_interrupted_save_leaves_no_checkpoint(method, error, tmp_path):
+    trainer_class = type("Breaks", (portico.Trainer,), {method: _breaking_at(4, method, error)})
+    trainer = toy_trainer(tmp_path, trainer_class, **SAVING)
+    with pytest.raises(type(error)):
+        trainer.train()
+    assert _entries(tmp_path) == ["checkpoint-2"]
+    resumed = toy_trainer(tmp_path, **SAVING)
+    resumed.train(resume_from_checkpoint=True)
+    whole = toy_trainer(tmp_path / "whole")
+    whole.train()
+    assert torch.equal(resumed.model.linear.weight, whole.model.linear.weight)
+    assert _entries(tmp_path) == [
+        "checkpoint-10",
+        "checkpoint-2",
+        "checkpoint-4",
+        "checkpoint-6",
+        "checkpoint-8",
+        "whole",
+    ]
+
+
+def _breaking_at(step, method, error):
+    def broken(self, output_dir=None, *args, **kwargs):
+        getattr(portico.Trainer, method)(self, output_dir, *args, **kwargs)
+        if self.state.global_step == step:
+            raise error
+
+    return broken
+
+
+def _entries(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class TerminateAtPrediction(TrainerCallback):
+    def __init__(self, batch):
+        self.batch = batch
+        self.seen = 0
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.seen += 1
+        if self.seen == self.batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_sigterm_ends_evaluation(method, batch, tmp_path):
+    terminate = TerminateAtPrediction(batch)
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]})
+    with pytest.raises(SystemExit) as caught:
+        getattr(trainer, method)(Points(6))
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert terminate.seen == batch
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("batch", [4, 6])
+def test_sigterm_in_last_evaluation_ends_run(batch, tmp_path):
+    terminate = TerminateAtPrediction(batch)
+    trainer = toy_trainer(tmp_path, parts={"callbacks": [terminate]}, eval_strategy="epoch")
+    with pytest.raises(SystemExit) as caught:
+        trainer.train()
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert terminate.seen == batch
+
+
+def test_sigterm_while_finishing_ends_run(tmp_path):
+    class AtTheEnd(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as caught:
+        toy_trainer(tmp_path, parts={"callbacks": [AtTheEnd()]}).train()
+    assert caught.value.code == 128 + signal.SIGTERM

@@ -1,0 +1,277 @@
+"""Error messages for invalid arguments, parts and data."""
+
+import pytest
+import torch
+import transformers
+from lightning.pytorch import Callback as LightningCallback
+
+import portico
+from models import Line, Points, PointStream, ToyDataset, UnknownColumn, toy_trainer
+from portico.validation import REFUSALS
+
+
+def refused(tmp_path, match, error=portico.InputError, parts=None, **changes):
+    with pytest.raises(error, match=match):
+        toy_trainer(tmp_path, parts=parts, **changes)
+
+
+def test_model_and_model_init_exclude_each_other(tmp_path):
+    refused(tmp_path, "either `model` or `model_init`", parts={"model": None})
+    refused(tmp_path, "either `model` or `model_init`", parts={"model_init": Line})
+
+
+def test_model_init_signature(tmp_path):
+    refused(tmp_path, "returned None", parts={"model": None, "model_init": lambda: None})
+    refused(tmp_path, "takes 2 arguments", parts={"model": None, "model_init": lambda trial, extra: Line()})
+
+
+def test_model_init_and_optimizers_exclude_each_other(tmp_path):
+    optimizer = torch.optim.SGD(Line().parameters())
+    parts = {"model": None, "model_init": Line, "optimizers": (optimizer, None)}
+    refused(tmp_path, "override `create_optimizer_and_scheduler`", parts=parts)
+
+
+def test_optimizers_and_optimizer_class_exclude_each_other(tmp_path):
+    optimizer = torch.optim.SGD(Line().parameters())
+    parts = {"optimizers": (optimizer, None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {})}
+    refused(tmp_path, "both choose an optimizer", parts=parts)
+
+
+def test_model_without_loss_is_rejected(tmp_path):
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    parts = {"model": transformers.BertModel(config), "train_dataset": ToyDataset(4)}
+    with pytest.raises(ValueError, match=r"returned no loss, only last_hidden_state.*load one of the `AutoModelFor"):
+        toy_trainer(tmp_path, parts=parts).train()
+
+
+def test_model_without_loss_trains_with_compute_loss_func(tmp_path):
+    class Embedder(portico.Trainer):
+        def compute_loss(self, model, inputs, **kwargs):
+            return model(**inputs).last_hidden_state.pow(2).mean()
+
+    config = transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    parts = {"model": transformers.BertModel(config), "train_dataset": ToyDataset(4)}
+    assert toy_trainer(tmp_path, Embedder, parts=parts, max_steps=1).train().global_step == 1
+
+
+def test_evaluate_needs_dataset(tmp_path):
+    refused(tmp_path, "eval_strategy='epoch'", parts={"eval_dataset": None}, eval_strategy="epoch")
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": None})
+    with pytest.raises(ValueError, match="no evaluation data"):
+        trainer.evaluate()
+
+
+def test_train_needs_dataset(tmp_path):
+    with pytest.raises(ValueError, match="no training data"):
+        toy_trainer(tmp_path, parts={"train_dataset": None}).train()
+    with pytest.raises(portico.InputError, match="loader is empty"):
+        toy_trainer(tmp_path, parts={"train_dataset": Points(0)}, train_sampling_strategy="sequential").train()
+
+
+def test_stream_needs_max_steps(tmp_path):
+    refused(tmp_path, "set `max_steps`", parts={"train_dataset": PointStream()})
+
+
+def test_short_stream_is_rejected(tmp_path):
+    parts = {"train_dataset": PointStream()}
+    trainer = toy_trainer(tmp_path, parts=parts, max_steps=2, gradient_accumulation_steps=6)
+    with pytest.raises(portico.InputError, match=r"5 batches in epoch 0, fewer than the 6 .* would never end"):
+        trainer.train()
+
+
+def test_load_best_model_needs_evaluation(tmp_path):
+    refused(tmp_path, "set `metric_for_best_model`", save_strategy="best", eval_strategy="epoch")
+
+
+def test_metric_for_best_model_must_exist(tmp_path):
+    trainer = toy_trainer(tmp_path, eval_strategy="epoch", metric_for_best_model="f1")
+    with pytest.raises(KeyError, match=r"^`metric_for_best_model='f1'` is not among .*eval_loss") as raised:
+        trainer.train()
+    assert isinstance(raised.value, portico.InputError)
+    assert trainer.state.epoch == 1
+
+
+def test_collator_must_be_callable(tmp_path):
+    refused(tmp_path, "`data_collator` is a str", TypeError, parts={"data_collator": "pad"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("train_sampling_strategy", "curriculum", "'random', 'sequential', 'group_by_length', 'batch_rebalance'"),
+        ("log_level", "loud", "'debug', .*'passive'"),
+        ("dataloader_multiprocessing_context", "thread", "'fork', 'spawn', 'forkserver'"),
+    ],
+)
+def test_unknown_choice_is_rejected(name, value, allowed, tmp_path):
+    refused(tmp_path, rf"`{name}='{value}'`; set it to one of .*{allowed}", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("learning_rate", "2e-5", r"`learning_rate='2e-5'` is a string; set it to a number of 0 or more"),
+        ("max_steps", "many", r"`max_steps='many'` is a string; set it to an integer"),
+    ],
+)
+def test_string_instead_of_number_is_rejected(name, value, match, tmp_path):
+    refused(tmp_path, match, TypeError, **{name: value})
+    refused(tmp_path, match, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("gradient_accumulation_steps", 0, "an integer of 1 or more"),
+        ("per_device_train_batch_size", -1, "an integer of 1 or more"),
+        ("learning_rate", float("nan"), "a number of 0 or more"),
+        ("num_train_epochs", -1, "a number of 0 or more"),
+    ],
+)
+def test_number_out_of_range_is_rejected(name, value, allowed, tmp_path):
+    refused(tmp_path, rf"`{name}={value!r}` cannot be used; set it to {allowed}", **{name: value})
+
+
+def test_zero_epochs_with_max_steps(tmp_path):
+    assert toy_trainer(tmp_path, num_train_epochs=-1, max_steps=1).train().global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        ({"model": Line}, "`model` is the class Line; give an instance of it"),
+        ({"callbacks": transformers.TrainerCallback()}, "`callbacks` is a TrainerCallback; give a list"),
+        ({"callbacks": [print]}, "holds a builtin_function_or_method, which has no `on_init_end`"),
+        ({"callbacks": [LightningCallback()]}, "this one in `lightning_callbacks`"),
+        ({"lightning_callbacks": [transformers.TrainerCallback()]}, "those of `TrainerCallback` in `callbacks`"),
+        ({"optimizers": torch.optim.SGD(Line().parameters())}, "`optimizers` is a SGD; give a tuple"),
+        ({"optimizers": ("adam", None)}, r"`optimizers` is \(str, NoneType\); give a tuple"),
+        ({"compute_metrics": "accuracy"}, "`compute_metrics` is a str, which cannot be called"),
+    ],
+)
+def test_part_of_wrong_type_is_rejected(parts, match, tmp_path):
+    refused(tmp_path, match, TypeError, parts=parts)
+
+
+def test_compute_metrics_must_return_dict(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"compute_metrics": lambda prediction: 0.5})
+    with pytest.raises(TypeError, match=r"`compute_metrics` returned '0.5' \(float\); let it return a dict"):
+        trainer.evaluate()
+
+
+def test_scheduler_kwargs_are_checked(tmp_path):
+    trainer = toy_trainer(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"power": 2})
+    with pytest.raises(TypeError, match=r"`lr_scheduler_type='cosine'` with .*{'power': 2}.*unexpected keyword"):
+        trainer.train()
+    trainer = toy_trainer(tmp_path, lr_scheduler_type="cosine_with_min_lr")
+    with pytest.raises(portico.InputError, match="`lr_scheduler_kwargs=None` cannot be used: One of min_lr"):
+        trainer.train()
+
+
+def test_unknown_dataset_name_is_rejected(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"eval_dataset": {"easy": Points(2), "hard": Points(2)}})
+    with pytest.raises(KeyError, match=r"`eval_dataset='esay'` names a set.*holds 'easy', 'hard'"):
+        trainer.evaluate("esay")
+    with pytest.raises(portico.InputError, match="holds none by name"):
+        toy_trainer(tmp_path).evaluate("easy")
+
+
+def test_predict_needs_dataset(tmp_path):
+    with pytest.raises(TypeError, match="nothing to predict on"):
+        toy_trainer(tmp_path).predict(None)
+
+
+def test_batch_eval_metrics_needs_compute_result(tmp_path):
+    parts = {"compute_metrics": lambda prediction: {}}
+    refused(tmp_path, "must take a boolean `compute_result`", parts=parts, batch_eval_metrics=True)
+
+
+@pytest.mark.parametrize(
+    ("resume", "match"),
+    [
+        (True, "holds no `checkpoint-N` folder"),
+        ("nowhere", "`resume_from_checkpoint=nowhere`"),
+        (500, "`resume_from_checkpoint=500` is a int; set it to a `checkpoint-N` folder"),
+    ],
+)
+def test_resume_from_missing_checkpoint_is_rejected(resume, match, tmp_path):
+    with pytest.raises(portico.InputError, match=match):
+        toy_trainer(tmp_path).train(resume_from_checkpoint=resume)
+
+
+def test_folder_without_weights_is_rejected(tmp_path):
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-3" / "notes.txt").write_text("")
+    with pytest.raises(portico.InputError, match=r"checkpoint-3 is not a checkpoint.*notes\.txt"):
+        toy_trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_batch_without_inputs_is_rejected(tmp_path):
+    trainer = toy_trainer(tmp_path, parts={"train_dataset": UnknownColumn()})
+    with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
+        trainer.train()
+    everything = {"train_dataset": UnknownColumn(), "data_collator": lambda examples: {}}
+    with pytest.raises(ValueError, match=r"without anything in it; the model takes x, labels"):
+        toy_trainer(tmp_path, parts=everything, remove_unused_columns=False).train()
+
+
+def test_model_that_returns_no_loss_is_rejected(tmp_path):
+    class Silent(Line):
+        def forward(self, x, labels=None):
+            return {"logits": self.linear(x)}
+
+    with pytest.raises(ValueError, match=r"returned no loss, only logits; it received x, labels"):
+        toy_trainer(tmp_path, parts={"model": Silent()}).train()
+
+
+def test_training_step_must_run_one_backward(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    trainer.accelerator.backward_now = None
+    trainer.accelerator.backward(torch.tensor(1.0))
+    with pytest.raises(RuntimeError, match="called twice in one `training_step`"):
+        trainer.accelerator.backward(torch.tensor(1.0))
+    trainer.accelerator.take_deferred_loss()
+    with pytest.raises(RuntimeError, match=r"did not call `accelerator\.backward`"):
+        trainer.accelerator.take_deferred_loss()
+
+
+def test_optimizer_before_training_is_rejected(tmp_path):
+    trainer = toy_trainer(tmp_path)
+    for ask in (trainer.get_learning_rates, trainer.get_optimizer_group):
+        with pytest.raises(ValueError, match="no optimizer yet"):
+            ask()
+
+
+def test_neftune_needs_embeddings(tmp_path):
+    with pytest.raises(portico.InputError, match=r"`neftune_noise_alpha=5.0`.*Line has no `get_input_embeddings`"):
+        toy_trainer(tmp_path, neftune_noise_alpha=5.0).train()
+
+
+def test_activation_checkpointing_needs_support(tmp_path):
+    with pytest.raises(portico.InputError, match="Line has no `activation_checkpointing_enable`"):
+        toy_trainer(tmp_path, activation_checkpointing=True).train()
+
+
+UNSUPPORTED = {
+    "debug": "tpu_metrics_debug",
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_argument_is_rejected(name, tmp_path):
+    match = rf"`{name}=.*is not supported by this version of portico; {REFUSALS[name][1]}\.$"
+    refused(tmp_path, match, **{name: UNSUPPORTED[name]})
+
+
+def test_every_rejected_argument_is_covered():
+    assert REFUSALS.keys() == UNSUPPORTED.keys()
+
+
+def test_unknown_public_name_suggests_close_match():
+    with pytest.raises(AttributeError, match=r"no attribute 'Trianer'; it has .*Trainer"):
+        portico.Trianer  # noqa: B018
+
+
+@pytest.mark.parametrize(("tracker", "reason"), [("nonsense", "is not supported"), ("comet_ml", "requires comet-ml")])
+def test_unavailable_report_to_is_rejected(tmp_path, tracker, reason):
+    refused(tmp_path, rf"`report_to={tracker}` cannot be used \(.*{reason}.*; install its package", report_to=tracker)
