@@ -35,6 +35,7 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+        # As accelerate's `find_executable_batch_size`, which transformers' trainer uses.
         batch_size = int(batch_size * 0.9)
     raise RuntimeError(
         "No executable batch size found, reached zero. Even one example does not fit the memory; set "

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch import nn
-from transformers import ProgressCallback, TrainerCallback
+from transformers import (
+    DataCollatorWithPadding,
+    DefaultFlowCallback,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+    SequenceFeatureExtractor,
+    TrainerCallback,
+    default_data_collator,
+)
 
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import (
@@ -43,6 +51,19 @@ def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of ``model`` leaves out the first label position."""
     is_causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
     return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+
+
+def is_spread(model: nn.Module, device: torch.device) -> bool:
+    """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
+    layers: Any = getattr(model, "hf_device_map", None) or {}
+    devices = {place for place in layers.values() if place not in ("cpu", "disk")}
+    return len(devices) > 1 or any(torch.device(place) != device for place in devices)
+
+
+def default_collator(processing_class: Any) -> Any:
+    """Return the collator for data without one: it pads if ``processing_class`` can."""
+    pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
+    return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
 
 def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother | None:
@@ -134,37 +155,30 @@ def apply_log_level(args: "TrainingArguments") -> None:
         logging.getLogger("portico").setLevel(level)
 
 
-def reporting_callbacks(report_to: list[str], logging_dir: str | None = None) -> list[TrainerCallback]:
-    """Return the callbacks that report to the trackers named in ``TrainingArguments.report_to``.
-
-    Args:
-        report_to: Names of trackers.
-        logging_dir: Folder for trackers that write files; by default they choose it themselves.
+def default_callbacks(trainer: "Trainer") -> list[Any]:
+    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM.
 
     Raises:
         InputError: If a tracker is unknown, or its package is not installed.
     """
+    args = trainer.args
     try:
-        trackers = [tracker() for tracker in get_reporting_integration_callbacks(report_to)]
+        trackers = [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)]
     except (ImportError, RuntimeError, ValueError) as error:
         kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
         raise kind(
-            f"`report_to={', '.join(report_to)}` cannot be used ({error}); install its package, name another tracker, "
-            "or set it to 'none'."
+            f"`report_to={', '.join(args.report_to)}` cannot be used ({error}); install its package, name another "
+            "tracker, or set it to 'none'."
         ) from error
+    # The deprecated argument; transformers' arguments have none.
+    folder = getattr(args, "logging_dir", None)
     for tracker in trackers:
-        if logging_dir is not None and hasattr(tracker, "logging_dir"):
-            tracker.logging_dir = logging_dir
-    return trackers
-
-
-def termination_callbacks(trainer: "Trainer") -> list[TrainerCallback]:
-    """Return the callback that saves a checkpoint on SIGTERM, if ``enable_jit_checkpoint`` is set."""
-    if not trainer.args.enable_jit_checkpoint:
-        return []
-    callback = JITCheckpointCallback()
-    callback.set_trainer(trainer)
-    return [callback]
+        if folder is not None and hasattr(tracker, "logging_dir"):
+            tracker.logging_dir = folder
+    savers = [JITCheckpointCallback()] if args.enable_jit_checkpoint else []
+    for saver in savers:
+        saver.set_trainer(trainer)
+    return [DefaultFlowCallback, *trackers, *savers]
 
 
 def progress_callback() -> type[TrainerCallback]:

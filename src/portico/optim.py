@@ -43,6 +43,7 @@ class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
         """Change ``parameter`` and its state in place, without recording gradients."""
 
 
+# The patterns of `transformers.Trainer.get_decay_parameter_names`.
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
 # Keyword arguments of optimizers that choose their own parameters (GaLore, LOMO and others).
 _OWN_PARAMETERS = ("params", "model", "optimizer_dict")

@@ -25,15 +25,11 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strate
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import (
-    DataCollatorWithPadding,
-    DefaultFlowCallback,
     PreTrainedTokenizerBase,
     PrinterCallback,
-    SequenceFeatureExtractor,
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    default_data_collator,
     enable_full_determinism,
     set_seed,
 )
@@ -47,7 +43,7 @@ from portico.distributed.accelerator import Accelerator, dataloader_config
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
-from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
+from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
 from portico.hf_compat import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     BestRun,
@@ -83,7 +79,13 @@ from portico.loop.run import (
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan
-from portico.validation import check_part_kinds, check_parts, prepare_arguments, refuse_uncalled_hooks
+from portico.validation import (
+    check_model_source,
+    check_part_kinds,
+    check_parts,
+    prepare_arguments,
+    refuse_uncalled_hooks,
+)
 
 if TYPE_CHECKING:
     from portico.annotations import (
@@ -163,7 +165,7 @@ class Trainer(deprecated.OlderTrainerNames):
     compute_objective: Callable[[dict[str, float]], Any]
     objective: Any = None
     _signature_columns: list[str] | None = None
-    # Attributes that a worker process hands back to the script that called `train()`.
+    # Attributes that a worker process returns to the script that called `train()`.
     _carried_from_workers: tuple[str, ...] = ("state", "control")
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
@@ -173,10 +175,10 @@ class Trainer(deprecated.OlderTrainerNames):
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
     # Read by subclasses: the Lightning strategy holds DeepSpeed's engine, and none of ours runs FSDP on XLA.
     deepspeed = None
-    is_fsdp_xla_enabled = False
-    is_fsdp_xla_v1_enabled = False
-    is_fsdp_xla_v2_enabled = False
+    is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
+    _created_lr_scheduler = False
+    current_flos: float = 0
 
     # ---- Initialization & Validation ----
 
@@ -240,20 +242,17 @@ class Trainer(deprecated.OlderTrainerNames):
             set_seed(self.args.seed)
 
     def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        if model is None and model_init is None:
-            raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
-        if model is not None and model_init is not None:
-            raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
+        check_model_source(model, model_init)
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        self.is_model_parallel = _is_spread(self.model, self.args.device)
+        self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
         placed = self.args.place_model_on_device
         self.place_model_on_device = not self.is_model_parallel if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
             self._place_model()
         self.model_wrapped = self.model
-        # PEFT's adapters are looked through to the base model.
+        # Below PEFT's adapters: their own signature and class name say nothing of labels.
         base, unwrapped = map(unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
         self.label_names = find_labels(type(base)) if self.args.label_names is None else self.args.label_names
         self.can_return_loss = bool(can_return_loss(type(base)))
@@ -269,23 +268,16 @@ class Trainer(deprecated.OlderTrainerNames):
         eval_dataset: "EvalExamples | None",
         processing_class: "ProcessingClass | None",
     ) -> None:
-        pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
-        tokenizer: Any = processing_class
-        default_collator: Any = DataCollatorWithPadding(tokenizer) if pads else default_data_collator
-        self.data_collator = default_collator if data_collator is None else data_collator
+        self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
         self.train_dataset = train_dataset
         self.eval_dataset = eval_dataset
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
-        reporting = model_setup.reporting_callbacks(self.args.report_to, getattr(self.args, "logging_dir", None))
+        every = [*model_setup.default_callbacks(self), *(callbacks or [])]
         self.callback_handler = CallbackHandler(
-            [DefaultFlowCallback, *reporting, *model_setup.termination_callbacks(self), *(callbacks or [])],
-            self.model,
-            self.processing_class,
-            self.optimizer,
-            self.lr_scheduler,
+            every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self.add_callback(PrinterCallback if self.args.disable_tqdm else model_setup.progress_callback())
         if self.args.push_to_hub:
@@ -294,13 +286,10 @@ class Trainer(deprecated.OlderTrainerNames):
             Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
         self.control = TrainerControl()
         self.state = fresh_state(self)
-        self.hp_name = None
-        self.hp_search_backend = None
-        self.current_flos: float = 0
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._train_batch_size = self.args.train_batch_size
-        self._created_lr_scheduler = False
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(self.model, "config", None)
         if config is not None:
             config.use_cache = self.args.use_cache
@@ -341,11 +330,12 @@ class Trainer(deprecated.OlderTrainerNames):
             raise ValueError("There is no evaluation data: give `eval_dataset` to the trainer or to `evaluate()`.")
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
         cached: dict[str, Loader] = self.__dict__.setdefault("_eval_dataloaders", {})
+        # As in transformers: otherwise every evaluation would start workers that stay.
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
             eval_dataset = self._named_eval_dataset(eval_dataset)
-        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
             cached[key] = loader
@@ -527,6 +517,7 @@ class Trainer(deprecated.OlderTrainerNames):
 
     def _renew_model(self, trial: "Trial") -> None:
         if self.model_init is not None:
+            # Every run starts from the same weights.
             self._seed_everything()
             self.model = self.call_model_init(trial)
             self._place_model()
@@ -587,6 +578,7 @@ class Trainer(deprecated.OlderTrainerNames):
             fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
+            # Lightning's `Strategy.teardown` moves the module to the CPU.
             if self.place_model_on_device:
                 self.model.to(self.args.device)
         if run.output is None:
@@ -631,6 +623,7 @@ class Trainer(deprecated.OlderTrainerNames):
         logger.info("Training completed.")
         self._total_loss_scalar += self._tr_loss.item()
         num_steps = self.state.global_step - self._initial_global_step
+        # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule; this run may have made only part of its steps.
         num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
@@ -668,7 +661,7 @@ class Trainer(deprecated.OlderTrainerNames):
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
-                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return the loss alone, a "
+                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return only the loss, a "
                 "tensor with one element, and `(loss, outputs)` only if it was called with `return_outputs=True`."
             )
         every = self.args.torch_empty_cache_steps
@@ -758,7 +751,7 @@ class Trainer(deprecated.OlderTrainerNames):
         start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save, each if the control flags ask for it."""
+        """Log, evaluate and save, each if its control flag is set."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
         if self.control.should_evaluate:
@@ -818,7 +811,7 @@ class Trainer(deprecated.OlderTrainerNames):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             count = self.accelerator.gather(count.to(device)).sum()
-        # Dividing by one makes the count a float, as in transformers, which divides by `parallel_size` here.
+        # Dividing by one makes the count a float, as in transformers, which divides by the processes that share a batch.
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
@@ -918,6 +911,7 @@ class Trainer(deprecated.OlderTrainerNames):
             metrics: dict[str, float] = {}
             for name, dataset in datasets.items():
                 metrics |= self.evaluate(
+                    # By name, `get_eval_dataloader` can keep a loader with persistent workers.
                     eval_dataset=dataset if override else name,
                     ignore_keys=ignore_keys,
                     metric_key_prefix=f"{metric_key_prefix}_{name}",
@@ -1058,7 +1052,7 @@ class Trainer(deprecated.OlderTrainerNames):
         self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
         if deprecated.omits_argument(self.compute_loss, "return_outputs"):
-            # The oldest form returns the loss alone, and may take labels out of the inputs.
+            # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
             outputs = model(**inputs)
             return self.compute_loss(model, inputs), outputs
         loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
@@ -1185,18 +1179,12 @@ class Trainer(deprecated.OlderTrainerNames):
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
-        weights.save_weights(
-            self.model,
-            self.accelerator.unwrap_model(self.model),
-            str(folder),
-            state_dict=state_dict,
-            is_main_process=self.args.should_save,
-        )
-        processor: Any = self.processing_class
-        if processor is None:
-            processor = getattr(self.data_collator, "tokenizer", None)
-            if processor is not None:
-                logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, is_main_process=True)
+        tokenizer = getattr(self.data_collator, "tokenizer", None)
+        if self.processing_class is None and tokenizer is not None:
+            logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
+        processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
             processor.save_pretrained(folder)
         writer.save_arguments(self.args, str(folder))
@@ -1238,11 +1226,13 @@ class Trainer(deprecated.OlderTrainerNames):
             return
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / f"{split}_results.json", metrics)
+        files = {f"{split}_results.json": metrics}
         if combined:
             everything = folder / "all_results.json"
             known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
-            _write_json(everything, {**known, **metrics})
+            files[everything.name] = {**known, **metrics}
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, indent=4, sort_keys=True), encoding="utf-8")
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
@@ -1261,6 +1251,7 @@ class Trainer(deprecated.OlderTrainerNames):
 
     def floating_point_ops(self, inputs: "Batch") -> int:
         """Return the operations of a forward and a backward pass over ``inputs``, 0 if unknown."""
+        # Per token and parameter, 2 forward and 4 backward (arXiv:2001.08361, section 2.1), as in transformers.
         model: Any = self.model
         main_input = getattr(model, "main_input_name", "input_ids")
         if main_input in inputs and hasattr(model, "num_parameters"):
@@ -1354,7 +1345,7 @@ class Trainer(deprecated.OlderTrainerNames):
 
         Raises:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
-            ValueError: If there is no such backend or direction.
+            ValueError: If the backend or a direction is unknown.
         """
         return hp_search.search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
 
@@ -1460,14 +1451,3 @@ class Trainer(deprecated.OlderTrainerNames):
     def __getstate__(self) -> dict[str, Any]:
         # The worker that unpickles this trainer makes its own Lightning trainer.
         return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}
-
-
-def _is_spread(model: nn.Module, device: torch.device) -> bool:
-    """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
-    layers: Any = getattr(model, "hf_device_map", None) or {}
-    devices = {place for place in layers.values() if place not in ("cpu", "disk")}
-    return len(devices) > 1 or any(torch.device(place) != device for place in devices)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=4, sort_keys=True), encoding="utf-8")

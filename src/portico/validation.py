@@ -86,6 +86,14 @@ def check_part_kinds(
         )
 
 
+def check_model_source(model: object, model_init: object) -> None:
+    """Refuse both of a model and a function that makes one, and neither."""
+    if model is None and model_init is None:
+        raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
+    if model is not None and model_init is not None:
+        raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
+
+
 def _listed(name: str, callbacks: object) -> Sequence[Any]:
     if callbacks is not None and not isinstance(callbacks, list | tuple):
         raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
@@ -169,7 +177,7 @@ def check_numbers(args: TrainingArguments) -> None:
 WITHOUT_EFFECT = {
     "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
     "sortish_sampler": (
-        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of similar lengths"
+        "nor has it under transformers; `train_sampling_strategy='group_by_length'` makes batches of like lengths"
     ),
 }
 
