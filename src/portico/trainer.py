@@ -79,13 +79,7 @@ from portico.loop.run import (
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
 from portico.plan import ResumePoint, RunPlan
-from portico.validation import (
-    check_model_source,
-    check_part_kinds,
-    check_parts,
-    prepare_arguments,
-    refuse_uncalled_hooks,
-)
+from portico.validation import check_part_kinds, check_parts, prepare_arguments, refuse_uncalled_hooks
 
 if TYPE_CHECKING:
     from portico.annotations import (
@@ -205,7 +199,7 @@ class Trainer(deprecated.OlderTrainerNames):
     ) -> None:
         refuse_uncalled_hooks(type(self))
         deprecated.refuse_old_order(compute_loss_func, compute_metrics)
-        check_part_kinds(model, callbacks, optimizers, lightning_callbacks)
+        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks)
         self.args = prepare_arguments(args)
         self._seed_everything()
         parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
@@ -242,7 +236,6 @@ class Trainer(deprecated.OlderTrainerNames):
             set_seed(self.args.seed)
 
     def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        check_model_source(model, model_init)
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
         self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
@@ -811,7 +804,7 @@ class Trainer(deprecated.OlderTrainerNames):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             count = self.accelerator.gather(count.to(device)).sum()
-        # Dividing by one makes the count a float, as in transformers, which divides by the processes that share a batch.
+        # Dividing by one makes the count a float, as in transformers, which divides by the processes that share it.
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:

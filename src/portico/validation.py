@@ -60,11 +60,16 @@ def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
 
 def check_part_kinds(
     model: "nn.Module | None",
+    model_init: object,
     callbacks: "Callbacks | None",
     optimizers: "Optimizers",
     lightning_callbacks: Sequence[Callback] | None,
 ) -> None:
-    """Refuse parts of a wrong type, which would fail much later."""
+    """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
+    if model is None and model_init is None:
+        raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
+    if model is not None and model_init is not None:
+        raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
     if isinstance(model, type):
         raise InputTypeError(
             f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
@@ -84,14 +89,6 @@ def check_part_kinds(
         raise InputTypeError(
             f"`optimizers` is {shown}; give a tuple of an optimizer and a schedule, each of which may be None."
         )
-
-
-def check_model_source(model: object, model_init: object) -> None:
-    """Refuse both of a model and a function that makes one, and neither."""
-    if model is None and model_init is None:
-        raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
-    if model is not None and model_init is not None:
-        raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
 
 
 def _listed(name: str, callbacks: object) -> Sequence[Any]:
