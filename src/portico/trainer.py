@@ -628,8 +628,9 @@ class Trainer(deprecated.OlderTrainerNames):
         self.log(metrics)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
+        run_folder = self._get_output_dir(trial)
         if self.args.should_save and self.args.save_total_limit == 1:
-            writer.delete_all_but_best(self._get_output_dir(trial), self.state.best_model_checkpoint)
+            writer.delete_all_but_best(run_folder, self.state.best_model_checkpoint)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_current_push()
         return TrainOutput(self.state.global_step, train_loss, metrics)
