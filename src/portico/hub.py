@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
+# As in transformers: private files, and checkpoints, which `hub_strategy` decides on.
 _NOT_UPLOADED = ["_*", "checkpoint-*"]
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
 

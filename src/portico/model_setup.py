@@ -115,6 +115,7 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
 
 def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
     """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
+    # `_orig_mod` marks the wrapper that `torch.compile` returns.
     if not args.torch_compile or hasattr(model, "_orig_mod"):
         return model
     if getattr(wrapped, "_orig_mod", None) is model:

@@ -104,6 +104,7 @@ class RunPlan:
                     f"The training data loader {what} and `max_steps={max_steps}`, so nothing says when training "
                     "ends; give a data set with examples, or set `max_steps` to an int >= 1."
                 )
+            # As often over the stream as the steps take.
             epochs, per_epoch, num_batches = sys.maxsize, max_steps, max_steps * gradient_accumulation_steps
             examples = total_train_batch_size * max_steps
             samples = float(examples)
@@ -111,6 +112,7 @@ class RunPlan:
             per_epoch = max(math.ceil(num_batches / gradient_accumulation_steps), 1)
             examples = num_examples or 0
             if max_steps > 0:
+                # As transformers: slightly too many samples if the last batch of an epoch is smaller.
                 epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_train_batch_size)
             else:
                 epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
