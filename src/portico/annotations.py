@@ -1,4 +1,4 @@
-"""Types that annotations share; none is checked at run time."""
+"""Type aliases for annotations; none is checked at run time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,8 +21,8 @@ Examples: TypeAlias = Any
 EvalExamples: TypeAlias = "Examples | Mapping[str, Examples]"
 # One batch as the model's keyword arguments; values are mostly tensors `[batch, ...]`.
 Batch: TypeAlias = dict[str, Any]
-# Tensors or arrays `[batch, ...]` in any nesting of mappings and sequences; written out, the recursive type would need
-# a cast wherever a container is entered.
+# Tensors or arrays `[batch, ...]`, nested in mappings and sequences. A recursive type would need a cast wherever a
+# container is entered.
 Nested: TypeAlias = Any
 # Anything that yields batches: our loaders, or one that a user's override returns.
 Loader: TypeAlias = "torch.utils.data.DataLoader[Any]"

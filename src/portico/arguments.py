@@ -33,8 +33,7 @@ class LightningPlacement:
             from portico.distributed.placement import resolve_strategy
 
             self.__dict__["_lightning_strategy"] = resolve_strategy(self)  # type: ignore[arg-type]  # mixed into training arguments
-        strategy: Strategy = self.__dict__["_lightning_strategy"]
-        return strategy
+        return self.__dict__["_lightning_strategy"]
 
     @lightning_strategy.setter
     def lightning_strategy(self, strategy: "Strategy") -> None:
@@ -46,36 +45,31 @@ class LightningPlacement:
 
     @property
     def device(self) -> torch.device:
-        """Device of this process."""
         return self._setup_devices
 
     @property
     def n_gpu(self) -> int:
-        """CUDA devices that this process uses: one at most, since Lightning starts a process per device."""
+        """CUDA devices of this process: at most one, since Lightning starts a process per device."""
         return int(self.device.type == "cuda")
 
     @property
     def world_size(self) -> int:
-        """Processes that train together."""
         return int(getattr(self.lightning_strategy, "world_size", 1))
 
     @property
     def process_index(self) -> int:
-        """Rank of this process among all."""
         return int(getattr(self.lightning_strategy, "global_rank", 0))
 
     @property
     def local_process_index(self) -> int:
-        """Rank of this process on its machine."""
         return int(getattr(self.lightning_strategy, "local_rank", 0))
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """Several processes, or one."""
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
     def _process_fsdp_args(self) -> Any:
-        # What accelerate would be told; Lightning reads `fsdp` and `fsdp_config` themselves.
+        # transformers makes accelerate's plugin here; Lightning's strategy reads `fsdp` and `fsdp_config` directly.
         return None
 
     @contextmanager
@@ -83,8 +77,8 @@ class LightningPlacement:
         """Run the block on the first process before the others, for example to fill a shared cache.
 
         Args:
-            local: The first of each machine, instead of the first of all.
-            desc: What is done, for debug logs.
+            local: The first process of each machine, instead of the first of all.
+            desc: Unused, as in transformers' signature.
         """
         from portico.distributed.processes import connect_early, first_process_first
 
@@ -95,7 +89,7 @@ class LightningPlacement:
             yield
 
     def __getstate__(self) -> dict[str, Any]:
-        # A strategy holds processes and devices: it belongs to the run, not to the arguments.
+        # A strategy owns processes and devices: it belongs to the run and is not copied or pickled.
         return {key: value for key, value in self.__dict__.items() if key != "_lightning_strategy"}
 
 
@@ -110,15 +104,15 @@ class TrainingArguments(
         accelerator: Lightning accelerator (``"cpu"``, ``"cuda"``, ...); by default the best one present, or the CPU
             with ``use_cpu``.
         strategy: Lightning strategy (``"ddp"``, ...); by default Lightning's choice.
-        devices: Devices of this machine, one process each; by default 1, or what ``torchrun`` says.
-        num_nodes: Machines.
-        precision: Lightning precision (``"bf16-mixed"``, ...); by default what ``bf16`` and ``fp16`` say.
+        devices: Devices of this machine, one process each; by default 1, or as many as ``torchrun`` started.
+        num_nodes: Number of machines.
+        precision: Lightning precision (``"bf16-mixed"``, ...); by default according to ``bf16`` and ``fp16``.
 
-    Arguments of ``transformers`` 4 are taken too, with a warning: :mod:`portico.deprecated`.
+    Arguments of ``transformers`` 4 are accepted too, with a warning: :mod:`portico.deprecated`.
     """
 
     if TYPE_CHECKING:
-        # transformers fills these in when the arguments are made; its annotations allow None.
+        # transformers annotates these as optional, but fills them in when the arguments are made.
         output_dir: str = ""
         report_to: Any = None
 
@@ -141,10 +135,7 @@ class TrainingArguments(
 def adopt_arguments(args: Any) -> "TrainingArguments":
     """Add Lightning's placement to plain ``transformers.TrainingArguments``, in place, and return them.
 
-    The object stays the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
-
-    Raises:
-        TypeError: If ``args`` are not training arguments.
+    The object remains the user's (``trainer.args is args``); only its class changes, to a subclass of the original.
     """
     if isinstance(args, LightningPlacement):
         return args  # type: ignore[return-value]
@@ -152,13 +143,13 @@ def adopt_arguments(args: Any) -> "TrainingArguments":
         raise TypeError(
             f"`args` is a {type(args).__name__}; give `portico.TrainingArguments` or `transformers.TrainingArguments`."
         )
-    # mypy takes the missing `__hash__` of the instances for that of the class.
+    # mypy checks the `__hash__` of the instances, which is None, instead of that of the class.
     args.__class__ = _adopting_class(type(args))  # type: ignore[arg-type]
     return args  # type: ignore[return-value]
 
 
 class _AdoptedPlacement(LightningPlacement):
-    """The placement of adopted arguments; their class is in no module, so copies and pickles rebuild it."""
+    """The placement of adopted arguments; their class is made at run time, so copies and pickles rebuild it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         own_class = type(self).__bases__[1]

@@ -1,7 +1,7 @@
-"""Everything older that is accepted: spellings of transformers 4 and signatures of overrides written for it.
+"""Deprecated spellings of transformers 4 that are still accepted: names of arguments, signatures, method names.
 
-All of it goes with portico 2, one major version after transformers 5; each use is announced by one warning that names
-today's spelling.
+Everything here is removed in portico 2, one major version after transformers 5. Each use raises one ``FutureWarning``
+that names the current spelling.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 
 import transformers
 from torch import nn
@@ -40,15 +40,17 @@ def warn_of_old_spelling(message: str) -> None:
 
 
 def _depth_of_user_code() -> int:
-    """Return the stack level, for a warning of the caller, of the nearest frame outside the libraries.
+    """Return the stack level of the nearest frame outside the libraries, for a warning of the caller.
 
-    Constructors are reached directly, through subclasses or through an argument parser: no fixed level is right.
+    Constructors are reached directly, through subclasses or through an argument parser, so no fixed level is right.
     """
     frame, depth = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, depth = frame.f_back, depth + 1
     return depth
 
+
+# ---- Names of arguments ----
 
 RENAMED: Mapping[str, str] = {
     "evaluation_strategy": "eval_strategy",
@@ -62,7 +64,7 @@ RENAMED: Mapping[str, str] = {
     "xpu_backend": "ddp_backend",
 }
 
-# Defaults of the older names: arguments written to a file by an older version hold all of them.
+# Defaults of the older names: files of arguments that an older version wrote contain all of them.
 _UNSET: Mapping[str, Any] = {"evaluation_strategy": "no", "no_cuda": False, "warmup_ratio": 0}
 
 _Class = TypeVar("_Class", bound=type)
@@ -71,28 +73,24 @@ _Class = TypeVar("_Class", bound=type)
 class AcceptsOldNames(type):
     """Metaclass of training arguments whose constructor takes older names.
 
-    Overriding ``__init__`` would not do: every dataclass that a user derives gets a generated one.
+    Overriding ``__init__`` would not be enough: every dataclass that a user derives gets a generated one.
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make an instance, from arguments of either name."""
         return super().__call__(*args, **present_names(kwargs))
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of the constructor; inspection would find that of :meth:`__call__`."""
+        # `inspect` would otherwise find the signature of `__call__`.
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments under their present names, with a warning for each older one.
-
-    Args:
-        given: Arguments by name; an older one that is ``None`` says nothing.
+    """Return ``given`` under the current names, with a warning for each older one that is not ``None``.
 
     Raises:
-        InputError: If both names of an argument are there and differ.
+        InputError: If both names of an argument are given and differ.
     """
     present = {name: value for name, value in given.items() if name not in RENAMED}
     for old, new in RENAMED.items():
@@ -105,7 +103,7 @@ def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
         elif value not in (present[new], _UNSET.get(old)):
             raise InputError(
                 f"`{new}={present[new]!r}` and `{old}={given[old]!r}` are two spellings of one argument and differ; "
-                f"give `{new}` alone."
+                f"give only `{new}`."
             )
     return present
 
@@ -115,7 +113,7 @@ def _warmup_steps(ratio: float) -> float:
         raise InputError(
             f"`warmup_ratio={ratio}` is not a fraction of a run; set `warmup_steps` to a number from 0 to 1."
         )
-    # Below one, `warmup_steps` is a part of the run; at one it is a single step.
+    # Below one, `warmup_steps` is a fraction of the run; one is a single step (`TrainingArguments.get_warmup_steps`).
     return math.nextafter(1.0, 0.0) if ratio == 1 else ratio
 
 
@@ -145,10 +143,9 @@ class _StoreEitherName(argparse.Action):
 
 
 def with_old_names(base: type) -> Callable[[_Class], _Class]:
-    """Return a decorator, to stand below ``@dataclass``, that gives the older names to instances and parsers.
+    """Return a decorator, applied before ``@dataclass``, that adds the older names of fields of ``base``.
 
-    Args:
-        base: The dataclass that has the fields under their present names.
+    Instances get them as attributes, and parsers as options.
     """
 
     def decorate(cls: _Class) -> _Class:
@@ -156,7 +153,7 @@ def with_old_names(base: type) -> Callable[[_Class], _Class]:
         cls.__annotations__ = dict(cls.__annotations__)
         for old, new in RENAMED.items():
             setattr(cls, old, _OldName(old, new))
-            # `HfArgumentParser` hands a field's metadata to `argparse`.
+            # `HfArgumentParser` passes a field's metadata to `argparse`.
             options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
             metadata = {**fields[new].metadata, **options}
             cls.__annotations__[new] = hints[new]
@@ -166,15 +163,96 @@ def with_old_names(base: type) -> Callable[[_Class], _Class]:
     return decorate
 
 
+class HfArgumentParser(transformers.HfArgumentParser):
+    """``transformers.HfArgumentParser`` that also accepts older names in dicts and files.
+
+    On a command line the parser of transformers accepts them too; in a dict, JSON and YAML it looks for the current
+    names only.
+    """
+
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """Return an instance of each dataclass, made from ``args``."""
+        if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
+            args = present_names(args)
+        return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
+
+
+# ---- Retired arguments ----
+
+
+# Makes the value of the current argument from that of the retired one, its own value so far, and all arguments.
+_Combine: TypeAlias = Callable[[Any, Any, Any], Any]
+
+
+def _entry(key: str) -> _Combine:
+    def combine(retired: Any, current: Any, args: Any) -> dict[str, Any]:
+        if isinstance(current, str):
+            raise InputError(
+                f"A retired argument belongs in the configuration that {current!r} names; write it there instead."
+            )
+        return {key: retired, **(current.to_dict() if hasattr(current, "to_dict") else current or {})}
+
+    return combine
+
+
+# The current argument, and the value it is set to or a function that adds to its value.
+_SUCCESSORS: Mapping[str, tuple[str, str | _Combine]] = {
+    "adafactor": ("optim", "adafactor"),
+    "dispatch_batches": ("accelerator_config", _entry("dispatch_batches")),
+    "fsdp_min_num_params": ("fsdp_config", _entry("min_num_params")),
+    "fsdp_transformer_layer_cls_to_wrap": ("fsdp_config", _entry("transformer_layer_cls_to_wrap")),
+    "group_by_length": ("train_sampling_strategy", "group_by_length"),
+    "include_inputs_for_metrics": (
+        "include_for_metrics",
+        lambda retired, current, args: [*current, *{"inputs"}.difference(current)],
+    ),
+    "push_to_hub_organization": (
+        "hub_model_id",
+        lambda owner, current, args: f"{owner}/{Path(current or args.output_dir).name}",
+    ),
+    "split_batches": ("accelerator_config", _entry("split_batches")),
+    "tpu_metrics_debug": ("debug", lambda retired, current, args: f"{current or ''} tpu_metrics_debug".strip()),
+}
+
+_HONOURED: Mapping[str, str] = {
+    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
+    "use_legacy_prediction_loop": "override `evaluation_loop` instead of `prediction_loop`",
+}
+
+_WITHOUT_EFFECT: Mapping[str, str] = {
+    "fp16_backend": "Lightning casts; its `precision` chooses how",
+    "fp16_opt_level": "it belonged to apex; `precision` chooses how much is cast",
+    "half_precision_backend": "Lightning casts; its `precision` chooses how",
+    "include_tokens_per_second": "use `include_num_input_tokens_seen`, which also logs tokens per second",
+    "jit_mode_eval": "use `torch_compile`",
+    "mp_parameters": "it belonged to SageMaker's launcher",
+    "overwrite_output_dir": "a run never deletes what its output folder holds",
+    "ray_scope": "set the environment variable RAY_SCOPE",
+    "save_safetensors": "weights are always saved as safetensors",
+    "tpu_num_cores": "use `accelerator` and `devices`",
+    "use_ipex": "use `torch_compile`",
+    "use_mps_device": "`mps` is used where it is available",
+}
+
+# The refused value (`None`: every value), and what to do instead.
+_APEX = ("apex", "set `fp16=True` or `precision`, which torch runs without apex")
+_REFUSED: Mapping[str, tuple[str | None, str]] = {
+    "fp16_backend": _APEX,
+    "half_precision_backend": _APEX,
+    "past_index": (None, "carry states between batches in a `training_step` of your own"),
+    "sharded_ddp": (None, "set `strategy='fsdp'`"),
+}
+
+
 def _retired(default: Any) -> Any:
     return field(default=default, repr=False, metadata={"help": "Deprecated, of transformers 4."})
 
 
 @dataclass
 class RetiredArguments:
-    """The retired arguments, which keep what they are given: scripts for ``transformers`` 4 read them back.
+    """The retired arguments, which keep their values: scripts for ``transformers`` 4 read them back.
 
-    Mixed in before the class of ``transformers``, whose own checks must see what the retired ones become.
+    Mixed in before the class of ``transformers``, whose own checks must see the arguments that replace them.
     """
 
     adafactor: bool = _retired(False)
@@ -206,148 +284,59 @@ class RetiredArguments:
     def __post_init__(self) -> None:
         for one in dataclasses.fields(RetiredArguments):
             value = getattr(self, one.name)
-            if value != one.default and value is not None:
+            if value not in (one.default, None):
                 _apply(self, one.name, value)
         super().__post_init__()  # type: ignore[misc]
 
 
-@dataclass(frozen=True)
-class _Successor:
-    """What replaced a retired argument.
-
-    Args:
-        name: The present argument.
-        value: Makes its value from the retired one's, its own value so far, and all arguments.
-        extends: Whether the value so far is kept in the new one; else only its default gives way.
-    """
-
-    name: str
-    value: Callable[[Any, Any, Any], Any]
-    extends: bool = False
-
-
-def _entry(key: str) -> Callable[[Any, Any, Any], Any]:
-    return lambda retired, current, args: {key: retired, **_as_dict(current)}
-
-
-def _as_dict(config: Any) -> dict[str, Any]:
-    if isinstance(config, str):
-        raise InputError(
-            f"A retired argument belongs in the configuration that {config!r} names; write it there instead."
-        )
-    return dict(config.to_dict() if hasattr(config, "to_dict") else config or {})
-
-
-_SUCCESSORS: Mapping[str, _Successor] = {
-    "adafactor": _Successor("optim", lambda *_: "adafactor"),
-    "dispatch_batches": _Successor("accelerator_config", _entry("dispatch_batches"), extends=True),
-    "fsdp_min_num_params": _Successor("fsdp_config", _entry("min_num_params"), extends=True),
-    "fsdp_transformer_layer_cls_to_wrap": _Successor(
-        "fsdp_config", _entry("transformer_layer_cls_to_wrap"), extends=True
-    ),
-    "group_by_length": _Successor("train_sampling_strategy", lambda *_: "group_by_length"),
-    "include_inputs_for_metrics": _Successor(
-        "include_for_metrics", lambda retired, current, args: [*current, *{"inputs"}.difference(current)], extends=True
-    ),
-    "push_to_hub_organization": _Successor(
-        "hub_model_id",
-        lambda owner, current, args: f"{owner}/{Path(current or args.output_dir).name}",
-        extends=True,
-    ),
-    "split_batches": _Successor("accelerator_config", _entry("split_batches"), extends=True),
-    "tpu_metrics_debug": _Successor(
-        "debug", lambda retired, current, args: f"{current or ''} tpu_metrics_debug".strip(), extends=True
-    ),
-}
-
-_HONOURED: Mapping[str, str] = {
-    "logging_dir": "set the environment variable TENSORBOARD_LOGGING_DIR",
-    "use_legacy_prediction_loop": "override `evaluation_loop` instead of `prediction_loop`",
-}
-
-_WITHOUT_EFFECT: Mapping[str, str] = {
-    "fp16_backend": "Lightning casts; its `precision` chooses how",
-    "fp16_opt_level": "it belonged to apex; `precision` chooses how much is cast",
-    "half_precision_backend": "Lightning casts; its `precision` chooses how",
-    "include_tokens_per_second": "use `include_num_input_tokens_seen`, which also logs tokens per second",
-    "jit_mode_eval": "use `torch_compile`",
-    "mp_parameters": "it belonged to SageMaker's launcher",
-    "overwrite_output_dir": "a run never deletes what its output folder holds",
-    "ray_scope": "set the environment variable RAY_SCOPE",
-    "save_safetensors": "weights are always saved as safetensors",
-    "tpu_num_cores": "use `accelerator` and `devices`",
-    "use_ipex": "use `torch_compile`",
-    "use_mps_device": "`mps` is used where it is available",
-}
-
-_REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "fp16_backend": (lambda value: value == "apex", "set `fp16=True` or `precision`, which torch runs without apex"),
-    "half_precision_backend": (
-        lambda value: value == "apex",
-        "set `fp16=True` or `precision`, which torch runs without apex",
-    ),
-    "past_index": (lambda value: True, "carry states between batches in a `training_step` of your own"),
-    "sharded_ddp": (bool, "set `strategy='fsdp'`"),
-}
-
-
 def _apply(args: Any, name: str, value: object) -> None:
-    """Apply a retired argument that was set, with one warning.
-
-    Raises:
-        InputError: If it is no longer supported, or contradicts the argument that replaced it.
-    """
-    if name in _REFUSED and _REFUSED[name][0](value):
+    """Apply a retired argument that was set, with one warning, or refuse it."""
+    if name in _REFUSED and _REFUSED[name][0] in (None, value):
         raise InputError(f"`{name}={value!r}` is no longer supported; {_REFUSED[name][1]} instead.")
-    if name in _SUCCESSORS:
-        _pass_on(args, name, value)
-    elif name in _HONOURED:
-        warn_of_old_spelling(f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {_HONOURED[name]}.")
-    else:
+    if name in _WITHOUT_EFFECT:
         warn_of_old_spelling(
             f"`{name}` has no effect any more and will be removed in {_REMOVED_IN}: {_WITHOUT_EFFECT[name]}."
         )
+        return
+    consequence = _HONOURED[name] if name in _HONOURED else _pass_on(args, name, value)
+    warn_of_old_spelling(f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; {consequence}.")
 
 
-def _pass_on(args: Any, name: str, value: object) -> None:
-    successor = _SUCCESSORS[name]
-    current = getattr(args, successor.name)
-    new = successor.value(value, current, args)
-    default = next(one.default for one in dataclasses.fields(args) if one.name == successor.name)
-    if not successor.extends and current not in (default, new):
+def _pass_on(args: Any, name: str, value: object) -> str:
+    """Set the argument that replaced a retired one, and return a clause that says so."""
+    successor, new = _SUCCESSORS[name]
+    current = getattr(args, successor)
+    if callable(new):
+        new = new(value, current, args)
+    elif current not in (next(one.default for one in dataclasses.fields(args) if one.name == successor), new):
         raise InputError(
-            f"`{successor.name}={current!r}` and `{name}={value!r}` contradict each other; give `{successor.name}` "
-            "alone."
+            f"`{successor}={current!r}` and `{name}={value!r}` contradict each other; give only `{successor}`."
         )
-    setattr(args, successor.name, new)
-    warn_of_old_spelling(
-        f"`{name}` is deprecated and will be removed in {_REMOVED_IN}; it now sets `{successor.name}={new!r}`."
-    )
+    setattr(args, successor, new)
+    return f"it now sets `{successor}={new!r}`"
 
 
 def retired_treatments() -> dict[str, str]:
     """Return what happens to each retired argument, by name: a clause for the documentation."""
     return {
-        **{name: f"passed on as `{successor.name}`" for name, successor in _SUCCESSORS.items()},
+        **{name: f"passed on as `{successor}`" for name, (successor, _) in _SUCCESSORS.items()},
         **{name: f"honoured (today: {instead})" for name, instead in _HONOURED.items()},
         **{name: f"refused; {instead} instead" for name, (_, instead) in _REFUSED.items()},
-        # Of those that are refused too, one value is.
+        # Last: of some of these, only one value is refused.
         **{name: f"none (announced): {why}" for name, why in _WITHOUT_EFFECT.items()},
     }
 
+
+# ---- Signatures ----
 
 _ADVICE = "transformers 5 takes `compute_loss_func` before `compute_metrics`; give these and the rest by keyword."
 
 
 def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metrics: "ComputeMetrics | None") -> None:
-    """Refuse positional arguments in the order of transformers 4, before a training fails on them.
+    """Refuse positional arguments in the order of transformers 4, before training fails on them.
 
-    Args:
-        compute_loss_func: ``compute_metrics`` had its position.
-        compute_metrics: ``callbacks`` had its position.
-
-    Raises:
-        InputTypeError: Says which arguments to give by keyword.
+    ``compute_metrics`` was in the position of ``compute_loss_func`` then, and ``callbacks`` in that of
+    ``compute_metrics``.
     """
     if isinstance(compute_metrics, list):
         raise InputTypeError(f"`compute_metrics` is a list, as `callbacks` are: {_ADVICE}")
@@ -359,21 +348,18 @@ def refuse_old_order(compute_loss_func: Callable[..., Any] | None, compute_metri
 
 def _takes_a_batch(function: Callable[..., Any]) -> bool:
     try:
-        signature = inspect.signature(function)
+        inspect.signature(function).bind(None, None, num_items_in_batch=None)
     except ValueError:
-        # Some functions written in C have none.
-        return True
-    try:
-        signature.bind(None, None, num_items_in_batch=None)
+        return True  # some functions written in C have no signature
     except TypeError:
         return False
     return True
 
 
 def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
-    """Make ``hook(self, tr_loss, grad_norm, model, ...)`` callable in the order before there was ``grad_norm``.
+    """Let ``hook(self, tr_loss, grad_norm, model, ...)`` be called without ``grad_norm``.
 
-    That is how overrides for transformers up to 4.37 call it through ``super()``; the present run has the norm.
+    Overrides for transformers up to 4.37 call it so through ``super()``; the norm is that of the current run.
     """
 
     @functools.wraps(hook)
@@ -385,7 +371,7 @@ def accept_missing_grad_norm(hook: Callable[..., None]) -> Callable[..., None]:
     return in_either_order
 
 
-# Arguments that hooks got between transformers 4.2 and 5.
+# Arguments added to hooks between transformers 4.2 and 5.
 _ADDED_ARGUMENTS = {
     "_get_train_sampler": {"train_dataset"},
     "_maybe_log_save_evaluate": {"grad_norm", "start_time", "learning_rate"},
@@ -402,9 +388,9 @@ _MARK = "_left_out_arguments"
 
 
 def adapt_overrides(subclass: type, trainer_class: type) -> None:
-    """Make hooks of ``subclass`` that know an older signature callable with that of ``trainer_class``.
+    """Wrap hooks of ``subclass`` with an older signature so that they can be called with that of ``trainer_class``.
 
-    Each is announced once, with the signature it should get.
+    Each is announced once, with the signature to give it.
     """
     for hook, added in _ADDED_ARGUMENTS.items():
         override, current = getattr(subclass, hook), inspect.signature(getattr(trainer_class, hook))
@@ -450,33 +436,17 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
     return adapted
 
 
-class HfArgumentParser(transformers.HfArgumentParser):
-    """``transformers.HfArgumentParser`` that also accepts older names in dicts and files.
-
-    On a command line the parser of transformers accepts them too; in a dict, in JSON and in YAML it only looks for
-    the present names, before ``portico.TrainingArguments`` can see them.
-    """
-
-    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """Return an instance of each dataclass, made of ``args``.
-
-        Raises:
-            ValueError: If no dataclass has a key, and ``allow_extra_keys`` is off.
-            InputError: If two names of one argument are there and differ.
-        """
-        if any(isinstance(kind, AcceptsOldNames) for kind in self.dataclass_types):
-            args = present_names(args)
-        return super().parse_dict(args, allow_extra_keys=allow_extra_keys)
+# ---- Names of methods and parts ----
 
 
 class OlderTrainerNames:
-    """What scripts and subclasses written for transformers 4 call on a trainer; goes with portico 2.
+    """What scripts and subclasses written for transformers 4 use of a trainer.
 
-    The flags are read by ``training_step`` overrides copied from transformers 4.31: here mixed precision is
-    Lightning's, so none of them is ever set.
+    ``training_step`` overrides copied from transformers 4.31 read the flags; here mixed precision is Lightning's, so
+    they are never set.
     """
 
-    # What the trainer has.
+    # Of the trainer that this is mixed into.
     args: Any
     state: Any
     accelerator: Any
@@ -491,7 +461,6 @@ class OlderTrainerNames:
 
     @property
     def tokenizer(self) -> Any:
-        """The ``processing_class``."""
         warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
         return self.processing_class
 
@@ -520,13 +489,12 @@ class OlderTrainerNames:
 
     @property
     def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
-        """The loop that ``evaluate`` and ``predict`` run."""
         wants_old_loop = getattr(self.args, "use_legacy_prediction_loop", False)
         is_overridden = type(self).prediction_loop is not OlderTrainerNames.prediction_loop
         return self.prediction_loop if wants_old_loop and is_overridden else self.evaluation_loop
 
     def init_git_repo(self, at_init: bool = False) -> None:
-        """Make the repository on the hub; there is no local clone any more."""
+        """Create the repository on the hub; there is no local clone any more."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
         self.init_hf_repo()
 
@@ -542,13 +510,12 @@ class OlderTrainerNames:
     def _sorted_checkpoints(
         self, output_dir: str | None = None, checkpoint_prefix: str = "checkpoint", use_mtime: bool = False
     ) -> list[str]:
-        checkpoints: list[str] = sort_checkpoints(
+        return sort_checkpoints(
             output_dir=output_dir or self.args.output_dir,
             checkpoint_prefix=checkpoint_prefix,
             use_mtime=use_mtime,
             best_model_checkpoint=self.state.best_model_checkpoint,
         )
-        return checkpoints
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         rotate_checkpoints(
@@ -560,7 +527,7 @@ class OlderTrainerNames:
 
 
 def newer_processing_class(processing_class: "ProcessingClass | None", tokenizer: "ProcessingClass | None") -> Any:
-    """Return what takes the place of ``tokenizer``, the older spelling of ``processing_class``.
+    """Return ``processing_class``, or ``tokenizer``, its older spelling.
 
     Raises:
         InputError: If both are given and differ.
@@ -571,6 +538,6 @@ def newer_processing_class(processing_class: "ProcessingClass | None", tokenizer
     if processing_class is not None and processing_class is not tokenizer:
         raise InputError(
             "`processing_class` and `tokenizer` are two spellings of one argument, and different objects were given; "
-            "give `processing_class` alone."
+            "give only `processing_class`."
         )
     return tokenizer

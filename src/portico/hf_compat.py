@@ -73,6 +73,8 @@ from transformers.utils.hub import PushInProgress, cached_file, hf_api
 from transformers.utils.import_utils import is_in_notebook, is_liger_kernel_available, is_peft_available
 from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
+CHECKED_VERSION = "5.23"
+
 if TYPE_CHECKING:
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
@@ -83,8 +85,6 @@ if TYPE_CHECKING:
         XLNetPoolerStartLogits,
     )
     from transformers.utils.notebook import NotebookProgressCallback
-
-CHECKED_VERSION = "5.23"
 
 # Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
 _LAZY = {

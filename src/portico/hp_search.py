@@ -1,12 +1,15 @@
-"""The memory of one trial, given back before the next."""
+"""Hyperparameter search: trials of optuna, Ray Tune or Weights & Biases, trained one by one.
+
+Ray's and Weights & Biases' loops over the trials are those of transformers. Optuna's is written here: that of
+transformers leaves the other processes waiting when a trial is pruned (5.23), and knows no NaN objectives.
+"""
 
 import logging
 import math
 import sys
 import tempfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,19 +38,13 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-def release_model(trainer: "Trainer") -> None:
-    """Release model, optimizer and schedule, since the next trial makes new ones, and empty the device's cache."""
-    handler = trainer.callback_handler
-    trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
-    trainer.optimizer = handler.optimizer = None
-    trainer.lr_scheduler = handler.lr_scheduler = None
-    trainer.module.set_model(None)
-    release_memory()
-
-
 logger = logging.getLogger(__name__)
 
-DIRECTIONS = ("minimize", "maximize")
+# The worst finite value of each direction.
+_WORST = {"minimize": sys.float_info.max, "maximize": -sys.float_info.max}
+
+
+# ---- Objectives ----
 
 
 def checked_directions(direction: str | list[str]) -> list[str]:
@@ -59,7 +56,7 @@ def checked_directions(direction: str | list[str]) -> list[str]:
     given = direction if isinstance(direction, list) else [direction]
     # Optuna has an enumeration for them.
     directions = [str(getattr(one, "name", one)).lower() for one in given]
-    if not directions or not set(directions) <= set(DIRECTIONS):
+    if not directions or not set(directions) <= _WORST.keys():
         raise InputError(
             f"Unknown `direction={direction!r}`; set it to 'minimize' or 'maximize', or to a list with "
             "one for each objective."
@@ -67,16 +64,11 @@ def checked_directions(direction: str | list[str]) -> list[str]:
     return directions
 
 
-def worst_value(direction: str) -> float:
-    """Return the worst finite float of a direction."""
-    return sys.float_info.max if direction == "minimize" else -sys.float_info.max
-
-
 class FiniteObjective:
-    """An objective that is never NaN, which optuna refuses and which compares with nothing.
+    """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray.
 
     Args:
-        compute_objective: Makes one number, or a sequence of them, of the metrics of an evaluation.
+        compute_objective: Computes one number, or a sequence of them, from the metrics of an evaluation.
         directions: The direction of each.
     """
 
@@ -88,120 +80,54 @@ class FiniteObjective:
         """Return the objective, with NaN replaced by the worst finite value."""
         objective = self.compute_objective(metrics)
         if isinstance(objective, list | tuple):
-            return [self._finite(value, way) for value, way in zip(objective, self.directions, strict=True)]
-        return self._finite(objective, self.directions[0])
-
-    def _finite(self, value: object, direction: str) -> Any:
-        if not (isinstance(value, Real) and math.isnan(value)):
-            return value
-        worst = worst_value(direction)
-        logger.warning("The objective of a trial is NaN; the search gets the worst finite value %g instead.", worst)
-        return worst
+            return [_finite(value, direction) for value, direction in zip(objective, self.directions, strict=True)]
+        return _finite(objective, self.directions[0])
 
 
-class SearchBackend(ABC):
+def _finite(value: object, direction: str) -> Any:
+    if not (isinstance(value, Real) and math.isnan(value)):
+        return value
+    worst = _WORST[direction]
+    logger.warning("The objective of a trial is NaN; the search gets the worst finite value %g instead.", worst)
+    return worst
+
+
+# ---- Backends ----
+
+
+class SearchBackend:
     """One library that chooses hyperparameters, trial by trial.
 
     Attributes:
         name: Its name in ``hyperparameter_search(backend=...)``.
         requirement: What ``pip install`` takes to install it.
+        is_available: Returns whether it is installed.
+        default_hp_space: Returns the search space of transformers.
         takes_several_directions: Whether it optimises several objectives at once.
-        spans_processes: Whether a trial may be trained by several processes.
+        spans_processes: Whether several processes can train a trial together.
     """
 
     name: ClassVar[str]
     requirement: ClassVar[str]
+    is_available: Callable[[], bool]
+    default_hp_space: Callable[..., dict[str, Any]]
     takes_several_directions: ClassVar[bool] = False
     spans_processes: ClassVar[bool] = False
 
-    @abstractmethod
-    def is_available(self) -> bool:
-        """Return whether the library is installed."""
-
-    @abstractmethod
-    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
-        """Return the search space of transformers."""
-
-    @abstractmethod
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         """Return the training arguments that ``trial`` chooses."""
+        return trial
 
-    @abstractmethod
     def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
+        raise NotImplementedError
 
-    @abstractmethod
     def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
-        """Tell the library the objective of an evaluation during training, which may end the trial.
+        """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
 
-        Args:
-            trainer: The trainer; its ``objective`` was just computed.
-            trial: The running trial.
-            step: Optimizer steps made.
-            metrics: Metrics of the evaluation.
-        """
-
-    @abstractmethod
-    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> Any:
-        """Run the whole search.
-
-        Args:
-            trainer: The trainer.
-            n_trials: Trials to run.
-            direction: ``"minimize"`` or ``"maximize"``, or a list of them.
-            **options: What the library itself takes.
-
-        Returns:
-            The ``BestRun``; a list of them for several objectives.
-        """
-
-
-@contextmanager
-def trials_shared_by(trainer: "Trainer") -> Iterator[Callable[[Any], None]]:
-    """Yield a function by which the first process broadcasts a trial; broadcast the end of the search afterwards.
-
-    Args:
-        trainer: The trainer; its ``hp_space`` draws the parameters of a trial.
-    """
-
-    def share(trial: "Trial") -> None:
-        import optuna
-
-        if _is_alone(trainer):
-            return
-        # Optuna draws parameters when they are first requested.
-        trainer.hp_space(trial)
-        trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
-
-    # Nothing is broadcast after a failure: the other processes failed too, or are killed.
-    with kill_children_on_error():
-        yield share
-        trainer.accelerator.from_first_process(None)
-
-
-def follow_trials(
-    trainer: "Trainer", train: Callable[["Trainer", Any], Any], *, survived: type | tuple[type, ...] = ()
-) -> None:
-    """Train the trials that the first process chooses, until it chooses no more.
-
-    Args:
-        trainer: The trainer.
-        train: Trains one trial.
-        survived: Exceptions that end a trial and not the search, as ``catch`` of ``Study.optimize``.
-    """
-    import optuna
-
-    survived = survived if isinstance(survived, tuple) else (survived,)
-    while (trial := trainer.accelerator.from_first_process(None)) is not None:
-        with suppress(optuna.TrialPruned, *survived):
-            train(trainer, trial)
-
-
-def _is_alone(trainer: "Trainer") -> bool:
-    return bool(trainer.accelerator.num_processes == 1)
-
-
-_OPTIMIZE_OPTIONS = ("timeout", "gc_after_trial", "catch")
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
+        """Run the whole search; return the ``BestRun``, or a list of them for several objectives."""
+        raise NotImplementedError
 
 
 class OptunaBackend(SearchBackend):
@@ -212,16 +138,10 @@ class OptunaBackend(SearchBackend):
 
     name = "optuna"
     requirement = "'portico[optuna]'"
+    is_available = staticmethod(is_optuna_available)
+    default_hp_space = staticmethod(default_hp_space_optuna)
     takes_several_directions = True
     spans_processes = True
-
-    @override
-    def is_available(self) -> bool:
-        return is_optuna_available()
-
-    @override
-    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
-        return default_hp_space_optuna(trial)
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -242,31 +162,59 @@ class OptunaBackend(SearchBackend):
             raise optuna.TrialPruned()
 
     @override
-    def run(
-        self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any
-    ) -> BestRun | list[BestRun] | None:
-        """Run the whole search, and return nothing in the processes that only follow."""
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun | list[BestRun] | None:
         import optuna
 
         if options.pop("n_jobs", 1) != 1:
             logger.warning("`n_jobs` has no effect: the trials share one trainer and run one after another.")
-        optimizing = {name: options.pop(name) for name in _OPTIMIZE_OPTIONS if name in options}
+        optimizing = {name: options.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in options}
         if not trainer.accelerator.is_main_process:
-            follow_trials(trainer, _train_and_evaluate, survived=optimizing.get("catch", ()))
+            _follow_trials(trainer, optimizing.get("catch", ()))
             return None
         goal: dict[str, Any] = {"directions" if isinstance(direction, list) else "direction": direction}
         study = optuna.create_study(**goal, **options)
-        with trials_shared_by(trainer) as share:
 
-            def objective(trial: "Trial") -> Any:
-                share(trial)
-                return _train_and_evaluate(trainer, trial)
+        def objective(trial: "Trial") -> Any:
+            _share_trial(trainer, trial)
+            return _train_and_evaluate(trainer, trial)
 
+        # Nothing is broadcast after a failure: the other processes failed too, or are killed.
+        with kill_children_on_error():
             study.optimize(objective, n_trials=n_trials, **optimizing)
+            trainer.accelerator.from_first_process(None)
         if len(study.directions) > 1:
             return [BestRun(str(best.number), best.values, best.params) for best in study.best_trials]
         best = study.best_trial
         return BestRun(str(best.number), study.best_value, best.params)
+
+
+def _share_trial(trainer: "Trainer", trial: "Trial") -> None:
+    """Broadcast ``trial`` from the first process to the others."""
+    import optuna
+
+    if not _is_alone(trainer):
+        # Optuna draws parameters when they are first requested.
+        trainer.hp_space(trial)
+        trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
+
+
+def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> None:
+    """Train the trials of the first process until it sends ``None``.
+
+    Args:
+        trainer: The trainer.
+        survived: Exceptions that end a trial but not the search, as ``catch`` of ``Study.optimize``.
+    """
+    import optuna
+
+    survived = survived if isinstance(survived, tuple) else (survived,)
+    while (trial := trainer.accelerator.from_first_process(None)) is not None:
+        with suppress(optuna.TrialPruned, *survived):
+            _train_and_evaluate(trainer, trial)
+
+
+def _is_alone(trainer: "Trainer") -> bool:
+    return trainer.accelerator.num_processes == 1
 
 
 def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
@@ -274,7 +222,7 @@ def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
     if not hasattr(trial, "study") or len(trial.study.directions) > 1:
         return False
     trial.report(objective, step)
-    return bool(trial.should_prune())
+    return trial.should_prune()
 
 
 def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
@@ -287,6 +235,16 @@ def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
     return trainer.objective
 
 
+def release_model(trainer: "Trainer") -> None:
+    """Release model, optimizer and schedule, since the next trial makes new ones, and empty the device's cache."""
+    handler = trainer.callback_handler
+    trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
+    trainer.optimizer = handler.optimizer = None
+    trainer.lr_scheduler = handler.lr_scheduler = None
+    trainer.module.set_model(None)
+    release_memory()
+
+
 class RayBackend(SearchBackend):
     """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
@@ -295,14 +253,8 @@ class RayBackend(SearchBackend):
 
     name = "ray"
     requirement = "'portico[ray]'"
-
-    @override
-    def is_available(self) -> bool:
-        return is_ray_tune_available()
-
-    @override
-    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
-        return default_hp_space_ray(trial)
+    is_available = staticmethod(is_ray_tune_available)
+    default_hp_space = staticmethod(default_hp_space_ray)
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -328,10 +280,9 @@ class RayBackend(SearchBackend):
             ray.tune.report({**metrics, "objective": trainer.objective}, checkpoint=checkpoint)
 
     @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> BestRun:
-        # The trainer travels to the processes of the trials: without weights, since each trial makes its model.
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
+        # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
-        assert isinstance(direction, str), "checked by `search`"
         return run_hp_search_ray(trainer, n_trials, direction, **options)
 
 
@@ -349,16 +300,11 @@ def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
 class WandbBackend(SearchBackend):
     """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
 
+    # Nothing to report: the callback of Weights & Biases logs every evaluation.
     name = "wandb"
     requirement = "wandb"
-
-    @override
-    def is_available(self) -> bool:
-        return is_wandb_available()
-
-    @override
-    def default_hp_space(self, trial: "Trial") -> dict[str, Any]:
-        return default_hp_space_wandb(trial)
+    is_available = staticmethod(is_wandb_available)
+    default_hp_space = staticmethod(default_hp_space_wandb)
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -372,12 +318,7 @@ class WandbBackend(SearchBackend):
         return wandb.run.id
 
     @override
-    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
-        """Do nothing: the callback of Weights & Biases logs every evaluation."""
-
-    @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: str | list[str], **options: Any) -> BestRun:
-        assert isinstance(direction, str), "checked by `search`"
+    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
         return run_hp_search_wandb(trainer, n_trials, direction, **options)
 
 
@@ -387,11 +328,7 @@ _BACKENDS: dict[HPSearchBackend, SearchBackend] = {
 
 
 def search_backend(name: object) -> SearchBackend:
-    """Return the backend ``name``, a string or a ``HPSearchBackend``.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Return the backend ``name``, a string or a ``HPSearchBackend``."""
     return _BACKENDS[HPSearchBackend(name)]
 
 
@@ -399,8 +336,8 @@ def installed_backend(name: object = None) -> SearchBackend:
     """Return the backend ``name``, or the first that is installed.
 
     Raises:
-        ValueError: If there is none of that name.
-        InputRuntimeError: If it, or every one, is not installed.
+        ValueError: If the name is unknown.
+        InputRuntimeError: If that backend, or every backend, is not installed.
     """
     if name is not None:
         backend = search_backend(name)
@@ -421,16 +358,18 @@ def installed_backend(name: object = None) -> SearchBackend:
     return available[0]
 
 
+# ---- The search ----
+
+
 def search(
     trainer: "Trainer",
-    *,
     hp_space: Callable[[Any], dict[str, Any]] | None,
     compute_objective: Callable[[dict[str, float]], Any] | None,
     n_trials: int,
     direction: str | list[str],
     backend: str | HPSearchBackend | None,
     hp_name: Callable[[Any], str] | None,
-    options: dict[str, Any],
+    **options: Any,
 ) -> BestRun | list[BestRun] | None:
     """Run a search over the training arguments of ``trainer`` (see ``Trainer.hyperparameter_search``)."""
     chosen = installed_backend(backend)
@@ -454,14 +393,13 @@ def search(
     trainer.hp_name = hp_name
     trainer.compute_objective = FiniteObjective(compute_objective or default_compute_objective, directions)
     try:
-        best: BestRun | list[BestRun] | None = chosen.run(trainer, n_trials, direction, **options)
+        return chosen.run(trainer, n_trials, direction, **options)
     finally:
         trainer.hp_search_backend = None
-    return best
 
 
 def apply_trial(trainer: "Trainer", trial: "Trial") -> None:
-    """Give the training arguments of ``trainer`` the values that ``trial`` chooses, in the type they had."""
+    """Set the training arguments of ``trainer`` to the values that ``trial`` chooses, cast to their current types."""
     for name, value in search_backend(trainer.hp_search_backend).hyperparameters(trainer, trial).items():
         if not hasattr(trainer.args, name):
             logger.warning(

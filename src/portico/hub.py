@@ -1,4 +1,4 @@
-"""The model card (``README.md``) of a run."""
+"""The Hugging Face hub: repository, model card and uploads of a run."""
 
 import json
 import shutil
@@ -27,19 +27,17 @@ if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
     from portico.trainer import Trainer
 
-
-CARD_FILE = "README.md"
+# As in transformers: private files, and checkpoints, which `hub_strategy` decides on.
+_NOT_UPLOADED = ["_*", "checkpoint-*"]
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
 
 
 def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **facts: Any) -> None:
     """Write the model card of ``trainer`` into its output folder; the tags of an existing card are kept.
 
-    Args:
-        trainer: The trainer.
-        tags: Tags of the model.
-        **facts: Further fields of ``transformers.modelcard.TrainingSummary``.
+    ``tags`` and ``facts`` are fields of ``transformers.modelcard.TrainingSummary``.
     """
-    file = Path(trainer.args.output_dir) / CARD_FILE
+    file = Path(trainer.args.output_dir) / "README.md"
     earlier = ModelCard.load(file).data if file.is_file() else None
     if earlier is not None and tags is not None and earlier.tags is not None:
         tags = [tags] if isinstance(tags, str) else tags
@@ -51,17 +49,13 @@ def write_model_card(trainer: "Trainer", tags: str | list[str] | None = None, **
         adapted.create_or_update_model_card(trainer.args.output_dir)
 
 
-_NOT_UPLOADED = ["_*", "checkpoint-*"]
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.bin", "adapter_model.safetensors")
-
-
 def quiet_uploads(args: "TrainingArguments") -> AbstractContextManager[None]:
-    """Return a context without the hub's progress bars, which would break the bar of the training."""
+    """Return a context without the hub's progress bars, which would disrupt that of the training."""
     return suppress_progress_bars() if args.push_to_hub else nullcontext()
 
 
 def create_repository(trainer: "Trainer", token: str | None, private: bool | None) -> None:
-    """Make the repository that the run is uploaded to, unless it exists, and note its name in the trainer."""
+    """Create the repository that the run is uploaded to, unless it exists, and store its name on the trainer."""
     args = trainer.args
     name = Path(args.output_dir).absolute().name if args.hub_model_id is None else args.hub_model_id
     repository = hf_api().create_repo(
@@ -74,35 +68,22 @@ def create_repository(trainer: "Trainer", token: str | None, private: bool | Non
     trainer.push_in_progress = None
 
 
-def upload_run(
-    trainer: "Trainer", *, commit_message: str | None, token: str | None, revision: str | None, blocking: bool
-) -> Any:
-    """Upload the output folder without its checkpoints.
-
-    Returns:
-        The hub's ``CommitInfo``, or a future of it where ``blocking`` is false.
-    """
-    # The hub's client is typed by literal values of `run_as_future` only.
+def _upload(trainer: "Trainer", folder: str, commit_message: str | None, **options: Any) -> Any:
+    """Upload ``folder`` in the background; ``options`` of ``HfApi.upload_folder`` win over the training arguments."""
+    args = trainer.args
+    defaults = {"token": args.hub_token, "revision": args.hub_revision, "run_as_future": True}
+    # The hub's client is typed for literal values of `run_as_future` only.
     hub: Any = hf_api()
+    options = {**defaults, **{name: value for name, value in options.items() if value is not None}}
     return hub.upload_folder(
-        repo_id=trainer.hub_model_id,
-        folder_path=trainer.args.output_dir,
-        commit_message=commit_message,
-        token=token,
-        run_as_future=not blocking,
-        ignore_patterns=_NOT_UPLOADED,
-        revision=revision,
+        repo_id=trainer.hub_model_id, folder_path=folder, commit_message=commit_message, **options
     )
 
 
 def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
-    """Start uploading the model of a checkpoint and, depending on `hub_strategy`, the checkpoint itself.
+    """Start uploading the model of a checkpoint and, depending on ``hub_strategy``, the checkpoint itself.
 
-    While an earlier upload runs nothing is started, unless ``hub_always_push`` is set.
-
-    Args:
-        trainer: The trainer.
-        checkpoint_folder: The checkpoint.
+    While an earlier upload is running, none is started unless ``hub_always_push`` is set.
     """
     args, running = trainer.args, trainer.push_in_progress
     if args.hub_strategy == "end" or not trainer.is_world_process_zero():
@@ -135,29 +116,15 @@ def _progress_message(trainer: "Trainer") -> str:
 
 def _start_uploads(trainer: "Trainer", checkpoint_folder: str, message: str) -> Any:
     args = trainer.args
-    model = upload_run(
-        trainer, commit_message=message, token=args.hub_token, revision=args.hub_revision, blocking=False
-    )
-    if args.hub_strategy not in ("checkpoint", "all_checkpoints"):
-        return [model]
-    keeps_last_only = args.hub_strategy == "checkpoint"
-    checkpoint = hf_api().upload_folder(
-        repo_id=str(trainer.hub_model_id),
-        folder_path=checkpoint_folder,
-        path_in_repo="last-checkpoint" if keeps_last_only else Path(checkpoint_folder).name,
-        commit_message=f"{message}, checkpoint",
-        token=args.hub_token,
-        run_as_future=True,
-        revision=args.hub_revision,
-    )
-    return [model, checkpoint]
+    jobs = [_upload(trainer, args.output_dir, message, ignore_patterns=_NOT_UPLOADED)]
+    if args.hub_strategy in ("checkpoint", "all_checkpoints"):
+        place = "last-checkpoint" if args.hub_strategy == "checkpoint" else Path(checkpoint_folder).name
+        jobs.append(_upload(trainer, checkpoint_folder, f"{message}, checkpoint", path_in_repo=place))
+    return jobs
 
 
 def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
-    """Copy the model of ``checkpoint`` into the output folder.
-
-    Copying spares gathering the weights of all processes once more.
-    """
+    """Copy the model of ``checkpoint`` into the output folder, rather than gather the weights a second time."""
     folder = Path(trainer.args.output_dir)
     for name in _model_files(checkpoint):
         if (checkpoint / name).is_file():
@@ -178,7 +145,6 @@ def _model_files(checkpoint: Path) -> list[str]:
 
 def push(
     trainer: "Trainer",
-    *,
     commit_message: str | None,
     blocking: bool,
     token: str | None,
@@ -196,14 +162,12 @@ def push(
     trainer.save_model(_internal_call=True)
     if not trainer.is_world_process_zero():
         return None
-    own_tags: Any = getattr(trainer.model, "model_tags", None)
-    if own_tags is not None:
-        card["tags"] = _with_tags(card.get("tags", []), own_tags)
+    model_tags: Any = getattr(trainer.model, "model_tags", None)
+    if model_tags is not None:
+        tags = card.get("tags", [])
+        tags = [tags] if isinstance(tags, str) else tags
+        card["tags"] = tags + [tag for tag in model_tags if tag not in tags]
     trainer.create_model_card(model_name=model_name, **card)
     trainer._finish_current_push()
-    return upload_run(trainer, commit_message=commit_message, token=token, revision=revision, blocking=blocking)
-
-
-def _with_tags(tags: str | list[str], more: list[str]) -> list[str]:
-    known = [tags] if isinstance(tags, str) else tags
-    return known + [tag for tag in more if tag not in known]
+    options = {"token": token, "revision": revision, "run_as_future": not blocking, "ignore_patterns": _NOT_UPLOADED}
+    return _upload(trainer, args.output_dir, commit_message, **options)

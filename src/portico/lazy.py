@@ -1,4 +1,4 @@
-"""Names that a package offers without importing the modules they live in before they are used."""
+"""Exports of a package that import their modules on first use."""
 
 import ast
 from collections.abc import Callable
@@ -10,12 +10,8 @@ from typing import Any
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package, read from the stub next to its ``__init__``.
 
-    The stub is what type checkers read, so each name is written once. Scientific Python's lazy_loader does the same,
-    but its ``AttributeError`` does not list the names that exist.
-
-    Args:
-        package: Name of the package.
-        file: Its ``__init__.py``.
+    Type checkers read the stub, so each name is written once. Scientific Python's lazy_loader does the same, but its
+    ``AttributeError`` does not list the names that exist.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -1,4 +1,4 @@
-"""Memory: given back, and training again with smaller batches where it runs out."""
+"""Releasing memory, and retrying with smaller batches when it runs out."""
 
 import gc
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import torch
 
 Result = TypeVar("Result")
 
-# The words of torch's allocators (CUDA, ROCm and XPU share the first) and of cuDNN.
+# Messages of torch's allocators (CUDA, ROCm and XPU share the first) and of cuDNN, as in accelerate's
+# `should_reduce_batch_size`.
 _OUT_OF_MEMORY = (
     " out of memory.",
     "MPS backend out of memory",
@@ -18,7 +19,6 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` reports that a device is out of memory."""
     return (
         isinstance(error, RuntimeError)
         and len(error.args) == 1
@@ -27,15 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) -> Result:
-    """Call ``train`` with ``batch_size``, and with a tenth less each time that memory runs out.
-
-    Args:
-        train: Trains from the start with batches of the given size.
-        batch_size: Size to begin with, in examples.
-
-    Raises:
-        RuntimeError: If memory runs out with batches of one example.
-    """
+    """Call ``train`` with ``batch_size`` examples, and again with a tenth less each time that memory runs out."""
     while batch_size > 0:
         release_memory()
         try:
@@ -43,6 +35,7 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+        # As accelerate's `find_executable_batch_size`, which transformers' trainer uses.
         batch_size = int(batch_size * 0.9)
     raise RuntimeError(
         "No executable batch size found, reached zero. Even one example does not fit the memory; set "
@@ -51,8 +44,7 @@ def retry_with_smaller_batches(train: Callable[[int], Result], batch_size: int) 
 
 
 def release_memory() -> None:
-    """Give back what no object holds any more."""
-    # A failed attempt leaves activations in reference circles, which nothing else collects soon enough.
+    # A failed attempt leaves activations in reference cycles, which would not be collected in time.
     gc.collect()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()

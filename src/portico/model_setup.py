@@ -1,17 +1,24 @@
-"""What a trainer is set up with: traits of the model, what arguments change about it, and built-in callbacks."""
+"""Setting up a trainer: traits of the model, changes that arguments make to it, and built-in callbacks."""
 
 import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from torch import nn
-from transformers import ProgressCallback, TrainerCallback
+from transformers import (
+    DataCollatorWithPadding,
+    DefaultFlowCallback,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+    SequenceFeatureExtractor,
+    TrainerCallback,
+    default_data_collator,
+)
 
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import (
@@ -23,12 +30,9 @@ from portico.hf_compat import (
     LabelSmoother,
     activate_neftune,
     apply_liger_kernel,
-    can_return_loss,
     deactivate_neftune,
-    find_labels,
     get_reporting_integration_callbacks,
     is_in_notebook,
-    unwrap_peft_model,
 )
 
 if TYPE_CHECKING:
@@ -36,40 +40,30 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class ModelTraits:
-    """How a model takes labels and returns losses.
+def accepts_loss_kwargs(model: nn.Module) -> bool:
+    """Return whether ``model`` takes ``num_items_in_batch``, by its attribute or its signature, as in transformers."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    return bool(getattr(model, "accepts_loss_kwargs", takes_kwargs))
 
-    Args:
-        label_names: Names of the label inputs.
-        can_return_loss: Whether it returns a loss without labels (contrastive models).
-        accepts_loss_kwargs: Whether its forward takes ``num_items_in_batch``.
-        loss_shifts_labels: Whether its loss leaves out the first label position.
-    """
 
-    label_names: list[str]
-    can_return_loss: bool
-    accepts_loss_kwargs: bool
-    loss_shifts_labels: bool
+def loss_shifts_labels(model: nn.Module) -> bool:
+    """Return whether the loss of ``model`` leaves out the first label position."""
+    is_causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
+    return is_causal and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)
 
-    @classmethod
-    def of(cls, model: nn.Module, unwrapped: nn.Module, label_names: list[str] | None) -> "ModelTraits":
-        """Read the traits of ``model``; ``label_names`` given by the user win.
 
-        PEFT's adapters are looked through to the base model; of the model inside a wrapper (``unwrapped``) only the
-        signature of ``forward`` is read, as in ``transformers.Trainer``.
-        """
-        model, unwrapped = unwrap_peft_model(model), unwrap_peft_model(unwrapped)
-        parameters = inspect.signature(unwrapped.forward).parameters.values()
-        takes_kwargs = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-        is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-        causal = LOSS_MAPPING.get(str(getattr(model, "loss_type", None))) is ForCausalLMLoss
-        return cls(
-            label_names=find_labels(type(model)) if label_names is None else label_names,
-            can_return_loss=bool(can_return_loss(type(model))),
-            accepts_loss_kwargs=bool(getattr(unwrapped, "accepts_loss_kwargs", takes_kwargs)),
-            loss_shifts_labels=causal and not is_encoder_decoder,
-        )
+def is_spread(model: nn.Module, device: torch.device) -> bool:
+    """Return whether ``from_pretrained(device_map=...)`` placed layers on devices other than ``device``."""
+    layers: Any = getattr(model, "hf_device_map", None) or {}
+    devices = {place for place in layers.values() if place not in ("cpu", "disk")}
+    return len(devices) > 1 or any(torch.device(place) != device for place in devices)
+
+
+def default_collator(processing_class: Any) -> Any:
+    """Return the collator for data without one: it pads if ``processing_class`` can."""
+    pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
+    return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
 
 def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother | None:
@@ -88,14 +82,15 @@ def label_smoother(args: "TrainingArguments", model: nn.Module) -> LabelSmoother
 
 @contextmanager
 def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterator[None]:
-    """Give ``model`` kernels, activation checkpointing, noisy embeddings and overflow detection, as the arguments say.
+    """Apply Liger kernels, activation checkpointing, overflow detection and NEFTune noise, as the arguments say.
 
     The noise is removed afterwards, also when training fails.
 
     Raises:
         InputError: If the model does not support it.
     """
-    # The older names mirror the newer ones, which transformers has only since 5.23.
+    # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
+    # only the older ones.
     if args.use_liger_kernel:
         apply_liger_kernel(model, args.liger_kernel_config)
     if args.gradient_checkpointing:
@@ -119,13 +114,8 @@ def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterat
 
 
 def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArguments") -> Any:
-    """Return ``model``, compiled where ``torch_compile`` is set.
-
-    Args:
-        model: Model to train; the result shares its weights.
-        wrapped: Model that an earlier run trained; returned again if it is ``model``, compiled.
-        args: Training arguments.
-    """
+    """Return ``model``, compiled if ``torch_compile`` is set; ``wrapped``, of an earlier run, is reused if it fits."""
+    # `_orig_mod` marks the wrapper that `torch.compile` returns.
     if not args.torch_compile or hasattr(model, "_orig_mod"):
         return model
     if getattr(wrapped, "_orig_mod", None) is model:
@@ -136,13 +126,11 @@ def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArgumen
 
 
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
-    """Make ``model`` compute activations again in backward instead of keeping them.
+    """Make ``model`` recompute activations in backward instead of keeping them.
 
     Args:
-        model: A model with ``activation_checkpointing_enable``, or under its older name
-            ``gradient_checkpointing_enable``, as all of ``transformers`` have.
-        options: ``every_n_layers`` and ``offload`` choose layers and place; the rest goes to
-            ``torch.utils.checkpoint``.
+        model: A model with ``activation_checkpointing_enable`` or its older name ``gradient_checkpointing_enable``.
+        options: ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
 
     Raises:
         InputError: If the model has neither method.
@@ -161,48 +149,41 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
 
 
 def apply_log_level(args: "TrainingArguments") -> None:
-    """Set the level that ``log_level`` names, for transformers and, unless it is ``"passive"``, for portico."""
+    """Apply ``log_level`` to transformers and, unless it is ``"passive"``, to portico."""
     level = args.get_process_log_level()
     transformers.logging.set_verbosity(level)
     if args.log_level != "passive":
         logging.getLogger("portico").setLevel(level)
 
 
-def reporting_callbacks(report_to: list[str], logging_dir: str | None = None) -> list[TrainerCallback]:
-    """Return the callbacks that report to the trackers named in ``TrainingArguments.report_to``.
-
-    Args:
-        report_to: Names of trackers.
-        logging_dir: Folder of those that write into one; by default their own choice.
+def default_callbacks(trainer: "Trainer") -> list[Any]:
+    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM.
 
     Raises:
         InputError: If a tracker is unknown, or its package is not installed.
     """
+    args = trainer.args
     try:
-        trackers = [tracker() for tracker in get_reporting_integration_callbacks(report_to)]
+        trackers = [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)]
     except (ImportError, RuntimeError, ValueError) as error:
         kind = InputRuntimeError if isinstance(error, RuntimeError) else InputError
         raise kind(
-            f"`report_to={', '.join(report_to)}` cannot be used ({error}); install its package, name another tracker, "
-            "or set it to 'none'."
+            f"`report_to={', '.join(args.report_to)}` cannot be used ({error}); install its package, name another "
+            "tracker, or set it to 'none'."
         ) from error
+    # The deprecated argument; transformers' arguments have none.
+    folder = getattr(args, "logging_dir", None)
     for tracker in trackers:
-        if logging_dir is not None and hasattr(tracker, "logging_dir"):
-            tracker.logging_dir = logging_dir
-    return trackers
-
-
-def termination_callbacks(trainer: "Trainer") -> list[TrainerCallback]:
-    """Return the callback that saves a checkpoint on SIGTERM, if ``enable_jit_checkpoint`` is set."""
-    if not trainer.args.enable_jit_checkpoint:
-        return []
-    callback = JITCheckpointCallback()
-    callback.set_trainer(trainer)
-    return [callback]
+        if folder is not None and hasattr(tracker, "logging_dir"):
+            tracker.logging_dir = folder
+    savers = [JITCheckpointCallback()] if args.enable_jit_checkpoint else []
+    for saver in savers:
+        saver.set_trainer(trainer)
+    return [DefaultFlowCallback, *trackers, *savers]
 
 
 def progress_callback() -> type[TrainerCallback]:
-    """Return the progress bar of transformers: a table in a notebook, else a line in the terminal."""
+    """Return the progress bar of transformers: a table in a notebook, a line in a terminal."""
     if is_in_notebook():
         from portico.hf_compat import NotebookProgressCallback
 

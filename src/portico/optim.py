@@ -28,7 +28,6 @@ class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step; return what ``closure`` returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -44,15 +43,15 @@ class ParameterwiseOptimizer(torch.optim.Optimizer, ABC):
         """Change ``parameter`` and its state in place, without recording gradients."""
 
 
+# The patterns of `transformers.Trainer.get_decay_parameter_names`.
 _NEVER_DECAYED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
-# Keyword arguments in which optimizers that choose their parameters bring them.
+# Keyword arguments of optimizers that choose their own parameters (GaLore, LOMO and others).
 _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
-    names: list[str] = get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
-    return names
+    return get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
 
 
 def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
@@ -68,10 +67,9 @@ def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) 
 def build_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
 ) -> torch.optim.Optimizer:
-    """Make an optimizer from a class (or from a factory that takes the whole model)."""
+    """Make an optimizer from a class, or from a factory that takes the whole model."""
     if is_optimizer_factory(optimizer_cls):
-        made: torch.optim.Optimizer = optimizer_cls()(model, **kwargs)
-        return made
+        return optimizer_cls()(model, **kwargs)
     if optimizer_cls is LayerWiseDummyOptimizer:
         optimizer_cls = LayerwiseOptimizer
     kwargs = dict(kwargs)
@@ -82,7 +80,7 @@ def build_optimizer(
     if "bitsandbytes" in str(optimizer_cls) and kwargs.get("optim_bits") == 8:
         _keep_embeddings_in_32_bits(model)
     if updates_in_backward(optimizer):
-        # Schedules count the calls of `step`, so there has to be one even if it does nothing.
+        # Schedules count the calls of `step`, so it has to exist even if it does nothing.
         optimizer.step = MethodType(_no_step, optimizer)  # type: ignore[method-assign]
     return optimizer
 
@@ -91,17 +89,17 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     """Stand-in for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
 
     ``get_scheduler`` would schedule each parameter of transformers' stand-in, but under transformers accelerate wraps
-    the optimizer first: the parameters keep their rate, and only the logged one follows the schedule.
+    the optimizer first: the parameters keep their rate, and only the logged rate follows the schedule.
 
     Args:
         optimizer_dict: The optimizer of each parameter.
         lr: Learning rate of the schedule.
-        **kwargs: Settings of the optimizers, which have them already.
+        **kwargs: Ignored; the optimizers were made with these settings.
     """
 
     def __init__(self, optimizer_dict: dict[nn.Parameter, torch.optim.Optimizer], lr: float, **kwargs: Any) -> None:
         self.optimizer_dict = optimizer_dict
-        # transformers draws a random number here, and later draws must be the same.
+        # As in transformers' `LayerWiseDummyOptimizer`: the random draw keeps later draws the same.
         super().__init__([torch.randn(1, 1)], {"lr": lr})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -121,7 +119,7 @@ def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
     overrides = bitsandbytes.optim.GlobalOptimManager.get_instance()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            # Eight bits are too few for gradients as sparse and uneven as those of embeddings.
+            # Eight bits are too few for the sparse, uneven gradients of embeddings.
             overrides.register_module_override(module, "weight", {"optim_bits": 32})
 
 
@@ -131,19 +129,19 @@ def updates_in_backward(optimizer: Any) -> bool:
 
 
 def steps_after_evaluation(scheduler: "Scheduler | None") -> bool:
-    """Return whether a schedule needs a metric, so that it steps after evaluations."""
+    """Return whether a schedule needs a metric, and so steps after evaluations."""
     return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
 
 
 def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
-    """Return Lightning's configuration of a schedule, empty for one that waits for a metric."""
+    """Return Lightning's configuration of a schedule, empty for one that needs a metric."""
     if scheduler is None or steps_after_evaluation(scheduler):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def learning_rate(optimizer: Any, scheduler: "Scheduler | None") -> float:
-    """Return the learning rate of the first parameter group, as the schedule knows it."""
+    """Return the learning rate of the first parameter group, as the schedule reports it."""
     if scheduler is None or steps_after_evaluation(scheduler):
         rate = optimizer.param_groups[0]["lr"]
     else:
@@ -157,13 +155,22 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
     Raises:
         InputError: If its package is missing (an ``ImportError`` too), or other arguments do not fit it.
     """
-    _check_optimizer_options(args.optim_args)
+    options = args.optim_args
+    wrong = [part for part in options.replace(" ", "").split(",") if part.count("=") != 1] if options else []
+    if wrong:
+        raise InputError(
+            f"`optim_args={options!r}` has the part {wrong[0]!r}, which is not of the form `name=value`; separate the "
+            "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
+        )
     try:
         return optimizer_cls_and_kwargs(args, model)
-    except ImportError as error:
-        raise MissingPackageError(_unusable_optimizer(args, error)) from error
-    except ValueError as error:
-        raise InputError(_unusable_optimizer(args, error)) from error
+    except (ImportError, ValueError) as error:
+        kind = MissingPackageError if isinstance(error, ImportError) else InputError
+        name = getattr(args.optim, "value", args.optim)
+        given = f"`optim={name!r}`" + (f" with `optim_args={options!r}`" if options else "")
+        raise kind(
+            f"{given} cannot be used: {str(error).rstrip('.')}. Or set another name, as `optim='adamw_torch'`."
+        ) from error
 
 
 def make_scheduler(
@@ -175,8 +182,9 @@ def make_scheduler(
         InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
     """
     try:
-        made: Any = get_scheduler
-        scheduler: Scheduler = made(
+        # Its annotations leave out the `None` of an optimizer, and the schedules that step on a metric.
+        make: Any = get_scheduler
+        return make(
             args.lr_scheduler_type,
             optimizer=optimizer,
             num_warmup_steps=args.get_warmup_steps(num_training_steps),
@@ -185,30 +193,9 @@ def make_scheduler(
         )
     except (TypeError, ValueError) as error:
         kind = InputTypeError if isinstance(error, TypeError) else InputError
-        raise kind(_unusable_schedule(args, error)) from error
-    return scheduler
-
-
-def _check_optimizer_options(options: str | None) -> None:
-    parts = [part for part in (options or "").replace(" ", "").split(",") if part.count("=") != 1]
-    if options and parts:
-        raise InputError(
-            f"`optim_args={options!r}` has the part {parts[0]!r}, which is not of the form `name=value`; separate the "
-            "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
-        )
-
-
-def _unusable_optimizer(args: "TrainingArguments", error: Exception) -> str:
-    options = f" with `optim_args={args.optim_args!r}`" if args.optim_args else ""
-    name = getattr(args.optim, "value", args.optim)
-    reason = str(error).rstrip(".")
-    return f"`optim={name!r}`{options} cannot be used: {reason}. Or set another name, as `optim='adamw_torch'`."
-
-
-def _unusable_schedule(args: "TrainingArguments", error: Exception) -> str:
-    name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
-    reason = str(error).rstrip(".")
-    return (
-        f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
-        f"{reason}. Set `lr_scheduler_kwargs` to arguments of this schedule, or choose another one."
-    )
+        name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        raise kind(
+            f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
+            f"{str(error).rstrip('.')}. Set `lr_scheduler_kwargs` to arguments of this schedule, or choose another "
+            "one."
+        ) from error

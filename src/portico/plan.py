@@ -1,14 +1,26 @@
 """How many steps a run takes: counted once, before anything is built.
 
-Pure arithmetic (no torch), so that the counts can be checked without a model. The plan, not Lightning, ends a run:
-Lightning gets an unbounded number of steps and is told to stop.
+Pure arithmetic (no torch), so that the counts can be tested without a model. The plan, not Lightning, ends a run:
+Lightning gets ``max_steps=-1`` and is told when to stop.
 """
 
 import math
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from portico.errors import InputError
+
+# The order of `transformers.Trainer.set_initial_training_values`.
+_TRAINING_VALUES = (
+    "num_train_epochs",
+    "num_update_steps_per_epoch",
+    "num_examples",
+    "num_train_samples",
+    "total_train_batch_size",
+    "steps_in_epoch",
+    "max_steps",
+)
 
 
 @dataclass(frozen=True)
@@ -27,13 +39,9 @@ class ResumePoint:
     def after(
         cls, global_step: int, *, num_update_steps_per_epoch: int, gradient_accumulation_steps: int, skips_data: bool
     ) -> "ResumePoint":
-        """Return where a run continues that has made ``global_step`` optimizer steps.
+        """Return where a run continues after ``global_step`` optimizer steps.
 
-        Args:
-            global_step: Optimizer steps made.
-            num_update_steps_per_epoch: Optimizer steps in one pass.
-            gradient_accumulation_steps: Loader batches in a full accumulation window.
-            skips_data: Whether the batches trained on are skipped; otherwise the epoch starts over.
+        Without ``skips_data`` (``ignore_data_skip``) the interrupted epoch starts over.
         """
         epoch, step = divmod(global_step, num_update_steps_per_epoch)
         return cls(epoch, step * gradient_accumulation_steps if skips_data else 0)
@@ -76,7 +84,7 @@ class RunPlan:
         num_batches: int | None,
         num_examples: int | None,
     ) -> "RunPlan":
-        """Count the steps of a run.
+        """Count the steps of a run, as ``transformers.Trainer.set_initial_training_values`` does.
 
         Args:
             max_steps: Optimizer steps of the run; if not positive, ``num_train_epochs`` decides.
@@ -90,48 +98,30 @@ class RunPlan:
             InputError: If neither ``max_steps`` nor the length of the loader determines the end.
         """
         if not num_batches:
-            return cls._unsized(max_steps, gradient_accumulation_steps, total_train_batch_size, num_batches)
-        per_epoch = max(math.ceil(num_batches / gradient_accumulation_steps), 1)
-        examples = num_examples or 0
-        if max_steps > 0:
-            epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_train_batch_size)
+            if max_steps <= 0:
+                what = "is empty" if num_batches == 0 else "has no length"
+                raise InputError(
+                    f"The training data loader {what} and `max_steps={max_steps}`, so nothing says when training "
+                    "ends; give a data set with examples, or set `max_steps` to an int >= 1."
+                )
+            # As often over the stream as the steps take.
+            epochs, per_epoch, num_batches = sys.maxsize, max_steps, max_steps * gradient_accumulation_steps
+            examples = total_train_batch_size * max_steps
+            samples = float(examples)
         else:
-            epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
-            max_steps = math.ceil(num_train_epochs * per_epoch)
-        return cls(
-            num_train_epochs=epochs,
-            num_update_steps_per_epoch=per_epoch,
-            steps_in_epoch=num_batches,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            num_examples=examples,
-            num_train_samples=samples,
-            total_train_batch_size=total_train_batch_size,
-        )
-
-    @classmethod
-    def _unsized(
-        cls, max_steps: int, gradient_accumulation_steps: int, total_batch: int, num_batches: int | None
-    ) -> "RunPlan":
-        if max_steps <= 0:
-            what = "is empty" if num_batches == 0 else "has no length"
-            raise InputError(
-                f"The training data loader {what} and `max_steps={max_steps}`, so nothing says when training ends; "
-                "give a data set with examples, or set `max_steps` to an int >= 1."
-            )
-        return cls(
-            num_train_epochs=sys.maxsize,
-            num_update_steps_per_epoch=max_steps,
-            steps_in_epoch=max_steps * gradient_accumulation_steps,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            num_examples=total_batch * max_steps,
-            num_train_samples=float(total_batch * max_steps),
-            total_train_batch_size=total_batch,
-        )
+            per_epoch = max(math.ceil(num_batches / gradient_accumulation_steps), 1)
+            examples = num_examples or 0
+            if max_steps > 0:
+                # As transformers: slightly too many samples if the last batch of an epoch is smaller.
+                epochs, samples = math.ceil(max_steps / per_epoch), float(max_steps * total_train_batch_size)
+            else:
+                epochs, samples = math.ceil(num_train_epochs), examples * num_train_epochs
+                max_steps = math.ceil(num_train_epochs * per_epoch)
+        values = (epochs, per_epoch, examples, samples, total_train_batch_size, num_batches, max_steps)
+        return cls.of_training_values(values, gradient_accumulation_steps=gradient_accumulation_steps)
 
     def num_batches_in_window(self, update_step: int) -> int:
-        """Return how many loader batches step ``update_step`` of an epoch accumulates; the last may have fewer."""
+        """Return the number of loader batches in step ``update_step`` of an epoch; the last may have fewer."""
         if update_step != self.num_update_steps_per_epoch - 1:
             return self.gradient_accumulation_steps
         return self.steps_in_epoch % self.gradient_accumulation_steps or self.gradient_accumulation_steps
@@ -142,29 +132,13 @@ class RunPlan:
 
     def as_training_values(self) -> tuple[int, int, int, float, int, int, int]:
         """Return the counts in the order of ``Trainer.set_initial_training_values``."""
-        return (
-            self.num_train_epochs,
-            self.num_update_steps_per_epoch,
-            self.num_examples,
-            self.num_train_samples,
-            self.total_train_batch_size,
-            self.steps_in_epoch,
-            self.max_steps,
-        )
+        values: Any = tuple(getattr(self, name) for name in _TRAINING_VALUES)
+        return values
 
     @classmethod
     def of_training_values(
         cls, values: tuple[int, int, int, float, int, int, int], *, gradient_accumulation_steps: int
     ) -> "RunPlan":
         """Return the plan for counts that a subclass of the trainer may have changed."""
-        epochs, per_epoch, examples, samples, total_batch, batches, max_steps = values
-        return cls(
-            num_train_epochs=epochs,
-            num_update_steps_per_epoch=per_epoch,
-            steps_in_epoch=batches,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            num_examples=examples,
-            num_train_samples=samples,
-            total_train_batch_size=total_batch,
-        )
+        counts: dict[str, Any] = dict(zip(_TRAINING_VALUES, values, strict=True))
+        return cls(gradient_accumulation_steps=gradient_accumulation_steps, **counts)

@@ -1,6 +1,6 @@
-"""Accelerators and strategies that Lightning knows by name, once both Lightning and portico are imported.
+"""Registering accelerators and strategies with Lightning, once both Lightning and portico are imported.
 
-Lightning has no entry points for them, and importing portico must not import Lightning: so they are registered when
+Lightning has no entry points for them, and importing portico must not import Lightning, so they are registered when
 Lightning is imported, whichever comes first.
 """
 
@@ -17,12 +17,7 @@ _LIGHTNING = "lightning.pytorch"
 
 
 def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping[str, str]) -> None:
-    """Register classes by name, now or when Lightning is imported.
-
-    Args:
-        accelerators: ``"module:class"`` of each accelerator by name.
-        strategies: The same of each strategy.
-    """
+    """Register classes, given as ``"module:class"`` by name, now or when Lightning is imported."""
 
     def register() -> None:
         registries = (
@@ -42,11 +37,7 @@ def register_with_lightning(accelerators: Mapping[str, str], strategies: Mapping
 
 
 class _Maker:
-    """Lazy factory: imports the class on first call, since its module may be importing Lightning right now.
-
-    Args:
-        home: ``"module:class"``.
-    """
+    """Lazy factory: imports the class on first call, since its module may be importing Lightning right now."""
 
     def __init__(self, home: str) -> None:
         self._module, _, self._class_name = home.partition(":")
@@ -55,7 +46,7 @@ class _Maker:
         return self._class()(**params)
 
     def is_available(self) -> bool:
-        """Return whether an accelerator can be used; Lightning lists those that can."""
+        # Lightning lists the accelerators that are available.
         return bool(self._class().is_available())
 
     def _class(self) -> Any:
@@ -63,12 +54,7 @@ class _Maker:
 
 
 class _ImportWatcher(importlib.abc.MetaPathFinder):
-    """Calls a function once, after a package has been imported.
-
-    Args:
-        package: The package.
-        action: Function to call.
-    """
+    """Calls ``action`` once, after ``package`` has been imported."""
 
     def __init__(self, package: str, action: Callable[[], None]) -> None:
         self._package = package
@@ -90,7 +76,7 @@ class _ImportWatcher(importlib.abc.MetaPathFinder):
         return spec
 
     def _imported(self) -> None:
-        # Only now: libraries also look for the package just to see whether it is installed.
+        # Not before: libraries also look for the package only to see whether it is installed.
         sys.meta_path.remove(self)
         self._action()
 
@@ -106,7 +92,7 @@ class _NotifyingLoader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        # The package gets its normal loader back.
+        # Restore the package's own loader.
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         self._action()

@@ -25,54 +25,25 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strate
 from torch import nn
 from torch.utils.data import Sampler
 from transformers import (
-    DataCollatorWithPadding,
-    DefaultFlowCallback,
     PreTrainedTokenizerBase,
     PrinterCallback,
-    SequenceFeatureExtractor,
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    default_data_collator,
     enable_full_determinism,
     set_seed,
 )
 
+from portico import deprecated, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
-from portico.checkpoint.resume import (
-    find_checkpoint,
-    load_optimizer_and_scheduler,
-    load_rng_state,
-    load_scaler,
-    read_state,
-    resumed_batch_size,
-    save_rng_state,
-)
-from portico.checkpoint.weights import load_weights, save_weights, warn_about_key_mismatch
-from portico.checkpoint.writer import (
-    delete_all_but_best,
-    destination,
-    restore_callbacks,
-    save_arguments,
-    save_optimizer_and_scheduler,
-    save_scaler,
-    write_checkpoint,
-)
+from portico.checkpoint import resume, weights, writer
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
-from portico.deprecated import (
-    OlderTrainerNames,
-    accept_missing_grad_norm,
-    adapt_overrides,
-    newer_processing_class,
-    omits_argument,
-    refuse_old_order,
-)
 from portico.distributed.accelerator import Accelerator, dataloader_config
 from portico.distributed.precision import autocast_forward, full_evaluation_dtype
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
-from portico.errors import InputError, InputKeyError, InputRuntimeError, InputTypeError
+from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
 from portico.hf_compat import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     BestRun,
@@ -83,6 +54,8 @@ from portico.hf_compat import (
     TrainerMemoryTracker,
     TrainOutput,
     align_special_tokens,
+    can_return_loss,
+    find_labels,
     has_length,
     logger,
     number_of_arguments,
@@ -91,8 +64,6 @@ from portico.hf_compat import (
 )
 from portico.hf_compat import log_metrics as _print_metrics
 from portico.hf_compat import metrics_format as _format_metrics
-from portico.hp_search import apply_trial, save_trial_checkpoint, search, search_backend
-from portico.hub import create_repository, finish_uploads, push, quiet_uploads, upload_checkpoint, write_model_card
 from portico.lightning_compat import launches_workers, publish_metrics
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule, count_labels, count_tokens, labels_of, logits_of, loss_of
@@ -107,24 +78,6 @@ from portico.loop.run import (
     log_training_start,
 )
 from portico.memory import is_out_of_memory, retry_with_smaller_batches
-from portico.model_setup import (
-    ModelTraits,
-    compiled_for_training,
-    label_smoother,
-    prepared_for_training,
-    progress_callback,
-    reporting_callbacks,
-    termination_callbacks,
-)
-from portico.optim import (
-    build_optimizer,
-    decay_parameter_names,
-    learning_rate,
-    make_scheduler,
-    named_optimizer,
-    parameter_groups,
-    steps_after_evaluation,
-)
 from portico.plan import ResumePoint, RunPlan
 from portico.validation import check_part_kinds, check_parts, prepare_arguments, refuse_uncalled_hooks
 
@@ -148,46 +101,40 @@ if TYPE_CHECKING:
 
 
 def _run_state(name: str) -> Any:
-    """Return an attribute of the trainer that stands for ``name`` of the present run.
+    """Return a property that reads and writes ``name`` of the current run.
 
     Overrides written for ``transformers.Trainer`` read and write the sums of a run on the trainer.
     """
-
-    def read(trainer: "Trainer") -> Any:
-        return getattr(trainer.module.run, name)
-
-    def write(trainer: "Trainer", value: object) -> None:
-        setattr(trainer.module.run, name, value)
-
-    return property(read, write)
+    return property(
+        lambda trainer: getattr(trainer.module.run, name),
+        lambda trainer, value: setattr(trainer.module.run, name, value),
+    )
 
 
-class Trainer(OlderTrainerNames):
+class Trainer(deprecated.OlderTrainerNames):
     """The Hugging Face ``Trainer``, over Lightning.
 
-    Args, methods, callbacks and numbers are those of ``transformers.Trainer``; see there. What is added:
+    Arguments, methods, callbacks and results are those of ``transformers.Trainer``. Additional or extended arguments:
 
     Args:
         compute_metrics: A function of an ``EvalPrediction``, or a ``torchmetrics.Metric``, a ``MetricCollection`` or
-            a dict of metrics by name. These are updated batch by batch with ``(logits, labels)``, after
+            a dict of metrics by name. Metrics are updated batch by batch with ``(logits, labels)``, after
             ``preprocess_logits_for_metrics``, so ``evaluate`` keeps no logits (``predict`` still returns them). Their
-            results carry the usual prefix; a metric without a name is named after its class, and a result that is not
+            results carry the usual prefix; an unnamed metric is named after its class, and a result that is not
             a number becomes a nested list (``ClasswiseWrapper`` names the entries). Labels of -100 reach the metric:
             set its ``ignore_index=-100``.
         tokenizer: Older spelling of ``processing_class``.
-        lightning_callbacks: Lightning callbacks; they see a normal Lightning run.
-        loggers: Lightning loggers; they get what Hugging Face logs.
+        lightning_callbacks: Lightning callbacks; to them it is an ordinary Lightning run.
+        loggers: Lightning loggers; they receive what Hugging Face logs.
         plugins: Lightning plugins.
 
     Attributes:
-        lightning_trainer: The ``lightning.Trainer`` of the present run, or of the last.
+        lightning_trainer: The ``lightning.Trainer`` of the current run, or of the last one.
         module: The ``LightningModule`` around the model.
         datamodule: The ``LightningDataModule`` around the data sets.
-        is_model_parallel: Whether the layers of the model lie on several devices.
+        is_model_parallel: Whether the model's layers are spread over several devices.
         place_model_on_device: Whether the trainer moves the model to the device of this process.
-        is_deepspeed_enabled: Whether the strategy is DeepSpeed.
-        is_fsdp_enabled: Whether the strategy is FSDP.
-        hub_model_id: Full name of the repository, once there is one.
+        hub_model_id: Full name of the repository, once it exists.
         push_in_progress: Uploads started while training.
     """
 
@@ -212,9 +159,9 @@ class Trainer(OlderTrainerNames):
     compute_objective: Callable[[dict[str, float]], Any]
     objective: Any = None
     _signature_columns: list[str] | None = None
-    # Attributes that a worker process hands back to the script that called `train()`.
+    # Attributes that a worker process returns to the script that called `train()`.
     _carried_from_workers: tuple[str, ...] = ("state", "control")
-    # Sums of the present run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
+    # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
     _globalstep_last_logged = _run_state("globalstep_last_logged")
@@ -222,10 +169,10 @@ class Trainer(OlderTrainerNames):
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
     # Read by subclasses: the Lightning strategy holds DeepSpeed's engine, and none of ours runs FSDP on XLA.
     deepspeed = None
-    is_fsdp_xla_enabled = False
-    is_fsdp_xla_v1_enabled = False
-    is_fsdp_xla_v2_enabled = False
+    is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
+    _created_lr_scheduler = False
+    current_flos: float = 0
 
     # ---- Initialization & Validation ----
 
@@ -251,16 +198,12 @@ class Trainer(OlderTrainerNames):
         plugins: list[Any] | None = None,
     ) -> None:
         refuse_uncalled_hooks(type(self))
-        refuse_old_order(compute_loss_func, compute_metrics)
-        check_part_kinds(model, callbacks, optimizers, lightning_callbacks)
+        deprecated.refuse_old_order(compute_loss_func, compute_metrics)
+        check_part_kinds(model, model_init, callbacks, optimizers, lightning_callbacks)
         self.args = prepare_arguments(args)
         self._seed_everything()
-        self._lightning_parts: dict[str, list[Any]] = {
-            "callbacks": list(lightning_callbacks or []),
-            "loggers": list(loggers or []),
-            "plugins": list(plugins or []),
-        }
-        self._loggers = self._lightning_parts["loggers"]
+        parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
+        self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
         self._memory_tracker = TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
@@ -270,7 +213,7 @@ class Trainer(OlderTrainerNames):
         self.model = model  # type: ignore[assignment]  # None until `model_init` has made one
         self.create_accelerator_and_postprocess()
         self._init_model(model, model_init)
-        processing_class = newer_processing_class(processing_class, tokenizer)
+        processing_class = deprecated.newer_processing_class(processing_class, tokenizer)
         self._init_data(data_collator, train_dataset, eval_dataset, processing_class)
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
@@ -284,7 +227,7 @@ class Trainer(OlderTrainerNames):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        adapt_overrides(cls, Trainer)
+        deprecated.adapt_overrides(cls, Trainer)
 
     def _seed_everything(self) -> None:
         if self.args.full_determinism:
@@ -293,25 +236,22 @@ class Trainer(OlderTrainerNames):
             set_seed(self.args.seed)
 
     def _init_model(self, model: nn.Module | None, model_init: Callable[..., nn.Module] | None) -> None:
-        if model is None and model_init is None:
-            raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
-        if model is not None and model_init is not None:
-            raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
         self.model_init = model_init
         self.model = self.call_model_init() if model is None else model
-        self.is_model_parallel = _is_spread(self.model, self.args.device)
+        self.is_model_parallel = model_setup.is_spread(self.model, self.args.device)
         placed = self.args.place_model_on_device
         self.place_model_on_device = not self.is_model_parallel if placed is None else placed
         # A full evaluation in less precision casts the model first, and moves half as many bytes.
         if full_evaluation_dtype(self.args) is None:
             self._place_model()
         self.model_wrapped = self.model
-        traits = ModelTraits.of(self.model, self.accelerator.unwrap_model(self.model), self.args.label_names)
-        self.label_names = traits.label_names
-        self.can_return_loss = traits.can_return_loss
-        self.model_accepts_loss_kwargs = traits.accepts_loss_kwargs
-        self._loss_shifts_labels = traits.loss_shifts_labels
-        self.label_smoother = label_smoother(self.args, self.model)
+        # Below PEFT's adapters: their own signature and class name say nothing of labels.
+        base, unwrapped = map(unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
+        self.label_names = find_labels(type(base)) if self.args.label_names is None else self.args.label_names
+        self.can_return_loss = bool(can_return_loss(type(base)))
+        self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
+        self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
+        self.label_smoother = model_setup.label_smoother(self.args, self.model)
         self.module = TrainerModule(self.model, self)
 
     def _init_data(
@@ -321,38 +261,28 @@ class Trainer(OlderTrainerNames):
         eval_dataset: "EvalExamples | None",
         processing_class: "ProcessingClass | None",
     ) -> None:
-        pads = isinstance(processing_class, PreTrainedTokenizerBase | SequenceFeatureExtractor)
-        tokenizer: Any = processing_class
-        default_collator: Any = DataCollatorWithPadding(tokenizer) if pads else default_data_collator
-        self.data_collator = default_collator if data_collator is None else data_collator
+        self.data_collator = model_setup.default_collator(processing_class) if data_collator is None else data_collator
         self.train_dataset = train_dataset
         self.eval_dataset = eval_dataset
         self.processing_class = processing_class
         self.datamodule = TrainerDataModule(self)
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
-        reporting = reporting_callbacks(self.args.report_to, getattr(self.args, "logging_dir", None))
+        every = [*model_setup.default_callbacks(self), *(callbacks or [])]
         self.callback_handler = CallbackHandler(
-            [DefaultFlowCallback, *reporting, *termination_callbacks(self), *(callbacks or [])],
-            self.model,
-            self.processing_class,
-            self.optimizer,
-            self.lr_scheduler,
+            every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
-        self.add_callback(PrinterCallback if self.args.disable_tqdm else progress_callback())
+        self.add_callback(PrinterCallback if self.args.disable_tqdm else model_setup.progress_callback())
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
             Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
         self.control = TrainerControl()
         self.state = fresh_state(self)
-        self.hp_name = None
-        self.hp_search_backend = None
-        self.current_flos: float = 0
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._train_batch_size = self.args.train_batch_size
-        self._created_lr_scheduler = False
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        # As in transformers 5.23: keys and values cached by a decoder are not used in training.
         config: Any = getattr(self.model, "config", None)
         if config is not None:
             config.use_cache = self.args.use_cache
@@ -362,10 +292,10 @@ class Trainer(OlderTrainerNames):
         log_overridden_arguments(self)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Make ``self.accelerator``, which hands everything to the Lightning strategy of the present run."""
+        """Make ``self.accelerator``, which delegates to the Lightning strategy of the current run."""
         self.accelerator = Accelerator(self._current_strategy, dataloader_config(self.args))
-        # `evaluation_loop` puts the plain function back, so this holds for the first evaluation only: so it is in
-        # transformers 5.23, where `evaluation_loop` resets `gather_function` at its end.
+        # Holds for the first evaluation only: as in transformers 5.23, `evaluation_loop` resets `gather_function` to
+        # the plain method at its end.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
@@ -376,11 +306,7 @@ class Trainer(OlderTrainerNames):
     # ---- Data Loading ----
 
     def get_train_dataloader(self) -> "Loader":
-        """Return the training loader.
-
-        Raises:
-            ValueError: If there is no training set.
-        """
+        """Return the training loader."""
         if self.train_dataset is None:
             raise ValueError("There is no training data: give `train_dataset` to the trainer, then call `train()`.")
         return self._get_dataloader(
@@ -391,20 +317,18 @@ class Trainer(OlderTrainerNames):
         """Return the evaluation loader.
 
         Args:
-            eval_dataset: A data set, or the name of one in ``eval_dataset``; by default the trainer's own.
-
-        Raises:
-            ValueError: If there is no evaluation set.
+            eval_dataset: A data set, or the name of one in the trainer's ``eval_dataset``; by default the latter.
         """
         if eval_dataset is None and self.eval_dataset is None:
             raise ValueError("There is no evaluation data: give `eval_dataset` to the trainer or to `evaluate()`.")
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
         cached: dict[str, Loader] = self.__dict__.setdefault("_eval_dataloaders", {})
+        # As in transformers: otherwise every evaluation would start workers that stay.
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
             eval_dataset = self._named_eval_dataset(eval_dataset)
-        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
             cached[key] = loader
@@ -420,21 +344,15 @@ class Trainer(OlderTrainerNames):
         return sets[name]
 
     def get_test_dataloader(self, test_dataset: "Examples") -> "Loader":
-        """Return a loader over ``test_dataset``.
-
-        Raises:
-            InputTypeError: If there is no test set.
-        """
+        """Return a loader over ``test_dataset``."""
         if test_dataset is None:
             raise InputTypeError("There is nothing to predict on: give a data set to `predict()`.")
         return self._get_dataloader(test_dataset, "test", self.args.eval_batch_size, self._get_eval_sampler)
 
     def num_examples(self, dataloader: "Loader") -> int:
-        """Return the number of examples behind a loader, estimated from its length where its data set has none."""
+        """Return the number of examples behind a loader, estimated from its length if its data set has none."""
         dataset: Any = getattr(dataloader, "dataset", None)
-        if has_length(dataset):
-            return len(dataset)
-        return len(dataloader) * int(self.args.per_device_train_batch_size)
+        return len(dataset) if has_length(dataset) else len(dataloader) * self.args.per_device_train_batch_size
 
     def _get_dataloader(
         self,
@@ -446,14 +364,9 @@ class Trainer(OlderTrainerNames):
         dataloader_key: str | None = None,
     ) -> "Loader":
         loader = self.datamodule.build_loader(
-            dataset,
-            description=description,
-            batch_size=batch_size,
-            sampler_fn=sampler_fn,
-            is_training=is_training,
+            dataset, description=description, batch_size=batch_size, sampler_fn=sampler_fn, is_training=is_training
         )
-        prepared: Loader = self.accelerator.prepare(loader)
-        return prepared
+        return self.accelerator.prepare(loader)
 
     def _get_train_sampler(self, train_dataset: "Examples | None" = None) -> Sampler[Any] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -493,22 +406,18 @@ class Trainer(OlderTrainerNames):
         """Make the optimizer that ``args.optim`` names, unless there is one."""
         if self.optimizer is None:
             model = self.model if model is None else model
-            groups = parameter_groups(model, self.get_decay_parameter_names(model), self.args.weight_decay)
+            groups = optim.parameter_groups(model, self.get_decay_parameter_names(model), self.args.weight_decay)
             optimizer_cls, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(
                 self.args, model
             )
-            self.optimizer = build_optimizer(model, groups, optimizer_cls, kwargs)
+            self.optimizer = optim.build_optimizer(model, groups, optimizer_cls, kwargs)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> "Scheduler":
-        """Make the schedule that ``args.lr_scheduler_type`` names, unless there is one.
-
-        Raises:
-            InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
-        """
+        """Make the schedule that ``args.lr_scheduler_type`` names, unless there is one."""
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = make_scheduler(self.args, optimizer, num_training_steps)
+            self.lr_scheduler = optim.make_scheduler(self.args, optimizer, num_training_steps)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -516,35 +425,23 @@ class Trainer(OlderTrainerNames):
     def get_optimizer_cls_and_kwargs(
         args: TrainingArguments, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments.
-
-        Raises:
-            InputError: If its package is missing (an ``ImportError`` too), or other arguments do not fit it.
-        """
-        return named_optimizer(args, model)
+        """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
+        return optim.named_optimizer(args, model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of the parameters that weight decay applies to."""
-        return decay_parameter_names(model)
+        return optim.decay_parameter_names(model)
 
     def get_num_trainable_parameters(self) -> int:
         """Return the number of parameters that training changes."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
-        """Return the learning rate of every parameter group.
-
-        Raises:
-            ValueError: If there is no optimizer yet.
-        """
+        """Return the learning rate of every parameter group."""
         return [group["lr"] for group in self._existing_optimizer().param_groups]
 
     def get_optimizer_group(self, param: torch.Tensor | None = None) -> Any:
-        """Return the parameter group of ``param``, or all groups without it.
-
-        Raises:
-            ValueError: If there is no optimizer yet.
-        """
+        """Return the parameter group of ``param``; without ``param``, the parameters of every group."""
         groups = self._existing_optimizer().param_groups
         if param is None:
             return [group["params"] for group in groups]
@@ -556,19 +453,15 @@ class Trainer(OlderTrainerNames):
         return self.optimizer
 
     def _get_learning_rate(self) -> float:
-        return learning_rate(self.optimizer, self.lr_scheduler)
+        return optim.learning_rate(self.optimizer, self.lr_scheduler)
 
     def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None:
-        """Make both for a new run, through whichever method a subclass overrides."""
+        """Make both for a new run, and show them to the callbacks."""
         if self._created_lr_scheduler:
             # The schedule of an earlier run counts that run's steps.
             self.lr_scheduler = None
             self._created_lr_scheduler = False
-        if type(self).create_optimizer_and_scheduler is not Trainer.create_optimizer_and_scheduler:
-            self.create_optimizer_and_scheduler(num_training_steps)
-        else:
-            self.create_optimizer()
-            self.create_scheduler(num_training_steps=num_training_steps)
+        self.create_optimizer_and_scheduler(num_training_steps)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
 
@@ -592,16 +485,16 @@ class Trainer(OlderTrainerNames):
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
-        checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         self._memory_tracker.start()
         self.is_in_train = True
         try:
             self._renew_model(trial)
-            with prepared_for_training(self.model, self.args), quiet_uploads(self.args):
+            with model_setup.prepared_for_training(self.model, self.args), hub.quiet_uploads(self.args):
                 self._hp_search_setup(trial)
                 if checkpoint is not None:
                     self._load_from_checkpoint(checkpoint)
-                    self._train_batch_size = resumed_batch_size(checkpoint, self.args) or self._train_batch_size
+                    self._train_batch_size = resume.resumed_batch_size(checkpoint, self.args) or self._train_batch_size
                 loop = partial(
                     self._inner_training_loop,
                     args=self.args,
@@ -617,6 +510,7 @@ class Trainer(OlderTrainerNames):
 
     def _renew_model(self, trial: "Trial") -> None:
         if self.model_init is not None:
+            # Every run starts from the same weights.
             self._seed_everything()
             self.model = self.call_model_init(trial)
             self._place_model()
@@ -633,19 +527,13 @@ class Trainer(OlderTrainerNames):
         trial: "Trial" = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Count the steps of a run, set up its state and let Lightning run it.
-
-        Args:
-            batch_size: Examples in a batch of this process; by default as before.
-            args: Training arguments; by default the trainer's.
-            resume_from_checkpoint: Folder of the checkpoint to resume from.
-            trial: Trial of a hyperparameter search.
-            ignore_keys_for_eval: Model outputs that evaluations during training leave out.
-        """
+        """Plan a run, set up its state and let Lightning run it; ``batch_size`` is that of this process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
         run = self._plan_run(args, resume_from_checkpoint, trial, ignore_keys_for_eval)
-        self.model_wrapped = compiled_for_training(self._wrap_model(self.model), self.model_wrapped, self.args)
+        self.model_wrapped = model_setup.compiled_for_training(
+            self._wrap_model(self.model), self.model_wrapped, self.args
+        )
         log_training_start(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
         return self._fit(run)
 
@@ -657,10 +545,8 @@ class Trainer(OlderTrainerNames):
         ignore_keys_for_eval: list[str] | None,
     ) -> TrainingRun:
         loader = self.get_train_dataloader()
-        plan = RunPlan.of_training_values(
-            self.set_initial_training_values(args, loader),
-            gradient_accumulation_steps=args.gradient_accumulation_steps,
-        )
+        counts = self.set_initial_training_values(args, loader)
+        plan = RunPlan.of_training_values(counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )
@@ -685,6 +571,7 @@ class Trainer(OlderTrainerNames):
             fit(self.lightning_trainer, self.module, self.datamodule)
         finally:
             self.accelerator.backward_now = before
+            # Lightning's `Strategy.teardown` moves the module to the CPU.
             if self.place_model_on_device:
                 self.model.to(self.args.device)
         if run.output is None:
@@ -702,12 +589,12 @@ class Trainer(OlderTrainerNames):
         resume_from_checkpoint: str | None,
         trial: "Trial",
     ) -> tuple[int, int]:
-        """Set up the state of a run; return the epoch it begins with and the batches it skips there."""
+        """Set up the state of a run; return its first epoch and the number of batches to skip in it."""
         self.state = fresh_state(self)
         self.state.is_hyper_param_search = trial is not None
         self.state.train_batch_size = self._train_batch_size
         self.state.compute_steps(self.args, max_steps)
-        resumed = read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
+        resumed = resume.read_state(resume_from_checkpoint, self.args) if resume_from_checkpoint is not None else None
         point = ResumePoint()
         if resumed is not None:
             self.state = resumed
@@ -724,19 +611,16 @@ class Trainer(OlderTrainerNames):
     def _finalize_training(self, trial: "Trial", num_train_samples: float, start_time: float) -> TrainOutput:
         """Log the results of the run, load the best model and fire ``on_train_end``.
 
-        The name is fixed: the memory tracker of transformers knows its stages by the methods that call it.
+        The memory tracker of transformers identifies its stages by the names of the methods that call it.
         """
         logger.info("Training completed.")
         self._total_loss_scalar += self._tr_loss.item()
         num_steps = self.state.global_step - self._initial_global_step
+        # As in transformers, which so avoids dividing by zero when the checkpoint was at the end of the run.
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
-        metrics = speed_metrics(
-            "train",
-            start_time,
-            # The plan counts the whole schedule; this run may have made only part of its steps.
-            num_samples=num_train_samples * num_steps / max(self.state.max_steps, 1),
-            num_steps=num_steps,
-        )
+        # The plan counts the whole schedule; this run may have made only part of its steps.
+        num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
+        metrics = speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss
@@ -744,14 +628,15 @@ class Trainer(OlderTrainerNames):
         self.log(metrics)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
+        run_folder = self._get_output_dir(trial)
         if self.args.should_save and self.args.save_total_limit == 1:
-            delete_all_but_best(self._get_output_dir(trial), self.state.best_model_checkpoint)
+            writer.delete_all_but_best(run_folder, self.state.best_model_checkpoint)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_current_push()
         return TrainOutput(self.state.global_step, train_loss, metrics)
 
     def training_step(self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems" = None) -> torch.Tensor:
-        """Run one batch forward and have it differentiated.
+        """Run the forward pass of a batch and have Lightning run the backward pass.
 
         Args:
             model: The model to train.
@@ -759,10 +644,10 @@ class Trainer(OlderTrainerNames):
             num_items_in_batch: Number of labels in the accumulation window, if the loss is a mean over them.
 
         Returns:
-            The detached loss, scaled for accumulation, a scalar.
+            The detached loss, a scalar, scaled for accumulation.
         """
         model.train()
-        # Schedule-free optimizers keep two sets of weights and must be told which one is wanted.
+        # Schedule-free optimizers keep two sets of weights and must be told which one to use.
         if hasattr(self.optimizer, "train") and callable(self.optimizer.train):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
@@ -770,7 +655,7 @@ class Trainer(OlderTrainerNames):
             loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(
-                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return the loss alone, a "
+                f"`compute_loss` returned {str(loss)[:80]!r} ({type(loss).__name__}); let it return only the loss, a "
                 "tensor with one element, and `(loss, outputs)` only if it was called with `return_outputs=True`."
             )
         every = self.args.torch_empty_cache_steps
@@ -838,7 +723,6 @@ class Trainer(OlderTrainerNames):
         return {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Return the contexts in which the loss is computed."""
         stack = contextlib.ExitStack()
         stack.enter_context(self.autocast_smart_context_manager())
         return stack
@@ -849,7 +733,7 @@ class Trainer(OlderTrainerNames):
         """Return an empty context: the model's forward casts by itself."""
         return contextlib.nullcontext()
 
-    @accept_missing_grad_norm
+    @deprecated.accept_missing_grad_norm
     def _maybe_log_save_evaluate(
         self,
         tr_loss: torch.Tensor,
@@ -861,7 +745,7 @@ class Trainer(OlderTrainerNames):
         start_time: float | None = None,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save, each if the control flags ask for it."""
+        """Log, evaluate and save, each if its control flag is set."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
         if self.control.should_evaluate:
@@ -881,7 +765,7 @@ class Trainer(OlderTrainerNames):
         learning_rate: float | None,
     ) -> None:
         loss_sum = self.accelerator.gather(tr_loss).mean().item()
-        # In place: the caller holds the same tensor and goes on adding to it.
+        # In place: the caller holds the same tensor and keeps adding to it.
         tr_loss -= tr_loss
         logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
         if grad_norm is not None:
@@ -901,19 +785,19 @@ class Trainer(OlderTrainerNames):
 
         Args:
             epoch_iterator: Batches of the epoch.
-            num_batches: Batches in the window; fewer come at the end of the data.
-            device: Where the count is put; by default the device of this process.
+            num_batches: Batches in the window; fewer are left at the end of the data.
+            device: Device of the count; by default that of this process.
 
         Returns:
-            The batches, and the number of label positions in them (``None`` where the model does not ask for it).
+            The batches, and the number of label positions in them (``None`` if the loss does not use it).
         """
         window = list(islice(epoch_iterator, num_batches))
         return window, self._get_num_items_in_batch(window, self.args.device if device is None else device)
 
     def _get_num_items_in_batch(self, batch_samples: list["Batch"], device: torch.device) -> "NumItems":
         wanted = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
-        # An override that knows nothing of the count returns the mean of its batch, to be divided by the window.
-        wanted = wanted and not omits_argument(self.compute_loss, "num_items_in_batch")
+        # An override that does not take the count returns the mean of its batch, to be divided by the window.
+        wanted = wanted and not deprecated.omits_argument(self.compute_loss, "num_items_in_batch")
         if not wanted or not batch_samples or "labels" not in batch_samples[0]:
             return None
         count = count_labels(batch_samples, shifts_labels=self._loss_shifts_labels)
@@ -921,8 +805,7 @@ class Trainer(OlderTrainerNames):
             return count
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             count = self.accelerator.gather(count.to(device)).sum()
-        # The division by one makes the count a float, as it is in transformers, which divides by the pieces of a
-        # sequence here.
+        # Dividing by one makes the count a float, as in transformers, which divides by the processes that share it.
         return count.to(device) / 1
 
     def _prepare_input(self, data: "Nested") -> Any:
@@ -944,39 +827,32 @@ class Trainer(OlderTrainerNames):
     ) -> tuple[int, int, int, float, int, int, int]:
         """Count the steps of a training run.
 
-        Args:
-            args: Training arguments.
-            dataloader: Training data.
-
         Returns:
             ``num_train_epochs``, ``num_update_steps_per_epoch``, ``num_examples``, ``num_train_samples``,
             ``total_train_batch_size``, ``steps_in_epoch`` (loader batches) and ``max_steps``.
-
-        Raises:
-            InputError: If nothing says when training ends.
         """
         return count_run(self, args, dataloader).as_training_values()
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Return how many examples make one optimizer step, over all processes that see different data."""
+        """Return the number of examples per optimizer step, over all processes that see different data."""
         replicas = args.world_size // self.get_tp_size() // self.get_cp_size() // self.get_sp_size()
         return int(self._train_batch_size * args.gradient_accumulation_steps * replicas)
 
     def get_sp_size(self) -> int:
-        """Return over how many processes each sequence is split: 1, since nothing here does that."""
+        """Return the number of processes that each sequence is split over: 1, as this is not supported."""
         return 1
 
     def get_cp_size(self) -> int:
-        """Return over how many processes each sequence is split for attention: 1, since nothing here does that."""
+        """Return the number of processes that attention is split over: 1, as this is not supported."""
         return 1
 
     def get_tp_size(self) -> int:
-        """Return over how many processes each layer is split."""
+        """Return the number of processes that each layer is split over."""
         size: Any = getattr(self.model, "_tp_size", None)
-        return int(size or 1)
+        return size or 1
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
-        """Return the model that runs forward: the given one, since the Lightning strategy wraps it."""
+        """Return ``model``: the Lightning strategy wraps it."""
         return model
 
     def _track_num_input_tokens(self, inputs: "Batch") -> None:
@@ -996,8 +872,8 @@ class Trainer(OlderTrainerNames):
         self.state.num_input_tokens_seen += int(self.accelerator.gather(tokens.to(self.args.device)).sum().item())
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        # By the model's parameters, not by the optimizer's groups: a norm is a float sum, whose last bits depend on
-        # the order of its terms.
+        # In the order of the model's parameters, not of the optimizer's groups: a norm is a float sum, whose last bits
+        # depend on the order of its terms.
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | float | None = None) -> Any:
@@ -1029,6 +905,7 @@ class Trainer(OlderTrainerNames):
             metrics: dict[str, float] = {}
             for name, dataset in datasets.items():
                 metrics |= self.evaluate(
+                    # By name, `get_eval_dataloader` can keep a loader with persistent workers.
                     eval_dataset=dataset if override else name,
                     ignore_keys=ignore_keys,
                     metric_key_prefix=f"{metric_key_prefix}_{name}",
@@ -1040,7 +917,7 @@ class Trainer(OlderTrainerNames):
         output = self._evaluation_loop_in_use(
             loader,
             description="Evaluation",
-            # Without metrics nobody looks at the predictions.
+            # Without metrics the predictions are not used.
             prediction_loss_only=True if self.compute_metrics is None else None,
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
@@ -1064,7 +941,7 @@ class Trainer(OlderTrainerNames):
         Args:
             dataloader: Batches.
             description: ``"Evaluation"`` or ``"Prediction"``.
-            prediction_loss_only: Keep the loss alone; by default what the arguments say.
+            prediction_loss_only: Keep only the loss; by default ``args.prediction_loss_only``.
             ignore_keys: Model outputs to leave out.
             metric_key_prefix: Prefix of every metric's name.
 
@@ -1085,7 +962,7 @@ class Trainer(OlderTrainerNames):
             self.model.to(dtype=dtype, device=self.args.device)
         with autocast_forward(self.model, self.lightning_trainer.strategy):
             output = run_evaluation(session)
-        # A user who replaced it for one evaluation gets the usual one back.
+        # A replacement made by the user holds for one evaluation.
         self.gather_function = self.accelerator.gather_for_metrics
         return output
 
@@ -1093,19 +970,11 @@ class Trainer(OlderTrainerNames):
         return EvaluationSession(self, dataloader, **options)
 
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
-        metrics = output.metrics
-        assert metrics is not None, "an evaluation loop returns metrics, if only an empty dict"
+        assert output.metrics is not None
         assert output.num_samples is not None
-        total_batch_size = self.args.eval_batch_size * self.args.world_size
-        metrics.update(
-            speed_metrics(
-                prefix,
-                start_time,
-                num_samples=output.num_samples,
-                num_steps=math.ceil(output.num_samples / total_batch_size),
-            )
-        )
-        return metrics
+        num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.args.world_size))
+        output.metrics.update(speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps))
+        return output.metrics
 
     def end(self) -> None:
         """Destroy the process group. Call once, at the end of a script that runs in several processes."""
@@ -1140,17 +1009,17 @@ class Trainer(OlderTrainerNames):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Run one batch forward without training on it.
+        """Evaluate one batch.
 
         Args:
             model: The model to evaluate.
             inputs: Model inputs of the batch, tensors ``[batch, ...]``.
-            prediction_loss_only: Return the loss alone.
-            ignore_keys: Model outputs to leave out; by default what the model's configuration says.
+            prediction_loss_only: Return only the loss.
+            ignore_keys: Model outputs to leave out; by default ``keys_to_ignore_at_inference`` of the configuration.
 
         Returns:
             Loss (a scalar, or ``None`` without labels), logits and labels, each detached; logits and labels are
-            tensors ``[batch, ...]``, or tuples of them where the model has several.
+            tensors ``[batch, ...]``, or tuples of them if the model has several.
         """
         has_labels = bool(self.label_names) and all(inputs.get(name) is not None for name in self.label_names)
         return_loss = inputs.get("return_loss")
@@ -1176,8 +1045,8 @@ class Trainer(OlderTrainerNames):
     def _loss_and_outputs(
         self, model: nn.Module, inputs: "Batch", num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
-        if omits_argument(self.compute_loss, "return_outputs"):
-            # The oldest form returns the loss alone, and may take labels out of the inputs.
+        if deprecated.omits_argument(self.compute_loss, "return_outputs"):
+            # Overrides for transformers before 4.2 return only the loss, and may take labels out of the inputs.
             outputs = model(**inputs)
             return self.compute_loss(model, inputs), outputs
         loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
@@ -1194,14 +1063,14 @@ class Trainer(OlderTrainerNames):
             metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         except RuntimeError as error:
             if self.args.auto_find_batch_size and is_out_of_memory(error):
-                # A smaller training batch could not cure this.
+                # A smaller training batch would not help.
                 raise RuntimeError(
                     "Evaluation ran out of memory, and `auto_find_batch_size` reduces training batches only; set "
                     f"`per_device_eval_batch_size` (now {self.args.per_device_eval_batch_size}) to less."
                 ) from error
             raise
         self._report_to_hp_search(trial, self.state.global_step, metrics)
-        if steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
+        if optim.steps_after_evaluation(self.lr_scheduler) and not skip_scheduler:
             self.lr_scheduler.step(self._metric_for_best_model(metrics))
         return metrics
 
@@ -1211,14 +1080,14 @@ class Trainer(OlderTrainerNames):
         folder: str = self.args.output_dir
         if self.hp_search_backend is None or trial is None:
             return folder
-        backend = search_backend(self.hp_search_backend)
+        backend = hp_search.search_backend(self.hp_search_backend)
         return str(Path(folder) / (self.hp_name(trial) if self.hp_name else f"run-{backend.run_id(trial)}"))
 
     def _save_checkpoint(self, model: nn.Module, trial: "Trial", metrics: dict[str, float] | None = None) -> None:
-        """Write a checkpoint; ``metrics``, which older overrides pass, were looked at when they were measured."""
+        """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        write_checkpoint(self, self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        writer.write_checkpoint(self, self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Note a new best value of ``metric_for_best_model``; return whether there was one."""
@@ -1246,55 +1115,53 @@ class Trainer(OlderTrainerNames):
         return metrics[key]
 
     def _save_rng_state(self, output_dir: str) -> None:
-        save_rng_state(output_dir, self.args)
+        resume.save_rng_state(output_dir, self.args)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        save_optimizer_and_scheduler(self, output_dir)
+        writer.save_optimizer_and_scheduler(self, output_dir)
 
     def _save_scaler(self, output_dir: str) -> None:
-        save_scaler(self, output_dir)
+        writer.save_scaler(self, output_dir)
 
     # ---- Checkpoint Resuming ----
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         logger.info(f"Loading model from {resume_from_checkpoint}.")
-        self._issue_warnings_after_load(load_weights(self.model if model is None else model, resume_from_checkpoint))
+        self._issue_warnings_after_load(
+            weights.load_weights(self.model if model is None else model, resume_from_checkpoint)
+        )
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
         assert best is not None
         logger.info(f"Loading best model from {best} (score: {self.state.best_metric}).")
-        self._issue_warnings_after_load(load_weights(self.model, best))
+        self._issue_warnings_after_load(weights.load_weights(self.model, best))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        load_rng_state(checkpoint, self.args)
+        resume.load_rng_state(checkpoint, self.args)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            load_optimizer_and_scheduler(self, checkpoint)
+            resume.load_optimizer_and_scheduler(self, checkpoint)
 
     def _optimizer_state_to_load(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of a checkpoint's optimizer in the form that this trainer's optimizer takes."""
+        """Convert the state of a checkpoint's optimizer for this trainer's optimizer, where they differ."""
         return state
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            load_scaler(self, checkpoint)
+            resume.load_scaler(self, checkpoint)
 
     def _load_callback_state(self) -> None:
-        restore_callbacks(self)
+        writer.restore_callbacks(self)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        warn_about_key_mismatch(self.model, load_result)
+        weights.warn_about_key_mismatch(self.model, load_result)
 
     # ---- Saving & Serialization ----
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the model so that ``from_pretrained`` reads it, with tokenizer and arguments; from one process.
-
-        Args:
-            output_dir: Folder; by default ``args.output_dir``.
-        """
+        """Write model, tokenizer and arguments to ``output_dir`` (by default ``args.output_dir``) from one process."""
         refuse_sharded_weights(self.lightning_trainer.strategy)
         self._save(self.args.output_dir if output_dir is None else output_dir)
         if self.args.push_to_hub and not _internal_call:
@@ -1305,22 +1172,16 @@ class Trainer(OlderTrainerNames):
             return
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.info(f"Saving model checkpoint to {destination(output_dir or self.args.output_dir)}")
-        save_weights(
-            self.model,
-            self.accelerator.unwrap_model(self.model),
-            str(folder),
-            state_dict=state_dict,
-            is_main_process=self.args.should_save,
-        )
-        processor: Any = self.processing_class
-        if processor is None:
-            processor = getattr(self.data_collator, "tokenizer", None)
-            if processor is not None:
-                logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
+        logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
+        unwrapped = self.accelerator.unwrap_model(self.model)
+        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, is_main_process=True)
+        tokenizer = getattr(self.data_collator, "tokenizer", None)
+        if self.processing_class is None and tokenizer is not None:
+            logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
+        processor: Any = tokenizer if self.processing_class is None else self.processing_class
         if processor is not None:
             processor.save_pretrained(folder)
-        save_arguments(self.args, str(folder))
+        writer.save_arguments(self.args, str(folder))
 
     # ---- Logging & Metrics ----
 
@@ -1342,49 +1203,40 @@ class Trainer(OlderTrainerNames):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
         publish_metrics(self.lightning_trainer, numbers)
-        for lightning_logger in self._loggers:
+        for lightning_logger in self._lightning_parts["loggers"]:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
-        """Print ``metrics`` as a table, from one process.
-
-        Args:
-            split: ``"train"``, ``"eval"`` or ``"test"``.
-            metrics: Values by name.
-        """
+        """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
         _print_metrics(self, split, metrics)
 
     def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """Return ``metrics`` with times, memory and operations in units a person reads."""
-        formatted: dict[str, Any] = _format_metrics(metrics)
-        return formatted
+        """Return ``metrics`` with times, memory and operations in human-readable units."""
+        return _format_metrics(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
-        """Write ``metrics`` to ``{split}_results.json`` in the output folder, from one process.
-
-        Args:
-            split: ``"train"``, ``"eval"``, ``"test"`` or ``"all"``.
-            metrics: Values by name.
-            combined: Add them to ``all_results.json`` too.
-        """
+        """Write ``metrics`` to ``{split}_results.json`` and, if ``combined``, to ``all_results.json``."""
         if not self.is_world_process_zero():
             return
         folder = Path(self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / f"{split}_results.json", metrics)
+        files = {f"{split}_results.json": metrics}
         if combined:
             everything = folder / "all_results.json"
             known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
-            _write_json(everything, {**known, **metrics})
+            files[everything.name] = {**known, **metrics}
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, indent=4, sort_keys=True), encoding="utf-8")
 
     def save_state(self) -> None:
         """Write the trainer state to ``trainer_state.json`` in the output folder, from one process."""
         if self.is_world_process_zero():
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
-            self.state.save_to_json(str(Path(self.args.output_dir) / "trainer_state.json"))
+            folder = Path(self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.state.save_to_json(str(folder / "trainer_state.json"))
 
     def store_flos(self) -> None:
-        """Move the operations counted since the last call, of all processes, into the state."""
+        """Add the operations counted by all processes since the last call to the state."""
         flos = self.current_flos
         if self.args.world_size > 1:
             flos = self.accelerator.gather(torch.tensor(flos, device=self.args.device)).sum().item()
@@ -1392,7 +1244,8 @@ class Trainer(OlderTrainerNames):
         self.current_flos = 0
 
     def floating_point_ops(self, inputs: "Batch") -> int:
-        """Return the operations of a forward and a backward pass over ``inputs``, 0 where they are unknown."""
+        """Return the operations of a forward and a backward pass over ``inputs``, 0 if unknown."""
+        # Per token and parameter, 2 forward and 4 backward (arXiv:2001.08361, section 2.1), as in transformers.
         model: Any = self.model
         main_input = getattr(model, "main_input_name", "input_ids")
         if main_input in inputs and hasattr(model, "num_parameters"):
@@ -1402,14 +1255,9 @@ class Trainer(OlderTrainerNames):
     # ---- Hub Integration ----
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Make the repository named by ``args.hub_model_id``, from one process.
-
-        Args:
-            token: Token that may write; by default ``args.hub_token``.
-            private: Whether a new repository is private; by default ``args.hub_private_repo``.
-        """
+        """Create the repository named by ``args.hub_model_id``, from one process."""
         if self.is_world_process_zero():
-            create_repository(self, token, private)
+            hub.create_repository(self, token, private)
 
     def create_model_card(
         self,
@@ -1425,20 +1273,11 @@ class Trainer(OlderTrainerNames):
     ) -> None:
         """Write a draft of a model card, ``README.md`` in the output folder, from one process.
 
-        Args:
-            language: Language of the model.
-            license: License; by default that of the fine-tuned model.
-            tags: Tags; those of an existing card are kept.
-            model_name: Name of the model; by default that of the output folder.
-            finetuned_from: Model that was fine-tuned; by default where the model came from.
-            tasks: Identifiers of its tasks.
-            dataset_tags: Tags of its data sets.
-            dataset: Identifiers of its data sets.
-            dataset_args: Configurations of its data sets.
+        Arguments are as in transformers; tags of an existing card are kept.
         """
         facts = {name: value for name, value in locals().items() if name not in ("self", "tags")}
         if self.is_world_process_zero():
-            write_model_card(self, tags=tags, **facts)
+            hub.write_model_card(self, tags=tags, **facts)
 
     def push_to_hub(
         self,
@@ -1449,40 +1288,23 @@ class Trainer(OlderTrainerNames):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Save the model, write its card and upload the output folder.
-
-        Args:
-            commit_message: Message of the commit.
-            blocking: Return only when the upload is done.
-            token: Token that may write; by default ``args.hub_token``.
-            revision: Branch to commit to; by default ``args.hub_revision``.
-            private: Whether a new repository is private; by default ``args.hub_private_repo``.
-            **kwargs: Arguments of :meth:`create_model_card`.
+        """Save the model, write its card (``kwargs`` as for :meth:`create_model_card`) and upload the output folder.
 
         Returns:
-            What the hub says of the commit, or a future of that where ``blocking`` is false; ``None`` on processes
-            other than the first.
+            The hub's ``CommitInfo``, or a future of it unless ``blocking``; ``None`` except in the first process.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        return push(
-            self,
-            commit_message=commit_message,
-            blocking=blocking,
-            token=self.args.hub_token if token is None else token,
-            revision=self.args.hub_revision if revision is None else revision,
-            private=private,
-            card=kwargs,
-        )
+        return hub.push(self, commit_message, blocking, token, revision, private, card=kwargs)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        upload_checkpoint(self, checkpoint_folder)
+        hub.upload_checkpoint(self, checkpoint_folder)
 
     def _finish_current_push(self) -> None:
-        finish_uploads(self)
+        hub.finish_uploads(self)
 
     # ---- Hyperparameter Search ----
 
-    # mypy fears that `kwargs` hold a `self`.
+    # mypy assumes that `kwargs` may contain `self`.
     @run_in_workers  # type: ignore[arg-type]
     def hyperparameter_search(
         self,
@@ -1494,17 +1316,17 @@ class Trainer(OlderTrainerNames):
         hp_name: Callable[["Trial"], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun] | None:
-        """Train once for each of several choices of training arguments, and return the best choice.
+        """Train once per trial, each with other training arguments, and return the best trial.
 
         A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` are those of the last trial,
-        and ``model`` is gone.
+        and ``model`` is ``None``.
 
         Args:
             hp_space: Returns the training arguments of a trial (optuna), or the space they are drawn from (ray,
                 wandb; called with ``None``); by default the space of transformers.
-            compute_objective: Makes the objective, or several, of the metrics of an evaluation; by default the sum
-                of all metrics, or the loss where there are no others. NaN is replaced by the worst finite value.
-            n_trials: Trials to run.
+            compute_objective: Computes the objective, or several, from the metrics of an evaluation; by default the
+                sum of all metrics, or the loss if there are no others. NaN is replaced by the worst finite value.
+            n_trials: Number of trials.
             direction: ``"minimize"`` or ``"maximize"``; a list of them for several objectives.
             backend: ``"optuna"``, ``"ray"`` or ``"wandb"``; by default the first that is installed.
             hp_name: Names a trial, and with it its folder.
@@ -1512,31 +1334,22 @@ class Trainer(OlderTrainerNames):
                 ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric`` of wandb.
 
         Returns:
-            The best trial; a list of the best ones for several objectives. Of several processes, only the first
-            knows them: the others return ``None``.
+            The best trial; a list of the best ones for several objectives. Processes other than the first return
+            ``None``.
 
         Raises:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
-            ValueError: If there is no such backend or direction.
+            ValueError: If the backend or a direction is unknown.
         """
-        return search(
-            self,
-            hp_space=hp_space,
-            compute_objective=compute_objective,
-            n_trials=n_trials,
-            direction=direction,
-            backend=backend,
-            hp_name=hp_name,
-            options=kwargs,
-        )
+        return hp_search.search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
 
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
-        """Make a new model, with ``trial``'s hyperparameters where ``model_init`` takes them."""
+        """Make a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
         assert self.model_init is not None
         num_arguments = number_of_arguments(self.model_init)
         if num_arguments > 1:
             raise InputRuntimeError(
-                f"`model_init` takes {num_arguments} arguments; it may take none, or the trial alone."
+                f"`model_init` takes {num_arguments} arguments; it may take none, or only the trial."
             )
         model = self.model_init(trial) if num_arguments else self.model_init()
         if model is None:
@@ -1544,11 +1357,11 @@ class Trainer(OlderTrainerNames):
         return model
 
     def _hp_search_setup(self, trial: "Trial") -> None:
-        """Give the training arguments the values that ``trial`` chooses."""
+        """Set the training arguments to the values that ``trial`` chooses."""
         self._trial = trial
         if self.hp_search_backend is None or trial is None:
             return
-        apply_trial(self, trial)
+        hp_search.apply_trial(self, trial)
         self._train_batch_size = self.args.train_batch_size
         self.create_accelerator_and_postprocess()
 
@@ -1557,10 +1370,10 @@ class Trainer(OlderTrainerNames):
             return
         metrics = metrics.copy()
         self.objective = self.compute_objective(metrics)
-        search_backend(self.hp_search_backend).report(self, trial, step, metrics)
+        hp_search.search_backend(self.hp_search_backend).report(self, trial, step, metrics)
 
     def _tune_save_checkpoint(self, checkpoint_dir: str) -> None:
-        save_trial_checkpoint(self, checkpoint_dir)
+        hp_search.save_trial_checkpoint(self, checkpoint_dir)
 
     # ---- Callbacks ----
 
@@ -1580,11 +1393,11 @@ class Trainer(OlderTrainerNames):
 
     def is_local_process_zero(self) -> bool:
         """Return whether this is the first process of its machine."""
-        return bool(self.args.local_process_index == 0)
+        return self.args.local_process_index == 0
 
     def is_world_process_zero(self) -> bool:
         """Return whether this is the first process of all."""
-        return bool(self.args.process_index == 0)
+        return self.args.process_index == 0
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
@@ -1596,7 +1409,7 @@ class Trainer(OlderTrainerNames):
 
     @property
     def _runs_own_backward(self) -> bool:
-        """Whether a subclass overrides ``training_step``, so that backward runs where its code calls for it."""
+        """Whether a subclass overrides ``training_step``, so that backward runs where its code calls it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
     def _backward_now(self, loss: torch.Tensor) -> None:
@@ -1605,14 +1418,11 @@ class Trainer(OlderTrainerNames):
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
         """Make the ``lightning.Trainer`` of a run; one that has fitted keeps its counts, so each run needs its own."""
         parts = self._lightning_parts
-        bridge: list[Callback] = [EventBridge(run)] if run is not None else []
+        if run is not None:
+            parts = {**parts, "callbacks": [EventBridge(run), *parts["callbacks"]]}
+        plan = run.plan if run is not None else None
         self.lightning_trainer = build_lightning_trainer(
-            self.args,
-            plan=run.plan if run is not None else None,
-            model=self.__dict__.get("model"),
-            callbacks=bridge + parts["callbacks"],
-            loggers=parts["loggers"],
-            plugins=parts["plugins"],
+            self.args, plan=plan, model=self.__dict__.get("model"), **parts
         )
         self.args.lightning_strategy = self.lightning_trainer.strategy
 
@@ -1620,7 +1430,7 @@ class Trainer(OlderTrainerNames):
         return self.lightning_trainer.strategy
 
     def _place_model(self) -> None:
-        """Move the model to this process's device, unless the strategy launches workers that will hold it."""
+        """Move the model to the device of this process, unless the strategy launches workers that will hold it."""
         if self.place_model_on_device and not launches_workers(self.lightning_trainer.strategy):
             self._move_model_to_device(self.model, self.args.device)
 
@@ -1635,14 +1445,3 @@ class Trainer(OlderTrainerNames):
     def __getstate__(self) -> dict[str, Any]:
         # The worker that unpickles this trainer makes its own Lightning trainer.
         return {name: value for name, value in self.__dict__.items() if name != "lightning_trainer"}
-
-
-def _is_spread(model: nn.Module, device: torch.device) -> bool:
-    """Return whether ``from_pretrained(device_map=...)`` put layers elsewhere than on ``device``."""
-    layers: Any = getattr(model, "hf_device_map", None) or {}
-    devices = {place for place in layers.values() if place not in ("cpu", "disk")}
-    return len(devices) > 1 or any(torch.device(place) != device for place in devices)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=4, sort_keys=True), encoding="utf-8")

@@ -25,12 +25,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
 def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
     """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`.
 
-    Args:
-        data: Nested tensors.
-        name: Path of ``data`` itself.
-
     Raises:
-        TypeError: If there is anything but tensors in it.
+        TypeError: If it contains anything but tensors.
     """
     if isinstance(data, torch.Tensor):
         return {name: data}
@@ -50,14 +46,14 @@ def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
 def pad_to_longest(
     all_gather: Callable[[torch.Tensor], torch.Tensor], data: "Nested", *, dim: int, pad_index: int, pad_first: bool
 ) -> Any:
-    """Pad every tensor along ``dim`` to the longest of all processes.
+    """Pad every tensor along ``dim``, where it has that dimension, to the longest of all processes.
 
     Args:
         all_gather: Stacks a tensor of every process.
         data: Nested tensors.
-        dim: Dimension to pad; tensors without it are unchanged.
+        dim: Dimension to pad.
         pad_index: Value to pad with.
-        pad_first: Pad in front.
+        pad_first: Pad at the start instead of the end.
     """
 
     def pad_one(tensor: torch.Tensor) -> torch.Tensor:
@@ -69,7 +65,7 @@ def pad_to_longest(
             return tensor
         shape = list(tensor.shape)
         shape[dim] = longest
-        # The sum widens types that cannot hold the padding, such as truth values.
+        # Addition promotes types that cannot hold the padding, such as booleans.
         padded = tensor.new_zeros(shape) + pad_index
         padded.narrow(dim, longest - own if pad_first else 0, own).copy_(tensor)
         return padded

@@ -1,7 +1,6 @@
-"""Every check of what a trainer is given, in the order in which its constructor makes them.
+"""Every check of a trainer's input, in the order in which its constructor makes them.
 
-The class, then the parts by themselves, then the training arguments, then the parts together: each refuses before
-any work is done, and says what came, what is allowed and what to set.
+First the class, then each part by itself, the training arguments, and the parts together: all before any work is done.
 """
 
 import dataclasses
@@ -47,11 +46,7 @@ INSTEAD = {
 
 
 def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
-    """Refuse a subclass that overrides a method that nothing here calls.
-
-    Raises:
-        InputError: Names the method and what to override instead.
-    """
+    """Refuse a subclass that overrides a method that is never called here."""
     for name, instead in INSTEAD.items():
         if hasattr(trainer_class, name):
             raise InputError(
@@ -65,15 +60,16 @@ def refuse_uncalled_hooks(trainer_class: "type[Trainer]") -> None:
 
 def check_part_kinds(
     model: "nn.Module | None",
+    model_init: object,
     callbacks: "Callbacks | None",
     optimizers: "Optimizers",
     lightning_callbacks: Sequence[Callback] | None,
 ) -> None:
-    """Refuse parts of a wrong type, whose failure would surface far from here.
-
-    Raises:
-        InputTypeError: Says what came and what to give.
-    """
+    """Refuse parts of a wrong type, which would fail much later, and other than one source of a model."""
+    if model is None and model_init is None:
+        raise InputRuntimeError("The trainer needs either `model` or `model_init`, and got neither; give one.")
+    if model is not None and model_init is not None:
+        raise InputError("The trainer needs either `model` or `model_init`, and not both; give one of them.")
     if isinstance(model, type):
         raise InputTypeError(
             f"`model` is the class {model.__name__}; give an instance of it, or a function that makes one as "
@@ -119,10 +115,7 @@ def _kind(part: object) -> str:
 
 
 def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
-    """Return ``args`` as the trainer uses them: placed by Lightning, checked, their log level applied.
-
-    Args:
-        args: Training arguments of either library; ``None`` for the defaults.
+    """Return ``args``, of either library, checked and placed by Lightning; apply their log level.
 
     Raises:
         InputError: If a value cannot be used here.
@@ -141,16 +134,12 @@ def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
     return args
 
 
-# Values that this version does not honour although it honours the field: which, and what to set instead.
+# Unsupported values of supported fields: which, and what to set instead.
 REFUSALS = {"debug": ("with 'tpu_metrics_debug'", "leave 'tpu_metrics_debug' out")}
 
 
 def refuse_unsupported(args: TrainingArguments) -> None:
-    """Refuse values outside a field's choices, and those that this version does not support.
-
-    Raises:
-        InputError: Names the field, its value and what to set instead.
-    """
+    """Refuse values outside a field's choices, and those that this version does not support."""
     for field in dataclasses.fields(args):
         choices, value = field.metadata.get("choices"), getattr(args, field.name)
         if choices is not None and value is not None and value not in choices:
@@ -164,27 +153,24 @@ def refuse_unsupported(args: TrainingArguments) -> None:
 
 
 def check_numbers(args: TrainingArguments) -> None:
-    """Refuse numbers out of range, and strings instead of numbers, which files of settings produce.
-
-    Raises:
-        InputError: Names the field, its value and what is allowed (a ``TypeError`` too for a string).
-    """
+    """Refuse numbers out of range, and strings instead of numbers, which settings files produce."""
     known = argument_rules()
-    rules = {field.name: known[field.name] for field in dataclasses.fields(args) if field.name in known}
-    for name, rule in rules.items():
-        value = getattr(args, name)
+    fields = [
+        (field.name, getattr(args, field.name), known[field.name])
+        for field in dataclasses.fields(args)
+        if field.name in known
+    ]
+    for name, value, rule in fields:
         if isinstance(value, str) and {int, float}.intersection(rule.kinds):
             raise InputTypeError(f"`{name}={value!r}` is a string; set it to {rule}.")
-    if args.max_steps > 0:
+    for name, value, rule in fields:
         # Scripts that count steps write `num_train_epochs=-1`.
-        rules.pop("num_train_epochs")
-    for name, rule in rules.items():
-        value = getattr(args, name)
-        if rule.least is not None and isinstance(value, int | float) and not value >= rule.least:
+        is_unused = name == "num_train_epochs" and args.max_steps > 0
+        if rule.least is not None and isinstance(value, int | float) and not (is_unused or value >= rule.least):
             raise InputError(f"`{name}={value!r}` cannot be used; set it to {rule}.")
 
 
-# Fields that nothing here reads, with the reason.
+# Fields without effect, with the reason.
 WITHOUT_EFFECT = {
     "local_rank": "Lightning's strategy, or `torchrun`, says which process this is",
     "sortish_sampler": (
@@ -194,7 +180,7 @@ WITHOUT_EFFECT = {
 
 
 def warn_about_ignored_arguments(args: TrainingArguments) -> None:
-    """Log a line for each training argument that differs from its default and does nothing here."""
+    """Warn about each training argument that was set and has no effect."""
     for field in dataclasses.fields(args):
         value = getattr(args, field.name)
         if field.name in WITHOUT_EFFECT and value != field.default:
@@ -202,11 +188,7 @@ def warn_about_ignored_arguments(args: TrainingArguments) -> None:
 
 
 def check_requirements(args: TrainingArguments) -> None:
-    """Refuse kernels and compilers that this installation or machine does not have.
-
-    Raises:
-        InputError: Names the field and what to install or set (an ``ImportError`` too where a package is missing).
-    """
+    """Refuse kernels and compilers that this installation or machine does not have."""
     if args.use_liger_kernel and not is_liger_kernel_available():
         raise MissingPackageError(
             "`use_liger_kernel=True`, but liger-kernel is not installed; install it with `pip install liger-kernel`, "
@@ -230,12 +212,7 @@ def check_requirements(args: TrainingArguments) -> None:
 
 
 def check_parts(trainer: "Trainer") -> None:
-    """Refuse parts that contradict each other or the training arguments, before anything is computed.
-
-    Raises:
-        InputError: Names the parts and what to set.
-        TypeError: If the collator cannot be called.
-    """
+    """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
     check_metrics(trainer.compute_metrics, args)
     _check_evaluation(trainer)

@@ -58,14 +58,9 @@ def whole_weights(strategy: Strategy) -> AbstractContextManager[Any]:
 
 
 def load_generation_config(source: str | Path | GenerationConfig) -> GenerationConfig:
-    """Return the generation configuration that training arguments name, validated as strictly as when it is saved.
+    """Return a copy of a configuration, or the one of a file, a folder or a name on the hub.
 
-    Args:
-        source: A configuration, of which a copy is returned; a file; a folder; or a name on the hub.
-
-    Raises:
-        InputError: If ``source`` is something else, or the settings contradict each other.
-        OSError: If no configuration is found there.
+    It is validated as strictly as when it is saved.
     """
     if isinstance(source, GenerationConfig):
         config = deepcopy(source)
@@ -88,12 +83,7 @@ def load_generation_config(source: str | Path | GenerationConfig) -> GenerationC
 
 
 def generation_options(given: Mapping[str, Any], args: Seq2SeqTrainingArguments) -> dict[str, Any]:
-    """Return the keywords of ``generate`` for one evaluation: the caller's, then those of the training arguments.
-
-    Args:
-        given: Keywords of ``evaluate`` or ``predict``.
-        args: Training arguments with ``generation_max_length`` and ``generation_num_beams``.
-    """
+    """Return the keywords of ``generate`` for one evaluation: those given, then those of the training arguments."""
     options = dict(given)
     has_length = options.get("max_length") is not None or options.get("max_new_tokens") is not None
     if not has_length and args.generation_max_length is not None:
@@ -118,14 +108,14 @@ def settled_config(model: Any) -> GenerationConfig:
     """
     config: GenerationConfig = model.generation_config
     if config._from_model_config:
-        # Otherwise `generate` would derive it from the model's configuration again, at every batch.
+        # Otherwise `generate` would derive it from the model's configuration again for every batch.
         config._from_model_config = False
     config.update(**config._get_default_generation_params(), defaults_only=True)
     return config
 
 
 def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
-    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to; their own if it is enough."""
+    """Return the length that ``tokens`` (``int64 [examples, length]``) are padded to, at least their own."""
     length = tokens.shape[-1]
     if length < config.max_length:
         return int(config.max_length)
@@ -138,12 +128,7 @@ def padded_length(tokens: torch.Tensor, config: GenerationConfig) -> int:
 def padding_token(processing_class: "ProcessingClass | None", model: Any) -> int:
     """Return the token that pads generated sequences and labels.
 
-    Args:
-        processing_class: Used first, if it has a padding token; its end token is the fallback.
-        model: Otherwise the token of its configuration is used.
-
-    Raises:
-        InputError: If neither has one.
+    It is the padding token of ``processing_class``, or else its end token; without tokenizer that of the model.
     """
     tokenizer: Any = processing_class
     if hasattr(tokenizer, "pad_token_id"):
@@ -166,11 +151,7 @@ def pad_tokens(tokens: torch.Tensor, length: int, token: int) -> torch.Tensor:
 
 
 def check_seq2seq_arguments(args: transformers.TrainingArguments) -> None:
-    """Refuse training arguments without settings of generation.
-
-    Raises:
-        InputError: If ``args`` are plain training arguments.
-    """
+    """Refuse plain training arguments, without settings of generation."""
     if isinstance(args, transformers.TrainingArguments) and not hasattr(args, "predict_with_generate"):
         raise InputError(
             f"`args` is a {type(args).__name__}, which has no settings of generation; give "
@@ -181,12 +162,7 @@ def check_seq2seq_arguments(args: transformers.TrainingArguments) -> None:
 def check_seq2seq_parts(trainer: "Seq2SeqTrainer", *, generates: bool) -> None:
     """Refuse a model that cannot generate, and generated tokens that cannot be padded.
 
-    Args:
-        trainer: The trainer.
-        generates: Whether its own ``prediction_step`` is in use, which generates and pads.
-
-    Raises:
-        InputError: Names what is missing and what to set.
+    Nothing is checked unless ``generates``: a subclass may override ``prediction_step``, which generates and pads.
     """
     if not (trainer.args.predict_with_generate and generates):
         return
@@ -204,23 +180,13 @@ class Seq2SeqTrainer(Trainer):
     With ``args.predict_with_generate`` the predictions of an evaluation are generated tokens, ``int64 [examples,
     length]``, padded with the padding token within a batch and with -100 between batches.
 
-    Args:
-        model: As in :class:`~portico.trainer.Trainer`, like what follows.
-        args: ``Seq2SeqTrainingArguments`` of either library.
-        data_collator: See there.
-        train_dataset: See there.
-        eval_dataset: See there.
-        processing_class: Its padding token, or else its end token, pads generated sequences.
-        model_init: See there; each model it makes gets ``args.generation_config``.
-        compute_loss_func: See there.
-        compute_metrics: See there; with ``predict_with_generate`` it gets tokens as predictions.
-        callbacks: See there.
-        optimizers: See there.
-        preprocess_logits_for_metrics: See there.
-        **options: The further arguments of :class:`~portico.trainer.Trainer`.
+    Arguments are those of :class:`~portico.trainer.Trainer`, with these differences:
 
-    Raises:
-        InputError: If the arguments have no settings of generation, or the model cannot generate.
+    Args:
+        args: ``Seq2SeqTrainingArguments`` of either library.
+        processing_class: Its padding token, or else its end token, pads generated sequences.
+        model_init: Each model it makes gets ``args.generation_config``.
+        compute_metrics: With ``predict_with_generate`` it gets tokens as predictions.
     """
 
     args: Seq2SeqTrainingArguments
@@ -266,7 +232,7 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
-        """Return the generation configuration that ``args.generation_config`` names; see the function of this name."""
+        """Return the generation configuration that ``args.generation_config`` names."""
         return load_generation_config(gen_config_arg)
 
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
@@ -331,14 +297,14 @@ class Seq2SeqTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Run one batch forward without training on it, and generate from it with ``args.predict_with_generate``.
+        """Evaluate one batch, and generate from it with ``args.predict_with_generate``.
 
         Args:
             model: The model to evaluate.
             inputs: Model inputs of the batch.
             prediction_loss_only: Return only the loss.
-            ignore_keys: Model outputs to leave out, where nothing is generated.
-            **gen_kwargs: Keywords of ``generate``; by default those of the evaluation that is running.
+            ignore_keys: Model outputs to leave out if nothing is generated.
+            **gen_kwargs: Keywords of ``generate``; by default those of the running evaluation.
 
         Returns:
             Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),
@@ -364,7 +330,7 @@ class Seq2SeqTrainer(Trainer):
             if value is not None or name not in ("num_beams", "max_length")
         }
         strategy = self.lightning_trainer.strategy
-        # With sharded weights a process that is done early must keep running forward passes with the others.
+        # With sharded weights a process that finishes early must keep running forward passes with the others.
         options.setdefault("synced_gpus", shards_weights(strategy))
         with whole_weights(strategy), self.accelerator.autocast():
             model: Any = self.model
@@ -391,5 +357,6 @@ class Seq2SeqTrainer(Trainer):
 
     def _begin_generating(self, gen_kwargs: dict[str, Any]) -> None:
         self._gen_kwargs = generation_options(gen_kwargs, self.args)
-        # transformers keeps the examples that pad the last batch here, and the mean loss is weighted accordingly.
+        # transformers' `Seq2SeqTrainer` keeps the duplicates that fill the last batch, and the mean loss is weighted
+        # accordingly.
         self.gather_function = self.accelerator.gather
