@@ -3,8 +3,7 @@
 Shape suffixes: F features (windows), P pairs of a question and a context.
 """
 
-import gzip
-import json
+import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,7 +20,8 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets.reader import FORMATS
-from portico.mrc.datasets.records import InvalidRecord
+from portico.mrc.datasets.records import Defects, InvalidRecord
+from portico.mrc.datasets.sources import entries, open_text
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
@@ -126,11 +126,7 @@ class ReaderSettings:
 
     @classmethod
     def of(cls, longest: int, calibration: AnswerCalibration | None, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the user's settings, with defaults from the model and its calibration.
-
-        Raises:
-            InputError: If a setting is unknown or invalid.
-        """
+        """Return the user's settings, with defaults from the model and its calibration."""
         window = min(settings.get("max_seq_length", _LONGEST_WINDOW), longest)
         threshold = None if calibration is None else calibration.null_score_diff_threshold
         defaults = cls(
@@ -365,13 +361,7 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """The tokenised windows of questions.
-
-    Attributes:
-        examples: ``id`` and ``context``, a list of strings, of every question.
-        features: The windows of all contexts.
-        offsets: Question, context and character offsets of each window.
-    """
+    """The tokenised windows of all contexts; ``examples`` have ``id`` and ``context``, a list of strings."""
 
     examples: list[dict[str, Any]]
     features: FeatureSet
@@ -428,21 +418,13 @@ def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None
 class PostProcessor(Protocol):
     """Takes the outputs of batches and computes a result from all of them."""
 
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None:
-        """Take the outputs of a batch."""
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None: ...
 
-    def compute(self) -> Any:
-        """Return the result."""
+    def compute(self) -> Any: ...
 
 
 class Inference:
-    """Runs a model over features, always with the same trainer.
-
-    Args:
-        model: The model.
-        tokenizer: Pads the batches.
-        args: Device and batch size.
-    """
+    """Runs a model over features, always with the same trainer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> None:
         collator = head_collator(head_of(model), tokenizer)
@@ -452,11 +434,7 @@ class Inference:
     def on_device(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
     ) -> "Inference":
-        """Return an inference on a device, which is named as in :class:`Reader`.
-
-        Raises:
-            InputError: If there is no such device.
-        """
+        """Return an inference on a device, which is named as in :class:`Reader`."""
         # A trainer makes its output folder at once; inference writes nothing into it.
         with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
             args = TrainingArguments(
@@ -541,46 +519,25 @@ def read_questions(path: str | Path) -> list[AskedQuestion]:
         InputError: If the file cannot be read, or a record has no question or no context; names file and record.
     """
     path = Path(path)
-    questions = [_question(path, number, record) for number, record in enumerate(_flat(_document(path)))]
-    if not questions:
-        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
-    return questions
-
-
-def _document(path: Path) -> Any:
     try:
-        text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with open_text(path) as stream:
+            text = stream.read()
+    except InputError as error:
         raise InputError(f"{path} cannot be read ({error}); give {_QUESTION_FORMS}, in UTF-8.") from error
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return [_parsed(path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    defects = Defects(path, skip_invalid=True)
+    placed = entries(io.StringIO(text), defects) if text.strip() else ()
+    records = [record for place, entry in placed for record in _records(place, entry, defects)]
+    if defects.messages:
+        raise InputError(f"{path}, {defects.messages[0]} Give {_QUESTION_FORMS}.")
+    if not records:
+        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
+    return [_question(path, number, record) for number, record in enumerate(records)]
 
 
-def _parsed(path: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}, column {error.colno}: not JSON ({error.msg}); give {_QUESTION_FORMS}."
-        ) from error
-
-
-def _flat(document: Any) -> Iterator[Any]:
-    """Yield the questions of a document with their contexts, at any depth."""
-    if isinstance(document, list):
-        for entry in document:
-            yield from _flat(entry)
-        return
-    nested = None
-    if isinstance(document, Mapping):
-        nested = next((document[key] for key in ("data", "paragraphs", "qas") if key in document), None)
-    if isinstance(nested, list):
-        shared = {key: document[key] for key in ("context",) if key in document}
-        yield from _flat([{**shared, **entry} if isinstance(entry, Mapping) else entry for entry in nested])
-    else:
-        yield document
+def _records(place: str, entry: Any, defects: Defects) -> Iterator[Any]:
+    """Yield the questions of an entry of any format with their contexts."""
+    known = next((one for one in FORMATS.values() if isinstance(entry, Mapping) and one.is_like(entry)), None)
+    yield from ([entry] if known is None else (record for _, record in known.questions(place, entry, defects)))
 
 
 def _question(path: Path, number: int, record: Any) -> AskedQuestion:

@@ -39,22 +39,14 @@ _ID_KEYS = ("id", "example_id", "qid")
 
 
 class _UniqueIds:
-    """Gives every example an identifier and rejects duplicates.
-
-    Args:
-        with_language: Whether to prefix every identifier with the language.
-    """
+    """Adds missing identifiers, optionally prefixes them with the language, and rejects duplicates."""
 
     def __init__(self, *, with_language: bool = False) -> None:
         self._with_language = with_language
         self._places: dict[str, str] = {}
 
     def claim(self, example: Example, place: str) -> Example:
-        """Return the example with its identifier, by default its number.
-
-        Raises:
-            InvalidRecord: If another example has the same identifier.
-        """
+        """Return the example with its identifier, by default its number."""
         identifier = example.get("id", str(len(self._places)))
         if self._with_language and "language" in example:
             identifier = f"{example['language']}:{identifier}"
@@ -143,11 +135,6 @@ def read_hub(
 
 
 def format_named(name: str) -> Format:
-    """Return a format by name.
-
-    Raises:
-        InputError: If the name is unknown; lists the formats.
-    """
     if name not in FORMATS:
         raise InputError(
             f"Unknown `data.format={name}`; expected one of {_listing()}, or null to detect it from the first record."
