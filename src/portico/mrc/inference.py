@@ -139,11 +139,7 @@ class ReaderSettings:
         return defaults.changed(settings)
 
     def changed(self, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed.
-
-        Raises:
-            InputError: If a setting is unknown or invalid.
-        """
+        """Return the settings with some of them changed, after checking those."""
         names = [field.name for field in fields(self) if field.name != "longest"]
         for name in settings:
             if name not in names:
@@ -312,7 +308,7 @@ class Reader:
 
 
 def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
-    # A single string is refused: its characters would be taken for questions.
+    # A single string is refused: its characters would be read as questions.
     if isinstance(strings, str | Mapping) or not isinstance(strings, Iterable):
         raise InputError(f"`{name}` is {strings!r}, but must be a list, with one entry for each question.")
     return list(strings)
@@ -349,12 +345,8 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
         raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
     # The pipeline's "no answer" is the empty string from 0 to 0.
     best = [
-        {"score": answer.probability, "start": answer.start or 0, "end": answer.end or 0, "answer": answer.text},
-        *(
-            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
-            for one in answer.candidates
-            if one.text != answer.text
-        ),
+        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text}
+        for one in (answer, *(one for one in answer.candidates if one.text != answer.text))
     ]
     return best[0] if top_k == 1 else best[:top_k]
 
@@ -371,31 +363,23 @@ class QuestionWindows:
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
 ) -> QuestionWindows:
-    """Cut every context of every question into windows.
-
-    Raises:
-        InputError: If there are no questions, not as many contexts, or one is not a string or is empty.
-    """
+    """Cut every context of every question into windows, after checking that all of them are strings with text."""
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
     listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    for n, (question, own) in enumerate(zip(questions, listed, strict=True)):
-        _check_question(n, question, own)
+    for n, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
+        _check_question(n, question, its_contexts)
     pairs = [(n, c) for n, own in enumerate(listed) for c in range(len(own))]
     features = featurizer.eval_features(
         [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
     )
     assert features.char_offsets is not None
     question_P, context_P = np.array(pairs, np.int64).T
-    offsets = TokenOffsets(
-        question_P[features.example_index],
-        features.row_starts,
-        features.char_offsets,
-        context_P[features.example_index],
-    )
+    pair_F = features.example_index
+    offsets = TokenOffsets(question_P[pair_F], features.row_starts, features.char_offsets, context_P[pair_F])
     examples = [{"id": example_id, "context": own} for example_id, own in zip(ids, listed, strict=True)]
     return QuestionWindows(examples, features, offsets)
 
@@ -454,17 +438,14 @@ class Inference:
         return result
 
 
-@dataclass(frozen=True)
 class _Streamed:
     """A ``post_process_function`` for one run."""
 
-    post_processor: PostProcessor
+    def __init__(self, post_processor: PostProcessor) -> None:
+        self.post_processor, self.update = post_processor, post_processor.update
 
     def begin(self, examples: Any, features: Any) -> "_Streamed":
         return self
-
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s) -> None:
-        self.post_processor.update(outputs, feature_indices)
 
     def compute(self) -> tuple[Any]:
         # A trainer writes the files of results that it knows, but not of a tuple.
@@ -494,13 +475,7 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """A question of a file.
-
-    Attributes:
-        id: Its identifier; by default its number in the file, from 0.
-        question: The question.
-        context: One context, or several that are searched together.
-    """
+    """A question of a file; without an identifier there, ``id`` is its number, from 0."""
 
     id: str
     question: str
@@ -510,13 +485,9 @@ class AskedQuestion:
 def read_questions(path: str | Path) -> list[AskedQuestion]:
     """Read the questions of a file; answers are ignored.
 
-    Args:
-        path: SQuAD JSON, or JSON lines or an array of records with ``question``, ``context`` (a string or a list of
-            strings) and perhaps ``id``, or of TyDi QA, Natural Questions or ELI5 with passages; UTF-8, plain or
-            gzip-compressed.
-
-    Raises:
-        InputError: If the file cannot be read, or a record has no question or no context; names file and record.
+    The file is UTF-8, plain or gzip-compressed, in any format of :func:`~portico.mrc.datasets.read_examples`, or has
+    records with ``question``, ``context`` (a string or a list of strings) and optionally ``id``. An `InputError` names
+    the file and the record that cannot be used.
     """
     path = Path(path)
     try:

@@ -84,10 +84,7 @@ class AnswerEvaluationMixin(Trainer):
 
     @contextmanager
     def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
-        """Let the evaluation in this context answer ``examples``, if there are any.
-
-        With ``prediction_loss_only`` there are no outputs to answer from.
-        """
+        """Let the evaluation in this context answer ``examples``, unless it only measures the loss."""
         options: dict[str, Any] | None = None
         if examples is not None and self.post_process_function is not None and not self.args.prediction_loss_only:
             if features is None:

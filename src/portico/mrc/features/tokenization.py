@@ -222,7 +222,7 @@ class _TokenPool:
         num_textless = self._part_sizes_6[:_QUESTION].sum()
         part_P = np.repeat(np.arange(6), self._part_sizes_6)
         # In the order of the token columns of `Windows`.
-        self._columns_P = (
+        self._columns_P: tuple[Any, ...] = (
             np.concatenate(ids),
             (part_P != _PAD).astype(np.uint8),
             np.concatenate([*special_types, other_types]).astype(np.uint8),
