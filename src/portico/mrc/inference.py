@@ -100,7 +100,7 @@ def answers_in_order(answers: Answers) -> Iterator[Answer]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """Settings of a reader and of its calls.
+    """Inference settings of a :class:`Reader`.
 
     Args:
         longest: Longest input of the model, in tokens; cannot be set by users.
@@ -163,7 +163,6 @@ _SETTING_RULES = {
 
 
 def check_window(max_seq_length: int, longest: int) -> None:
-    """Raise an ``InputError`` if windows are longer than the longest input of a model."""
     if max_seq_length > longest:
         raise InputError(
             f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
@@ -212,7 +211,7 @@ class Reader:
         return self.answer_many([question], [context], **settings)[0]
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
-        """Answer many questions, each from its own context or contexts; see :meth:`answers`."""
+        """Answer many questions, each from one or several contexts; see :meth:`answers`."""
         return list(answers_in_order(self.answers(questions, contexts, **settings)))
 
     def answers(
@@ -286,7 +285,7 @@ class Reader:
 
         Args:
             *args: Mappings with ``question`` and ``context``, or lists of them.
-            top_k: Number of answers to each question; with more than one, each gives a list.
+            top_k: Number of answers to each question; above 1, the result for a question is a list.
             **inputs_and_settings: ``question`` and ``context``, a string or a list each, and
                 ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``,
                 ``max_question_len``.
@@ -300,7 +299,7 @@ class Reader:
         """
         questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
         outputs = [_pipeline_output(answer, top_k) for answer in self.answer_many(questions, contexts, **settings)]
-        # One mapping or one string as the question gives one output, and any list a list.
+        # As the pipeline did: one mapping, or a string as the question, returns one output, and any list a list.
         is_one = (
             isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
         )
@@ -372,7 +371,7 @@ def question_windows(
     listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
     for n, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
         _check_question(n, question, its_contexts)
-    pairs = [(n, c) for n, own in enumerate(listed) for c in range(len(own))]
+    pairs = [(n, c) for n, its_contexts in enumerate(listed) for c in range(len(its_contexts))]
     features = featurizer.eval_features(
         [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
     )
@@ -380,7 +379,7 @@ def question_windows(
     question_P, context_P = np.array(pairs, np.int64).T
     pair_F = features.example_index
     offsets = TokenOffsets(question_P[pair_F], features.row_starts, features.char_offsets, context_P[pair_F])
-    examples = [{"id": example_id, "context": own} for example_id, own in zip(ids, listed, strict=True)]
+    examples = [{"id": key, "context": its_contexts} for key, its_contexts in zip(ids, listed, strict=True)]
     return QuestionWindows(examples, features, offsets)
 
 

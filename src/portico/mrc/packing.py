@@ -1,4 +1,4 @@
-"""Packing: several features share a row of a batch, each with its own block of attention and positions.
+"""Packing: several features share a row of a batch, each with a separate block of attention and positions.
 
 Shape suffixes: B features of a batch, R rows, L tokens of a row, T tokens of the longest feature.
 """
@@ -100,9 +100,9 @@ def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Features of a row do not attend to each other, and each has its own positions. Start and end logits are returned as
-    ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and ``forward``
-    are not affected.
+    Features of a row do not attend to each other, and positions start at 0 in each. Start and end logits are returned
+    as ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and
+    ``forward`` are not affected.
 
     Returns:
         The collator that makes the batches.

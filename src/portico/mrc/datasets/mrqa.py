@@ -75,7 +75,7 @@ def _exclusive_span(context: str, text: str, start: int, last: int) -> Span:
             f"`char_spans` of the answer {shorten(text)} is {start} to {last}, but the context has the characters 0 "
             f"to {len(context) - 1}."
         )
-    return start, last + 1
+    return start, last + 1  # MRQA 2019's `char_spans` include the last character
 
 
 FORMAT = Format(

@@ -109,7 +109,7 @@ def read_hub(
 
     Args:
         name: Name on the hub, or a local folder that ``datasets`` can load.
-        config: Configuration of the data set; for XQuAD and MLQA it gives the language (``mlqa.zh.en``).
+        config: Configuration of the data set; for XQuAD and MLQA it names the language (``mlqa.zh.en``).
         split: Split, or a part of one: ``"train[:1000]"``.
         format: As in :func:`read_examples`.
         skip_invalid: As in :func:`read_examples`.

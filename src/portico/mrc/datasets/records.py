@@ -25,7 +25,7 @@ _MAX_SHOWN_RECORDS = 3
 
 
 class InvalidRecord(ValueError):
-    """A record cannot be used; the message gives the reason without the place."""
+    """A record cannot be used; the message has the reason without the place."""
 
 
 class Defects:

@@ -115,7 +115,7 @@ class WindowCutter:
             *(pair if self._question_first else pair[::-1]), return_token_type_ids=True, verbose=False
         )
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
-            return None  # a text without tokens
+            return None  # question or context has no tokens
         pool = _TokenPool(self._tokenizer, encoded_pair, encoded_questions, encoded_contexts, self._size)
         expected = self._encode_pairs([questions[e] for e in sample], [contexts[e] for e in sample])
         if not pool.assemble(sample).equals(expected):
@@ -123,7 +123,7 @@ class WindowCutter:
         return pool.assemble(np.arange(len(questions)))
 
     def _encode_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
-        """Return the windows by the tokenizer's own pair encoding, which defines what they are."""
+        """Return the windows by the pair encoding of the tokenizer, which defines them but is slower."""
         parts = []
         for first in range(0, len(questions), _PAIRS_PER_CALL):
             called = slice(first, first + _PAIRS_PER_CALL)
@@ -253,7 +253,8 @@ class _TokenPool:
 
 def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int64s, Int64s]:
     """Return pair, first context token and number of context tokens of every window, ``int64 [F]`` each."""
-    # Each window after the first advances by `step`; the last one is the first to reach the end of the context.
+    # `stride` of a Hugging Face tokenizer is the overlap, so each window advances by the room minus the stride; the
+    # last one is the first to reach the end of the context.
     step_E = room_E - doc_stride
     num_windows_E = 1 + np.maximum(0, -(-(length_E - room_E) // step_E))
     pair_F = np.repeat(np.arange(len(length_E)), num_windows_E)

@@ -32,7 +32,7 @@ class Windows:
         input_ids_T: Vocabulary ids, ``int32 [T]``.
         attention_mask_T: 0 on padding, otherwise 1, ``uint8 [T]``.
         token_type_ids_T: Segment ids, ``uint8 [T]``.
-        char_offsets_T2: Characters ``[start, end)`` of each token in its own text (question or context),
+        char_offsets_T2: Characters ``[start, end)`` of each token in its question or context,
             ``int32 [T, 2]``; ``(0, 0)`` on special tokens and padding.
         in_context_T: True on the tokens of the context, ``bool [T]``.
     """

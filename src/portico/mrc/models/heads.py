@@ -328,7 +328,7 @@ def question_and_passage(
     """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
 
     ``None`` if neither token types nor the separator are known. The special tokens around the question do not belong
-    to it. As in PrimeQA, the separator after the passage belongs to the passage if token types tell the two apart.
+    to it. As in PrimeQA, the separator after the passage belongs to the passage if the model has token types.
     """
     if token_type_ids is not None and bool(token_type_ids.any()):
         present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
@@ -370,7 +370,7 @@ def _flat_labels(labels: Tensor) -> Tensor:
 def _head_output(
     model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
 ) -> Any:
-    """Return the outputs of a head as its encoder returned its own: as a tuple, or as an ``output_class``."""
+    """Return the outputs of a head in the form of its encoder's: a tuple, or an ``output_class``."""
     if isinstance(model_outputs, tuple):
         # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
         of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))

@@ -65,7 +65,7 @@ class AbstractPreProcessor(ABC):
         negative_sampling_prob_when_has_answer: Probability of training on a window without an answer if its question
             has one elsewhere.
         negative_sampling_prob_when_no_answer: Probability of training on a window of a question without an answer.
-        num_workers: Number of processes for ``Dataset.map``; ``None`` to use this process alone.
+        num_workers: Number of processes for ``Dataset.map``; ``None`` to use only this process.
         load_from_cache_file: Whether ``Dataset.map`` may reuse cached features.
         max_q_char_len: Cut longer questions to this many characters.
         single_context_multiple_passages: Whether every question has one context with ``passage_candidates`` in it,
@@ -149,7 +149,7 @@ class AbstractPreProcessor(ABC):
         """Return the features to train on, without ``subsample_type``; by default all of them.
 
         Raises:
-            InputError: If none is left.
+            InputError: If every feature is dropped.
         """
         return dataset
 
@@ -236,7 +236,7 @@ class BasePreProcessor(AbstractPreProcessor):
             if name not in dataset.features:
                 raise InputError(
                     f"The examples have no column {name!r}, only {', '.join(map(repr, dataset.column_names))}; add it "
-                    f"with the type {expected}, or use the preprocessor of the data set's own schema."
+                    f"with the type {expected}, or use the preprocessor of this data set."
                 )
             if dataset.features[name] != expected:
                 raise InputError(
@@ -379,7 +379,7 @@ class _DatasetPreProcessor(BasePreProcessor):
         optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
         adapt = partial(self._base_columns, is_train=is_train)
         made = base_schema(is_train=True, single_context=True)
-        # The optional columns are those that the first record gets: `Dataset.map` needs the types beforehand.
+        # `Dataset.map` needs the types beforehand: the optional columns are those of the first record.
         if len(dataset):
             first = adapt(dataset[0])
             made |= {name: kind for name, kind in optional.items() if name in first}

@@ -48,7 +48,7 @@ class ExtractiveReader:
 
     def __post_init__(self) -> None:
         if not self.use_fast:
-            raise InputError("`use_fast=False` gives tokenizers that do not know characters; leave it true.")
+            raise InputError("`use_fast=False` loads tokenizers without character offsets; leave it true.")
         initialize_scorer(self.scorer_type)
         self._loaded: ModelAndTokenizer | None = None
         self._inference: Inference | None = None
