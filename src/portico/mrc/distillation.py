@@ -62,6 +62,7 @@ class Distillation:
         targets_BL = teacher_BL / self.temperature
         if self.loss == "mse":
             return nn.functional.mse_loss(student_BL, targets_BL)
+        # "batchmean" divides by the rows only; torch's default, "mean", would also divide by the tokens.
         divergence = nn.functional.kl_div(
             (student_BL / self.temperature).log_softmax(dim=-1),
             targets_BL.log_softmax(dim=-1),

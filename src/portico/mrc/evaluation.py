@@ -63,6 +63,7 @@ class AnswerSession(EvaluationSession):
             super().keep(loss, logits, labels, inputs)
             return
         self.keep_loss(loss)
+        # -100 is the padding of transformers' `Trainer.evaluation_loop`.
         padded = self.trainer.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
         rows = to_arrays(self.trainer.gather_function(padded))
         if not isinstance(rows, tuple | list):
@@ -127,5 +128,6 @@ class GeneratedAnswerSession(AnswerSession):
 
 def takes_stage(function: Callable[..., Any]) -> bool:
     """Return whether a post-processing takes the stage, as Hugging Face's do and PrimeQA's do not."""
+    # transformers' examples (trainer_qa.py, trainer_seq2seq_qa.py) pass "predict" as the fourth argument.
     parameters = inspect.signature(function).parameters
     return "stage" in parameters or len(parameters) > 3

@@ -342,10 +342,10 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
     if not isinstance(top_k, int) or top_k < 1:
         raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+    ranked: list[Answer | SpanAnswer] = [answer, *(one for one in answer.candidates if one.text != answer.text)]
     # The pipeline's "no answer" is the empty string from 0 to 0.
     best = [
-        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text}
-        for one in (answer, *(one for one in answer.candidates if one.text != answer.text))
+        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text} for one in ranked
     ]
     return best[0] if top_k == 1 else best[:top_k]
 

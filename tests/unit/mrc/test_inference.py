@@ -217,5 +217,5 @@ def test_questions_are_read_from_mrqa_files(tmp_path):
     path.write_text("\n".join(map(json.dumps, [{"header": {"dataset": "SQuAD"}}, passage])))
     assert read_questions(path) == [AskedQuestion("a1", "where is oslo", "Oslo lies in Norway")]
     path.write_text(json.dumps({"paragraphs": [{"context": "Oslo", "qas": 3}]}))
-    with pytest.raises(InputError, match=r"record 1, paragraph 1: not SQuAD: expected a list `qas`.* Give SQuAD JSON"):
+    with pytest.raises(InputError, match=r"line 1, paragraph 1: not SQuAD: expected a list `qas`.* Give SQuAD JSON"):
         read_questions(path)

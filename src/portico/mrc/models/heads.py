@@ -359,6 +359,7 @@ def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> 
 
 def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
     length = logits_BL.shape[1]
+    # As in transformers' question answering models: a position beyond the row is clamped to its length and ignored.
     return nn.functional.cross_entropy(logits_BL, _flat_labels(positions).clamp(0, length), ignore_index=length)
 
 
