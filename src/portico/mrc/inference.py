@@ -316,7 +316,6 @@ def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
 def _pipeline_inputs(
     args: Sequence[Any], inputs_and_settings: Mapping[str, Any]
 ) -> tuple[list[str], list[Contexts], dict[str, Any]]:
-    """Return questions, contexts and settings of a pipeline call."""
     settings = dict(inputs_and_settings)
     question, context = settings.pop("question", None), settings.pop("context", None)
     settings = {_PIPELINE_NAMES.get(name, name): value for name, value in settings.items()}
@@ -430,7 +429,6 @@ class Inference:
             return cls(model, tokenizer, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
-        """Return the result of the post-processor for the model's outputs."""
         self._trainer.post_process_function = _Streamed(post_processor)
         self._trainer.predict(features, [])
         (result,) = self._trainer.answered
@@ -452,7 +450,6 @@ class _Streamed:
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:
-    """Return the training arguments that choose a device."""
     allowed = "use auto, cpu, cuda, cuda:<number> or ort"
     if not isinstance(device, str | int):
         raise InputError(f"`device={device}` is unknown; {allowed}.")

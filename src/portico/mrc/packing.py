@@ -87,7 +87,6 @@ class PackingCollator:
 
 
 def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token columns of a feature without the tokens that its attention mask hides."""
     columns = {name: feature[name] for name in _TOKEN_COLUMNS if name in feature}
     mask = feature["attention_mask"]
     if all(mask):
@@ -210,7 +209,6 @@ def _first_position(model: Any) -> int:
 
 
 def _unpacked(logits_RL: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits of every feature, ``[B, T]``."""
     row_B, start_B, length_B = (batch[name] for name in _LAYOUT_COLUMNS)
     token_T = torch.arange(int(length_B.max()), device=logits_RL.device)
     index_BT = (start_B[:, None] + token_T).clamp(max=logits_RL.shape[1] - 1)

@@ -107,15 +107,9 @@ def read_hub(
 ) -> list[Example]:
     """Read one split of a data set with ``datasets.load_dataset``, from the hub or from its local cache.
 
-    Args:
-        name: Name on the hub, or a local folder that ``datasets`` can load.
-        config: Configuration of the data set; for XQuAD and MLQA it names the language (``mlqa.zh.en``).
-        split: Split, or a part of one: ``"train[:1000]"``.
-        format: As in :func:`read_examples`.
-        skip_invalid: As in :func:`read_examples`.
-
-    Raises:
-        InputError: If it cannot be loaded, and as in :func:`read_examples`.
+    ``name`` may also be a local folder that ``datasets`` can load, and ``split`` a part of one: ``"train[:1000]"``.
+    The ``config`` of XQuAD and MLQA names the language (``mlqa.zh.en``). For the other arguments, and the errors, see
+    :func:`read_examples`.
     """
     package = import_datasets(f"`data.dataset_name={name}` names a data set")
     try:

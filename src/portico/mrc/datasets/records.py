@@ -67,8 +67,7 @@ class Format:
         description: The fields of an entry, for messages.
         is_like: Returns whether an entry looks like this format.
         example: Parses one question; raises `InvalidRecord`.
-        questions: Yields the questions of an entry, not yet validated; raises `InputError` for an invalid entry
-            unless the `Defects` skip it. By default every entry is one question.
+        questions: Yields the questions of an entry, not yet validated; by default every entry is one.
     """
 
     description: str

@@ -48,15 +48,12 @@ class SubsampleType(IntEnum):
 
 
 class Subsampling:
-    """Keeps windows with an answer, and others with a probability.
+    """Keeps every window with an answer, and others with a probability.
 
     Args:
         when_has_answer: Probability of keeping a window without an answer to a question that has one elsewhere.
         when_no_answer: Probability of keeping a window of a question without an answer.
         seed: Seed of the choice; no other random state changes.
-
-    Raises:
-        InputError: If a probability is outside 0..1.
     """
 
     def __init__(self, when_has_answer: float, when_no_answer: float, seed: int) -> None:
@@ -71,7 +68,6 @@ class Subsampling:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether every window is kept."""
         return bool((self.probabilities == 1).all())
 
     @property

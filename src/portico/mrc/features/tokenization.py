@@ -231,7 +231,7 @@ class _TokenPool:
         )
 
     def assemble(self, pairs_E: Int64s) -> Windows:
-        """Return the windows of these pairs, ``int64 [E]``, which are numbered from 0 in the result."""
+        """Return the windows of these pairs, which are numbered from 0 in the result."""
         question_length_E = self._questions.lengths_E[pairs_E]
         room_E = self._size.max_seq_length - self._part_sizes_6[:_PAD].sum() - question_length_E
         pair_F, cut_F, length_F = _cut(self._contexts.lengths_E[pairs_E], room_E, self._size.doc_stride)

@@ -344,7 +344,6 @@ def question_and_passage(
 
 
 def _without_ends(mask_BL: Tensor) -> Tensor:
-    """Return a mask without its first and its last token."""
     number_BL = mask_BL.cumsum(dim=1)
     return mask_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
 

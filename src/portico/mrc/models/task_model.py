@@ -201,7 +201,6 @@ def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: s
 
 
 def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:
-    """Return the heads that a saved configuration names."""
     names: Mapping[str, str] = getattr(config, "task_heads", None) or {}
     unknown = [class_name for class_name in names.values() if class_name not in HEAD_CLASSES]
     if unknown:
