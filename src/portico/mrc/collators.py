@@ -15,13 +15,7 @@ Collator: TypeAlias = Callable[..., Any]
 
 
 def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Collator | None = None) -> Collator:
-    """Return the collator for features with span labels that a head needs.
-
-    Args:
-        head: A key of :data:`~portico.mrc.models.loading.HEADS`, or ``"span"``.
-        tokenizer: Tokenizer of the features.
-        collator: Makes the batches; by default it pads them.
-    """
+    """Return a collator that adds the inputs of a head to the batches of ``collator``, which pads by default."""
     collator = DataCollatorWithPadding(tokenizer) if collator is None else collator
     if head in ("extractive", "extractive_with_confidence"):
         return TargetTypeCollator(tokenizer, collator)
@@ -41,7 +35,6 @@ class TargetTypeCollator:
     collator: Collator
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
-        """Return a batch with answer types."""
         batch = self.collator(features)
         if "start_positions" in batch and "target_type" not in batch:
             batch["target_type"] = torch.where(
@@ -66,7 +59,6 @@ class BeamSearchCollator:
     collator: Collator
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Any:
-        """Return a batch with the inputs of the head."""
         batch = self.collator([{key: row[key] for key in row if key != "p_mask"} for row in features])
         tokens_BL = batch["input_ids"]
         is_class_BL = tokens_BL == self.tokenizer.cls_token_id
@@ -104,7 +96,7 @@ class FiDDataCollator:
     """Stacks the passages of each question and pads the answers, for fusion-in-decoder.
 
     Args:
-        tokenizer: Gives the padding token of passages and the padding side of labels.
+        tokenizer: Provides the padding token of passages and the padding side of labels.
         model: Makes ``decoder_input_ids`` from the labels, if it can.
         padding: Ignored: the passages of a feature have one length already, and features with fewer or shorter
             passages are always padded to the largest of the batch.

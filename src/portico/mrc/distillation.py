@@ -62,6 +62,7 @@ class Distillation:
         targets_BL = teacher_BL / self.temperature
         if self.loss == "mse":
             return nn.functional.mse_loss(student_BL, targets_BL)
+        # "batchmean" divides by the rows only; torch's default, "mean", would also divide by the tokens.
         divergence = nn.functional.kl_div(
             (student_BL / self.temperature).log_softmax(dim=-1),
             targets_BL.log_softmax(dim=-1),
@@ -96,13 +97,7 @@ class DistillationMixin(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of a batch; in training, against the teacher.
-
-        Args:
-            model: The model.
-            inputs: Model inputs of the batch.
-            return_outputs: Return ``(loss, outputs)``.
-            num_items_in_batch: See :meth:`portico.Trainer.compute_loss`.
+        """Return the loss as :meth:`portico.Trainer.compute_loss` does; in training, against the teacher.
 
         Raises:
             InputError: If model or teacher do not return start and end logits.
@@ -134,13 +129,7 @@ class DistillationMixin(Trainer):
 def load_teacher(model_path: str, config_path: str | None = None, *, student: Any) -> nn.Module:
     """Load a teacher, under heads of the student's classes if the student has exchangeable heads.
 
-    Args:
-        model_path: Folder or name of its weights.
-        config_path: Folder or name of its configuration; by default that of its weights.
-        student: The model that learns from it.
-
-    Raises:
-        InputError: If there is no such model, or it has another vocabulary than the student.
+    An `InputError` is raised if it cannot be loaded, or if its vocabulary differs in size from the student's.
     """
     try:
         config = AutoConfig.from_pretrained(config_path or model_path)
@@ -172,13 +161,7 @@ def _pretrained_teacher(model_path: str, config: Any, student: Any) -> Any:
 def teaching_parts(model: Mapping[str, Any], student: Any) -> dict[str, Any]:
     """Return the arguments of :class:`DistillationMixin` for a configured run; none without a teacher.
 
-    Args:
-        model: The settings of the model: ``teacher``, a folder or a name, and options of :class:`Distillation` as
-            ``distillation_loss`` and so on.
-        student: The model that learns.
-
-    Raises:
-        InputError: If the teacher or an option is invalid.
+    ``model`` has the keys ``TEACHER_KEYS``: ``teacher``, a folder or a name, and options of :class:`Distillation`.
     """
     given = [key for key in TEACHER_KEYS[1:] if model.get(key) is not None]
     if model.get("teacher") is None:

@@ -20,15 +20,8 @@ if TYPE_CHECKING:
 class AnswerSession(EvaluationSession):
     """Post-processes during the evaluation if the post-processing can stream, else at its end.
 
-    Args:
-        trainer: The trainer.
-        loader: Batches of the features, in their order.
-        examples: The examples of the features.
-        features: The features.
-        post_process_function: Turns logits into answers; see :class:`~portico.mrc.trainer.MRCTrainer`.
-        on_answered: Called with the result of the post-processing.
-        file_suffix: End of the file names, for one of several data sets.
-        **options: Options of :class:`~portico.loop.evaluation.EvaluationSession`.
+    ``loader`` yields the features in their order, ``on_answered`` is called with the result, and the names of its
+    files end in ``file_suffix``. For ``post_process_function`` see :class:`~portico.mrc.trainer.MRCTrainer`.
     """
 
     # Files in PrimeQA's form: middle word of the file name, and attribute of the answers in the file.
@@ -57,20 +50,20 @@ class AnswerSession(EvaluationSession):
         self.post_process_function = post_process_function
         self.on_answered = on_answered
         self.file_suffix = file_suffix
-        begin = getattr(post_process_function, "begin", None)
         self._num_kept = 0
-        self._streamed = begin(examples, features) if begin is not None else None
+        can_stream = hasattr(post_process_function, "begin")
+        self._streamed = post_process_function.begin(examples, features) if can_stream else None
         # The metrics are computed from the answers, not from batches of logits.
         self._answer_metrics = self.stream
         self.stream = None
         self.keeps_arrays = True
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
-        """Pass the logits of a batch to a post-processing that streams, and keep only the loss."""
         if self._streamed is None:
             super().keep(loss, logits, labels, inputs)
             return
         self.keep_loss(loss)
+        # -100 is the padding of transformers' `Trainer.evaluation_loop`.
         padded = self.trainer.accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
         rows = to_arrays(self.trainer.gather_function(padded))
         if not isinstance(rows, tuple | list):
@@ -115,9 +108,8 @@ class AnswerSession(EvaluationSession):
         elif all(hasattr(answered, attribute) for attribute in self.file_attributes.values()):
             Path(folder).mkdir(parents=True, exist_ok=True)
             for name, attribute in self.file_attributes.items():
-                text = json.dumps(
-                    getattr(answered, attribute), indent=4, default=lambda value: np.asarray(value).tolist()
-                )
+                value = getattr(answered, attribute)
+                text = json.dumps(value, indent=4, default=lambda array: np.asarray(array).tolist())
                 Path(folder, f"{stage}_{name}{self.file_suffix}.json").write_text(text, encoding="utf-8")
 
 
@@ -130,12 +122,12 @@ class GeneratedAnswerSession(AnswerSession):
     file_attributes: ClassVar = {"predictions": "predictions", "references": "label_ids"}
 
     def whole_output(self, logits: Any, labels: Any, losses: Any) -> EvalLoopOutput:
-        """Return the generated tokens with labels, loss and number of samples."""
         metrics = {} if losses is None else {f"{self.metric_key_prefix}_loss": float(np.mean(losses))}
         return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
 
 
 def takes_stage(function: Callable[..., Any]) -> bool:
     """Return whether a post-processing takes the stage, as Hugging Face's do and PrimeQA's do not."""
+    # transformers' examples (trainer_qa.py, trainer_seq2seq_qa.py) pass "predict" as the fourth argument.
     parameters = inspect.signature(function).parameters
     return "stage" in parameters or len(parameters) > 3

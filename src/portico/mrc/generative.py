@@ -95,20 +95,11 @@ def _pieces(text: str, count: int) -> list[str]:
 
 
 def t5_fields() -> list[str]:
-    """Return the names of the fields of ``T5Config``."""
     return sorted(key for key in T5Config().to_dict() if not key.startswith("_"))
 
 
 def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
-    """Load a pretrained encoder-decoder.
-
-    Args:
-        name_or_path: Folder or name on the hub.
-        fusion_in_decoder: Load it as a model that reads several passages.
-
-    Raises:
-        InputError: If there is no encoder-decoder with its tokenizer.
-    """
+    """Load a pretrained encoder-decoder, with ``fusion_in_decoder`` as a model that reads several passages."""
     try:
         model = _seq2seq_class(fusion_in_decoder).from_pretrained(name_or_path)
         return ModelAndTokenizer(model, AutoTokenizer.from_pretrained(name_or_path))
@@ -125,14 +116,7 @@ def new_generator(
 ) -> ModelAndTokenizer:
     """Make a small T5 with random weights and a tokenizer trained on ``texts``.
 
-    Args:
-        texts: Training texts.
-        vocab_size: Largest number of pieces of the tokenizer.
-        model: Fields of ``T5Config`` that differ from ``SMALL_T5``.
-        fusion_in_decoder: Make a model that reads several passages.
-
-    Raises:
-        InputError: If the fields are invalid.
+    ``model`` has the fields of ``T5Config`` that differ from ``SMALL_T5``.
     """
     # Unlike BERT's, this tokenizer keeps case, ends a sequence with a separator as T5 expects, and joins pieces again.
     trained = train_wordpiece_tokenizer([*texts, _PROMPT_WORDS], vocab_size=vocab_size, lowercase=False)
@@ -168,7 +152,7 @@ class GeneratedAnswerProcessing:
     Args:
         tokenizer: Decodes tokens, without special tokens.
         version_2_with_negative: Whether predictions have a probability of "no answer", which the metric of SQuAD 2.0
-            requires; it is 0, because generation gives none.
+            requires; it is always 0.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, version_2_with_negative: bool = False) -> None:
@@ -194,13 +178,7 @@ class GeneratedAnswerProcessing:
 
 
 class GeneratedAnswerStream:
-    """The post-processing of one evaluation.
-
-    Args:
-        processing: Decodes the tokens.
-        examples: SQuAD records, or others with ``id`` and ``answers``.
-        features: Features with ``example_id``.
-    """
+    """The post-processing of one evaluation: features have ``example_id``, examples ``id`` and ``answers``."""
 
     def __init__(self, processing: GeneratedAnswerProcessing, examples: Examples, features: Any) -> None:
         self._processing = processing
@@ -214,7 +192,6 @@ class GeneratedAnswerStream:
             self._texts[self._features[int(index)]["example_id"]] = text
 
     def compute(self) -> EvalPrediction:
-        """Return the answers to all questions, and their references."""
         more = {"no_answer_probability": 0.0} if self._processing.version_2_with_negative else {}
         predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self._texts.items()]
         references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self._examples]

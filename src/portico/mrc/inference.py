@@ -3,8 +3,7 @@
 Shape suffixes: F features (windows), P pairs of a question and a context.
 """
 
-import gzip
-import json
+import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,7 +20,8 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets.reader import FORMATS
-from portico.mrc.datasets.records import InvalidRecord
+from portico.mrc.datasets.records import Defects, InvalidRecord
+from portico.mrc.datasets.sources import entries, open_text
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
@@ -100,7 +100,7 @@ def answers_in_order(answers: Answers) -> Iterator[Answer]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """Settings of a reader and of its calls.
+    """Inference settings of a :class:`Reader`.
 
     Args:
         longest: Longest input of the model, in tokens; cannot be set by users.
@@ -126,11 +126,7 @@ class ReaderSettings:
 
     @classmethod
     def of(cls, longest: int, calibration: AnswerCalibration | None, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the user's settings, with defaults from the model and its calibration.
-
-        Raises:
-            InputError: If a setting is unknown or invalid.
-        """
+        """Return the user's settings, with defaults from the model and its calibration."""
         window = min(settings.get("max_seq_length", _LONGEST_WINDOW), longest)
         threshold = None if calibration is None else calibration.null_score_diff_threshold
         defaults = cls(
@@ -143,11 +139,7 @@ class ReaderSettings:
         return defaults.changed(settings)
 
     def changed(self, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed.
-
-        Raises:
-            InputError: If a setting is unknown or invalid.
-        """
+        """Return the settings with some of them changed, after checking those."""
         names = [field.name for field in fields(self) if field.name != "longest"]
         for name in settings:
             if name not in names:
@@ -171,7 +163,6 @@ _SETTING_RULES = {
 
 
 def check_window(max_seq_length: int, longest: int) -> None:
-    """Raise an ``InputError`` if windows are longer than the longest input of a model."""
     if max_seq_length > longest:
         raise InputError(
             f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
@@ -220,7 +211,7 @@ class Reader:
         return self.answer_many([question], [context], **settings)[0]
 
     def answer_many(self, questions: Sequence[str], contexts: Sequence[Contexts], **settings: Any) -> list[Answer]:
-        """Answer many questions, each from its own context or contexts; see :meth:`answers`."""
+        """Answer many questions, each from one or several contexts; see :meth:`answers`."""
         return list(answers_in_order(self.answers(questions, contexts, **settings)))
 
     def answers(
@@ -294,7 +285,7 @@ class Reader:
 
         Args:
             *args: Mappings with ``question`` and ``context``, or lists of them.
-            top_k: Number of answers to each question; with more than one, each gives a list.
+            top_k: Number of answers to each question; above 1, the result for a question is a list.
             **inputs_and_settings: ``question`` and ``context``, a string or a list each, and
                 ``handle_impossible_answer``, ``doc_stride``, ``max_answer_len``, ``max_seq_len``,
                 ``max_question_len``.
@@ -308,7 +299,7 @@ class Reader:
         """
         questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
         outputs = [_pipeline_output(answer, top_k) for answer in self.answer_many(questions, contexts, **settings)]
-        # One mapping or one string as the question gives one output, and any list a list.
+        # As the pipeline did: one mapping, or a string as the question, returns one output, and any list a list.
         is_one = (
             isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
         )
@@ -316,7 +307,7 @@ class Reader:
 
 
 def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
-    # A single string is refused: its characters would be taken for questions.
+    # A single string is refused: its characters would be read as questions.
     if isinstance(strings, str | Mapping) or not isinstance(strings, Iterable):
         raise InputError(f"`{name}` is {strings!r}, but must be a list, with one entry for each question.")
     return list(strings)
@@ -325,7 +316,6 @@ def _as_list(name: str, strings: Iterable[Any]) -> list[Any]:
 def _pipeline_inputs(
     args: Sequence[Any], inputs_and_settings: Mapping[str, Any]
 ) -> tuple[list[str], list[Contexts], dict[str, Any]]:
-    """Return questions, contexts and settings of a pipeline call."""
     settings = dict(inputs_and_settings)
     question, context = settings.pop("question", None), settings.pop("context", None)
     settings = {_PIPELINE_NAMES.get(name, name): value for name, value in settings.items()}
@@ -351,27 +341,17 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
     if not isinstance(top_k, int) or top_k < 1:
         raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+    ranked: list[Answer | SpanAnswer] = [answer, *(one for one in answer.candidates if one.text != answer.text)]
     # The pipeline's "no answer" is the empty string from 0 to 0.
     best = [
-        {"score": answer.probability, "start": answer.start or 0, "end": answer.end or 0, "answer": answer.text},
-        *(
-            {"score": one.probability, "start": one.start, "end": one.end, "answer": one.text}
-            for one in answer.candidates
-            if one.text != answer.text
-        ),
+        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text} for one in ranked
     ]
     return best[0] if top_k == 1 else best[:top_k]
 
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """The tokenised windows of questions.
-
-    Attributes:
-        examples: ``id`` and ``context``, a list of strings, of every question.
-        features: The windows of all contexts.
-        offsets: Question, context and character offsets of each window.
-    """
+    """The tokenised windows of all contexts; ``examples`` have ``id`` and ``context``, a list of strings."""
 
     examples: list[dict[str, Any]]
     features: FeatureSet
@@ -381,32 +361,24 @@ class QuestionWindows:
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
 ) -> QuestionWindows:
-    """Cut every context of every question into windows.
-
-    Raises:
-        InputError: If there are no questions, not as many contexts, or one is not a string or is empty.
-    """
+    """Cut every context of every question into windows, after checking that all of them are strings with text."""
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
     listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    for n, (question, own) in enumerate(zip(questions, listed, strict=True)):
-        _check_question(n, question, own)
-    pairs = [(n, c) for n, own in enumerate(listed) for c in range(len(own))]
+    for n, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
+        _check_question(n, question, its_contexts)
+    pairs = [(n, c) for n, its_contexts in enumerate(listed) for c in range(len(its_contexts))]
     features = featurizer.eval_features(
         [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
     )
     assert features.char_offsets is not None
     question_P, context_P = np.array(pairs, np.int64).T
-    offsets = TokenOffsets(
-        question_P[features.example_index],
-        features.row_starts,
-        features.char_offsets,
-        context_P[features.example_index],
-    )
-    examples = [{"id": example_id, "context": own} for example_id, own in zip(ids, listed, strict=True)]
+    pair_F = features.example_index
+    offsets = TokenOffsets(question_P[pair_F], features.row_starts, features.char_offsets, context_P[pair_F])
+    examples = [{"id": key, "context": its_contexts} for key, its_contexts in zip(ids, listed, strict=True)]
     return QuestionWindows(examples, features, offsets)
 
 
@@ -428,21 +400,13 @@ def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None
 class PostProcessor(Protocol):
     """Takes the outputs of batches and computes a result from all of them."""
 
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None:
-        """Take the outputs of a batch."""
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None: ...
 
-    def compute(self) -> Any:
-        """Return the result."""
+    def compute(self) -> Any: ...
 
 
 class Inference:
-    """Runs a model over features, always with the same trainer.
-
-    Args:
-        model: The model.
-        tokenizer: Pads the batches.
-        args: Device and batch size.
-    """
+    """Runs a model over features, always with the same trainer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> None:
         collator = head_collator(head_of(model), tokenizer)
@@ -452,11 +416,7 @@ class Inference:
     def on_device(
         cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
     ) -> "Inference":
-        """Return an inference on a device, which is named as in :class:`Reader`.
-
-        Raises:
-            InputError: If there is no such device.
-        """
+        """Return an inference on a device, which is named as in :class:`Reader`."""
         # A trainer makes its output folder at once; inference writes nothing into it.
         with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
             args = TrainingArguments(
@@ -469,24 +429,20 @@ class Inference:
             return cls(model, tokenizer, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
-        """Return the result of the post-processor for the model's outputs."""
         self._trainer.post_process_function = _Streamed(post_processor)
         self._trainer.predict(features, [])
         (result,) = self._trainer.answered
         return result
 
 
-@dataclass(frozen=True)
 class _Streamed:
     """A ``post_process_function`` for one run."""
 
-    post_processor: PostProcessor
+    def __init__(self, post_processor: PostProcessor) -> None:
+        self.post_processor, self.update = post_processor, post_processor.update
 
     def begin(self, examples: Any, features: Any) -> "_Streamed":
         return self
-
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s) -> None:
-        self.post_processor.update(outputs, feature_indices)
 
     def compute(self) -> tuple[Any]:
         # A trainer writes the files of results that it knows, but not of a tuple.
@@ -494,7 +450,6 @@ class _Streamed:
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:
-    """Return the training arguments that choose a device."""
     allowed = "use auto, cpu, cuda, cuda:<number> or ort"
     if not isinstance(device, str | int):
         raise InputError(f"`device={device}` is unknown; {allowed}.")
@@ -516,13 +471,7 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """A question of a file.
-
-    Attributes:
-        id: Its identifier; by default its number in the file, from 0.
-        question: The question.
-        context: One context, or several that are searched together.
-    """
+    """A question of a file; without an identifier there, ``id`` is its number, from 0."""
 
     id: str
     question: str
@@ -532,55 +481,30 @@ class AskedQuestion:
 def read_questions(path: str | Path) -> list[AskedQuestion]:
     """Read the questions of a file; answers are ignored.
 
-    Args:
-        path: SQuAD JSON, or JSON lines or an array of records with ``question``, ``context`` (a string or a list of
-            strings) and perhaps ``id``, or of TyDi QA, Natural Questions or ELI5 with passages; UTF-8, plain or
-            gzip-compressed.
-
-    Raises:
-        InputError: If the file cannot be read, or a record has no question or no context; names file and record.
+    The file is UTF-8, plain or gzip-compressed, in any format of :func:`~portico.mrc.datasets.read_examples`, or has
+    records with ``question``, ``context`` (a string or a list of strings) and optionally ``id``. An `InputError` names
+    the file and the record that cannot be used.
     """
     path = Path(path)
-    questions = [_question(path, number, record) for number, record in enumerate(_flat(_document(path)))]
-    if not questions:
-        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
-    return questions
-
-
-def _document(path: Path) -> Any:
     try:
-        text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with open_text(path) as stream:
+            text = stream.read()
+    except InputError as error:
         raise InputError(f"{path} cannot be read ({error}); give {_QUESTION_FORMS}, in UTF-8.") from error
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return [_parsed(path, number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    defects = Defects(path, skip_invalid=True)
+    placed = entries(io.StringIO(text), defects) if text.strip() else ()
+    records = [record for place, entry in placed for record in _records(place, entry, defects)]
+    if defects.messages:
+        raise InputError(f"{path}, {defects.messages[0]} Give {_QUESTION_FORMS}.")
+    if not records:
+        raise InputError(f"{path}: the file holds no questions; give {_QUESTION_FORMS}.")
+    return [_question(path, number, record) for number, record in enumerate(records)]
 
 
-def _parsed(path: Path, number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}, column {error.colno}: not JSON ({error.msg}); give {_QUESTION_FORMS}."
-        ) from error
-
-
-def _flat(document: Any) -> Iterator[Any]:
-    """Yield the questions of a document with their contexts, at any depth."""
-    if isinstance(document, list):
-        for entry in document:
-            yield from _flat(entry)
-        return
-    nested = None
-    if isinstance(document, Mapping):
-        nested = next((document[key] for key in ("data", "paragraphs", "qas") if key in document), None)
-    if isinstance(nested, list):
-        shared = {key: document[key] for key in ("context",) if key in document}
-        yield from _flat([{**shared, **entry} if isinstance(entry, Mapping) else entry for entry in nested])
-    else:
-        yield document
+def _records(place: str, entry: Any, defects: Defects) -> Iterator[Any]:
+    """Yield the questions of an entry of any format with their contexts."""
+    known = next((one for one in FORMATS.values() if isinstance(entry, Mapping) and one.is_like(entry)), None)
+    yield from ([entry] if known is None else (record for _, record in known.questions(place, entry, defects)))
 
 
 def _question(path: Path, number: int, record: Any) -> AskedQuestion:

@@ -18,9 +18,9 @@ from portico.trainer import Trainer
 class IndividualDomainBatchSampler(Sampler[int]):
     """Yields indices such that each batch of ``batch_size`` holds examples of one data set.
 
-    In a round each data set in turn gives a batch; there are as many rounds as the largest has batches. Each data set
-    has its own random order, and one that is exhausted starts again in another order, even in the middle of a batch.
-    The order depends only on seed and epoch, so a run can be resumed anywhere.
+    A round has one batch of each data set in turn; there are as many rounds as the largest has batches. Each data set
+    is shuffled separately, and one that is exhausted starts again in a new order, even in the middle of a batch. The
+    order depends only on seed and epoch, so a run can be resumed anywhere.
 
     Args:
         dataset: The data sets.
@@ -90,7 +90,7 @@ def _concatenated(datasets: Any) -> Any:
         sets = datasets
     else:
         return datasets
-    # An empty data set could not give its batch of a round.
+    # An empty data set cannot fill its batch of a round.
     empty = [str(number) for number, dataset in enumerate(sets) if len(dataset) == 0]
     if empty:
         raise InputError(
@@ -129,11 +129,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate each data set like :meth:`portico.mrc.trainer.MRCTrainer.evaluate`; return the mean of each metric.
-
-        Raises:
-            InputError: If the numbers of data sets and of lists of examples differ.
-        """
+        """Evaluate each data set as :meth:`portico.mrc.trainer.MRCTrainer.evaluate` does; return the mean metrics."""
         features = _concatenated(self.eval_dataset if eval_dataset is None else eval_dataset)
         if not isinstance(features, ConcatDataset):
             return super().evaluate(eval_dataset, eval_examples, ignore_keys, metric_key_prefix)

@@ -1,4 +1,4 @@
-"""Packing: several features share a row of a batch, each with its own block of attention and positions.
+"""Packing: several features share a row of a batch, each with a separate block of attention and positions.
 
 Shape suffixes: B features of a batch, R rows, L tokens of a row, T tokens of the longest feature.
 """
@@ -27,14 +27,7 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Positions of the features of a batch.
-
-    Attributes:
-        row_B: The row of each feature, ``int64 [B]``.
-        start_B: Its first token in the row, ``int64 [B]``.
-        num_rows: Rows of the packed batch.
-        length: Tokens of its longest row.
-    """
+    """Row and first token of every feature, and the shape of the packed batch."""
 
     row_B: Int64s
     start_B: Int64s
@@ -43,12 +36,7 @@ class Layout:
 
 
 def pack(lengths_B: Int64s, capacity: int) -> Layout:
-    """Assign features to rows, the longest first, each to the first row that has room.
-
-    Args:
-        lengths_B: Tokens of each feature, ``int64 [B]``.
-        capacity: Largest number of tokens in a row; a longer feature gets its own row.
-    """
+    """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself."""
     # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
     filled: list[int] = []
@@ -70,7 +58,7 @@ class PackingCollator:
     (1 and up for the features of a row, 0 on padding), ``int64 [R, L]``. See :func:`enable_packing`.
 
     Args:
-        tokenizer: Gives the padding tokens.
+        tokenizer: Provides the padding tokens.
         max_length: Largest number of tokens in a row.
     """
 
@@ -79,7 +67,6 @@ class PackingCollator:
         self._max_length = max_length
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Return the packed batch of some features."""
         unpadded = [_without_padding(feature) for feature in features]
         lengths_B = np.array([len(feature["input_ids"]) for feature in unpadded], np.int64)
         layout = pack(lengths_B, self._max_length)
@@ -100,7 +87,6 @@ class PackingCollator:
 
 
 def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token columns of a feature without the tokens that its attention mask hides."""
     columns = {name: feature[name] for name in _TOKEN_COLUMNS if name in feature}
     mask = feature["attention_mask"]
     if all(mask):
@@ -113,14 +99,9 @@ def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
-    Features of a row do not attend to each other, and each has its own positions. Start and end logits are returned as
-    ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and ``forward``
-    are not affected.
-
-    Args:
-        model: An encoder with a question answering head.
-        tokenizer: Its tokenizer.
-        max_length: Largest number of tokens in a row.
+    Features of a row do not attend to each other, and positions start at 0 in each. Start and end logits are returned
+    as ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and
+    ``forward`` are not affected.
 
     Returns:
         The collator that makes the batches.
@@ -188,7 +169,6 @@ class _PackedForward:
         self._batch: dict[str, Tensor] | None = None
 
     def before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        """Turn a packed batch into inputs of the model."""
         self._batch = None
         if "segments" not in kwargs:
             return None
@@ -199,7 +179,6 @@ class _PackedForward:
         return args, {**kept, "position_ids": position_ids, "attention_mask": mask, "return_dict": True}
 
     def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        """Turn the logits of rows into those of features."""
         batch, self._batch = self._batch, None
         if batch is None:
             return output
@@ -230,7 +209,6 @@ def _first_position(model: Any) -> int:
 
 
 def _unpacked(logits_RL: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the logits of every feature, ``[B, T]``."""
     row_B, start_B, length_B = (batch[name] for name in _LAYOUT_COLUMNS)
     token_T = torch.arange(int(length_B.max()), device=logits_RL.device)
     index_BT = (start_B[:, None] + token_T).clamp(max=logits_RL.shape[1] - 1)

@@ -14,13 +14,13 @@ _NUM_CANDIDATES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The stored answer to one question.
+    """The stored answer to one question; ``None`` for what was not stored.
 
     Args:
         text: The answer, empty for none.
-        span: Its characters in the passage, end exclusive, or None if unknown or not a span.
-        nbest: The candidates as in an n-best file, or None if they were not stored.
-        null_odds: Score of "no answer" minus that of the best span, or None.
+        span: Its characters ``[start, end)`` in the passage.
+        nbest: The candidates as in an n-best file.
+        null_odds: Score of "no answer" minus that of the best span.
     """
 
     text: str

@@ -43,7 +43,7 @@ class AnswerEvaluationMixin(Trainer):
 
     def _init_model(self, model: Any, model_init: Any) -> None:
         super()._init_model(model, model_init)
-        # The labels of a head are those of its model, whose own signature does not show them.
+        # The labels are parameters of the head; transformers' `find_labels` only sees the signature of the model.
         if self._head_parameters() and self.args.label_names is None:
             positions = ("start_positions", "end_positions")
             self.label_names = [name for name in positions if name in self._head_parameters()]
@@ -84,10 +84,7 @@ class AnswerEvaluationMixin(Trainer):
 
     @contextmanager
     def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
-        """Let the evaluation in this context answer ``examples``, if there are any.
-
-        With ``prediction_loss_only`` there are no outputs to answer from.
-        """
+        """Let the evaluation in this context answer ``examples``, unless it only measures the loss."""
         options: dict[str, Any] | None = None
         if examples is not None and self.post_process_function is not None and not self.args.prediction_loss_only:
             if features is None:
@@ -264,7 +261,7 @@ class MRCTrainer(AnswerEvaluationMixin):
             eval_examples: Their examples, in PrimeQA's call.
         """
         # transformers' example calls `predict(predict_dataset, predict_examples)`, PrimeQA `predict(eval_dataset,
-        # eval_examples)`: given by position, only the post-processing tells them apart.
+        # eval_examples)`: given by position, only the post-processing distinguishes them.
         features = test_dataset if predict_dataset is None else predict_dataset
         examples = predict_examples
         plain = features is None or (examples is not None and self._has_primeqa_post_processing())

@@ -126,7 +126,7 @@ def test_without_generation_there_is_only_a_loss(parts, tmp_path):
     assert not (tmp_path / "eval_predictions.json").exists()
 
 
-def test_two_processes_answer_like_one(parts, tmp_path):
+def test_two_processes_return_the_same_answers(parts, tmp_path):
     one = trainer_of(parts, tmp_path / "one")
     two = trainer_of(parts, tmp_path / "two", arguments={"strategy": "ddp_fork", "devices": 2})
     scores = [trainer.evaluate()["eval_f1"] for trainer in (one, two)]

@@ -8,6 +8,7 @@ from transformers import BertModel
 
 from portico.errors import InputError
 from portico.mrc import AnswerCalibration, Featurizer, Reader, SpanPostProcessor
+from portico.mrc.inference import AskedQuestion, read_questions
 from portico.mrc.models.loading import load_reader
 from unit.mrc.small_readers import reader as small_reader
 from unit.mrc.small_readers import save
@@ -59,7 +60,7 @@ def test_an_answer_has_its_position(reader, questions):
     assert (alone.text, alone.start) == (answer.text, answer.start)
 
 
-def test_no_answer_can_be_the_answer(reader, questions):
+def test_null_answer_is_allowed(reader, questions):
     answer = reader.answer(questions[0]["question"], questions[0]["context"], null_score_diff_threshold=-100.0)
     assert (answer.text, answer.start, answer.end, answer.context_index) == ("", None, None, None)
     null = next(candidate for candidate in answer.candidates if not candidate.text)
@@ -90,7 +91,7 @@ def test_a_model_object_can_be_given(model_folder, questions, reader):
         Reader(loaded.model)
 
 
-def test_the_call_of_the_former_pipeline(reader, questions):
+def test_call_signature_of_removed_pipeline(reader, questions):
     question, context = questions[0]["question"], questions[0]["context"]
     one = reader(question=question, context=context, handle_impossible_answer=False)
     assert list(one) == ["score", "start", "end", "answer"]
@@ -122,7 +123,7 @@ def test_a_calibration_is_stored_with_the_model(model_folder, questions, tmp_pat
     assert np.mean([answer.probability for answer in answers]) == pytest.approx(right, abs=0.1)
 
 
-def test_onnx_runtime_gives_the_same_answers(model_folder, questions, reader):
+def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     arguments = ([q["question"] for q in questions[:4]], [q["context"] for q in questions[:4]])
@@ -208,3 +209,13 @@ def test_questions_can_be_any_iterable(reader, questions):
     texts = [question["question"] for question in questions[:2]]
     contexts = [question["context"] for question in questions[:2]]
     assert reader.answer_many(iter(texts), iter(contexts)) == reader.answer_many(texts, contexts)
+
+
+def test_questions_are_read_from_mrqa_files(tmp_path):
+    passage = {"context": "Oslo lies in Norway", "qas": [{"qid": "a1", "question": "where is oslo"}]}
+    path = tmp_path / "mrqa.jsonl"
+    path.write_text("\n".join(map(json.dumps, [{"header": {"dataset": "SQuAD"}}, passage])))
+    assert read_questions(path) == [AskedQuestion("a1", "where is oslo", "Oslo lies in Norway")]
+    path.write_text(json.dumps({"paragraphs": [{"context": "Oslo", "qas": 3}]}))
+    with pytest.raises(InputError, match=r"line 1, paragraph 1: not SQuAD: expected a list `qas`.* Give SQuAD JSON"):
+        read_questions(path)

@@ -26,7 +26,7 @@ def evaluate_in_processes(folder, mode, launcher=()):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["portico", "hf"])
-def test_two_processes_give_the_answers_of_one(tmp_path, mode):
+def test_two_processes_return_the_same_answers(tmp_path, mode):
     one = evaluate_in_processes(tmp_path / "one", mode)
     two = evaluate_in_processes(tmp_path / "two", mode, TORCHRUN)
     assert set(one) == set(two) >= {"eval_predictions.json", "answer_calibration.json", "eval_results.json"}

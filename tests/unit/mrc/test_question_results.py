@@ -23,7 +23,7 @@ def joined(**changes):
     return question_result(EXAMPLE, answered)
 
 
-def test_a_question_that_was_declined_keeps_what_answering_would_have_given():
+def test_null_answer_keeps_scores_of_best_span():
     result = joined()
     assert (result.exact, result.f1, result.probability, result.null_odds) == (0.0, 0.0, 0.6, 0.5)
     assert result.if_answered == (0.0, pytest.approx(2 / 3))
@@ -32,7 +32,7 @@ def test_a_question_that_was_declined_keeps_what_answering_would_have_given():
     assert result.predicted_span is None
 
 
-def test_an_answer_keeps_its_place():
+def test_answer_keeps_its_span():
     result = joined(text="Turku", span=(16, 21))
     assert (result.exact, result.f1, result.predicted_span) == (1.0, 1.0, (16, 21))
     assert result.probability == 0.0  # it is among no candidates
@@ -43,12 +43,12 @@ def test_answers_without_candidates():
     assert (result.probability, result.nbest, result.if_answered) == (None, (), None)
 
 
-def test_candidates_that_are_all_empty_answer_nothing():
+def test_empty_candidates_have_no_answer():
     assert joined(nbest=NBEST[:1]).if_answered == (0.0, 0.0)
     assert joined(nbest=[]).if_answered == (0.0, 0.0)
 
 
-def test_at_most_five_candidates_are_kept_and_a_score_of_their_own_counts():
+def test_five_candidates_are_kept_with_their_scores():
     records = [{"text": str(number), "probability": 0.1, "score": number} for number in range(9)]
     assert joined(nbest=records).nbest == tuple(Candidate(str(number), 0.1, number) for number in range(5))
     assert joined(nbest=[{"text": "a", "probability": 0.1}]).nbest == (Candidate("a", 0.1, None),)

@@ -71,7 +71,7 @@ def test_evaluation_returns_scores_and_speed_and_writes_the_answers(trainer_of, 
     assert trainer.state.log_history[-1]["eval_f1"] == metrics["eval_f1"]
 
 
-def test_labelled_features_give_a_loss(trainer_of, data):
+def test_labelled_features_have_a_loss(trainer_of, data):
     unlabelled = featurizer(data.reader.tokenizer).eval_features(data.examples)
     metrics = trainer_of(eval_dataset=unlabelled).evaluate()
     assert "eval_loss" not in metrics
@@ -97,7 +97,7 @@ def test_streamed_answers_equal_those_from_whole_arrays(trainer_of, data, tmp_pa
     assert streamed.answered.answers.predictions == expected
 
 
-def test_two_processes_answer_like_one(trainer_of, tmp_path):
+def test_two_processes_return_the_same_answers(trainer_of, tmp_path):
     one = trainer_of(folder=tmp_path / "one")
     two = trainer_of(folder=tmp_path / "two", arguments=TWO_PROCESSES)
     metrics = [trainer.evaluate() for trainer in (one, two)]
@@ -312,7 +312,7 @@ def test_named_data_sets_are_evaluated_one_by_one(trainer_of, data, tmp_path):
         trainer.evaluate(eval_examples={"first": examples["first"]})
 
 
-def test_other_data_can_have_another_prefix(trainer_of, data, tmp_path):
+def test_metric_key_prefix_of_other_data(trainer_of, data, tmp_path):
     few = data.examples[:5]
     metrics = trainer_of().evaluate(featurizer(data.reader.tokenizer).eval_features(few), few, metric_key_prefix="dev")
     assert metrics["dev_total"] == 5
@@ -344,7 +344,7 @@ def test_prediction_loss_only_needs_no_answers(trainer_of):
     assert trainer.answered is None
 
 
-def test_tokenizer_is_an_older_name(trainer_of, data):
+def test_deprecated_tokenizer_argument(trainer_of, data):
     with pytest.warns(FutureWarning, match="`tokenizer` .*`processing_class`"):
         trainer = trainer_of(processing_class=None, tokenizer=data.reader.tokenizer)
     assert trainer.processing_class is data.reader.tokenizer

@@ -23,11 +23,6 @@ _KIND = "a record of the base schema has question, context, and optionally examp
 _PARSED = frozenset({"question", "context", "example_id", "language", "target"})
 
 
-def is_base(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry looks like the base schema."""
-    return "question" in entry and (isinstance(entry.get("context"), list) or {"context", "target"} <= set(entry))
-
-
 def example(raw: Any) -> Example:
     """Parse a record; a single context becomes a string, several stay a list."""
     question, contexts = (required(raw, key, _KIND) for key in ("question", "context"))
@@ -74,4 +69,10 @@ def _answers(contexts: Sequence[str], annotations: Sequence[Annotation]) -> dict
     return {key: [value for answers in each for value in answers[key]] for key in ("text", "answer_start")}
 
 
-FORMAT = Format("question, context (a list), example_id, language, target", is_base, example)
+FORMAT = Format(
+    "question, context (a list), example_id, language, target",
+    lambda entry: (
+        "question" in entry and (isinstance(entry.get("context"), list) or {"context", "target"} <= set(entry))
+    ),
+    example,
+)

@@ -26,11 +26,6 @@ from portico.mrc.datasets.records import (
 _KIND = "an MRQA question has qid, context, question, detected_answers"
 
 
-def is_mrqa(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry looks like MRQA's header line, a passage, or a question."""
-    return "detected_answers" in entry or {"context", "qas"} <= set(entry) or set(entry) == {"header"}
-
-
 def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
     """Yield the questions of a passage with their context, not yet validated; none for the header line."""
     if not isinstance(entry, Mapping) or "detected_answers" in entry:
@@ -80,7 +75,12 @@ def _exclusive_span(context: str, text: str, start: int, last: int) -> Span:
             f"`char_spans` of the answer {shorten(text)} is {start} to {last}, but the context has the characters 0 "
             f"to {len(context) - 1}."
         )
-    return start, last + 1
+    return start, last + 1  # MRQA 2019's `char_spans` include the last character
 
 
-FORMAT = Format("context with qas, or qid, context, question, detected_answers", is_mrqa, example, questions)
+FORMAT = Format(
+    "context with qas, or qid, context, question, detected_answers",
+    lambda entry: "detected_answers" in entry or {"context", "qas"} <= set(entry) or set(entry) == {"header"},
+    example,
+    questions,
+)

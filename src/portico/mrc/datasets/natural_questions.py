@@ -34,12 +34,7 @@ _KIND = (
 
 @dataclass(frozen=True)
 class Document:
-    """A document as one string and as tokens.
-
-    Attributes:
-        context: The tokens, joined by single spaces.
-        token_spans: Characters ``[start, end)`` of each token in the context.
-    """
+    """A document: its tokens joined by single spaces, and the characters ``[start, end)`` of each token in that."""
 
     context: str
     token_spans: Sequence[Span]
@@ -104,20 +99,14 @@ def passage_spans(raw: Any, document: Document) -> list[Span]:
 
 def read_annotations(raw: Any, document: Document, num_passages: int) -> list[Annotation]:
     """Return the annotation of every annotator, with the first of several short answers."""
-    return [
-        Annotation(
-            _first_short_answer(one, document),
-            checked_passage(one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index"),
-            checked_yes_no(one["yes_no_answer"]),
-        )
-        for one in as_objects(required(raw, "annotations", _KIND), "annotations")
-    ]
-
-
-def _first_short_answer(annotation: Mapping[str, Any], document: Document) -> Span:
-    # PrimeQA's base schema has one span per annotator.
-    short = as_objects(annotation["short_answers"], "short_answers")
-    return document.chars(short[0]["start_token"], short[0]["end_token"]) if short else NO_SPAN
+    annotations = []
+    for one in as_objects(required(raw, "annotations", _KIND), "annotations"):
+        # PrimeQA's base schema has one span per annotator.
+        short = as_objects(one["short_answers"], "short_answers")
+        span = document.chars(short[0]["start_token"], short[0]["end_token"]) if short else NO_SPAN
+        passage = checked_passage(one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index")
+        annotations.append(Annotation(span, passage, checked_yes_no(one["yes_no_answer"])))
+    return annotations
 
 
 FORMAT = Format(

@@ -39,22 +39,14 @@ _ID_KEYS = ("id", "example_id", "qid")
 
 
 class _UniqueIds:
-    """Gives every example an identifier and rejects duplicates.
-
-    Args:
-        with_language: Whether to prefix every identifier with the language.
-    """
+    """Adds missing identifiers, optionally prefixes them with the language, and rejects duplicates."""
 
     def __init__(self, *, with_language: bool = False) -> None:
         self._with_language = with_language
         self._places: dict[str, str] = {}
 
     def claim(self, example: Example, place: str) -> Example:
-        """Return the example with its identifier, by default its number.
-
-        Raises:
-            InvalidRecord: If another example has the same identifier.
-        """
+        """Return the example with its identifier, by default its number."""
         identifier = example.get("id", str(len(self._places)))
         if self._with_language and "language" in example:
             identifier = f"{example['language']}:{identifier}"
@@ -115,15 +107,9 @@ def read_hub(
 ) -> list[Example]:
     """Read one split of a data set with ``datasets.load_dataset``, from the hub or from its local cache.
 
-    Args:
-        name: Name on the hub, or a local folder that ``datasets`` can load.
-        config: Configuration of the data set; for XQuAD and MLQA it gives the language (``mlqa.zh.en``).
-        split: Split, or a part of one: ``"train[:1000]"``.
-        format: As in :func:`read_examples`.
-        skip_invalid: As in :func:`read_examples`.
-
-    Raises:
-        InputError: If it cannot be loaded, and as in :func:`read_examples`.
+    ``name`` may also be a local folder that ``datasets`` can load, and ``split`` a part of one: ``"train[:1000]"``.
+    The ``config`` of XQuAD and MLQA names the language (``mlqa.zh.en``). For the other arguments, and the errors, see
+    :func:`read_examples`.
     """
     package = import_datasets(f"`data.dataset_name={name}` names a data set")
     try:
@@ -143,11 +129,6 @@ def read_hub(
 
 
 def format_named(name: str) -> Format:
-    """Return a format by name.
-
-    Raises:
-        InputError: If the name is unknown; lists the formats.
-    """
     if name not in FORMATS:
         raise InputError(
             f"Unknown `data.format={name}`; expected one of {_listing()}, or null to detect it from the first record."

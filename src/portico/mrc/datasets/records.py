@@ -25,16 +25,11 @@ _MAX_SHOWN_RECORDS = 3
 
 
 class InvalidRecord(ValueError):
-    """A record cannot be used; the message gives the reason without the place."""
+    """A record cannot be used; the message has the reason without the place."""
 
 
 class Defects:
-    """The invalid records of one source: raised at once, or collected for a single warning.
-
-    Args:
-        source: The file or data set, for messages.
-        skip_invalid: Whether to collect invalid records instead of raising.
-    """
+    """The invalid records of one source: raised at once, or with ``skip_invalid`` collected for a single warning."""
 
     def __init__(self, source: object, *, skip_invalid: bool) -> None:
         self.source = source
@@ -42,11 +37,6 @@ class Defects:
         self._skip_invalid = skip_invalid
 
     def add(self, place: str, problem: str) -> None:
-        """Record an invalid record.
-
-        Raises:
-            InputError: Unless invalid records are skipped.
-        """
         message = f"{place}: {problem}"
         if not self._skip_invalid:
             raise InputError(
@@ -77,8 +67,7 @@ class Format:
         description: The fields of an entry, for messages.
         is_like: Returns whether an entry looks like this format.
         example: Parses one question; raises `InvalidRecord`.
-        questions: Yields the questions of an entry, not yet validated; raises `InputError` for an invalid entry
-            unless the `Defects` skip it. By default every entry is one question.
+        questions: Yields the questions of an entry, not yet validated; by default every entry is one.
     """
 
     description: str
@@ -105,13 +94,7 @@ def describe(value: Any) -> str:
 
 
 def required(raw: Any, key: str, kind: str) -> Any:
-    """Return a field of an object.
-
-    Args:
-        raw: Expected to be an object with this field.
-        key: Name of the field.
-        kind: What `raw` should be, for the message: ``"a SQuAD question has id, context, question, answers"``.
-    """
+    """Return a field of an object; ``kind``, as in ``"a SQuAD question has id, context"``, is for the message."""
     if not isinstance(raw, Mapping):
         raise InvalidRecord(f"a record must be a JSON object; got {describe(raw)}.")
     if key not in raw:
@@ -195,8 +178,7 @@ class Annotation:
 def as_target(annotations: Sequence[Annotation]) -> dict[str, list[Any]]:
     """Return ``target`` of the base schema: a list per field, with one entry per annotator."""
     return {
-        "start_positions": [annotation.span[0] for annotation in annotations],
-        "end_positions": [annotation.span[1] for annotation in annotations],
+        **as_candidates([annotation.span for annotation in annotations]),
         "passage_indices": [annotation.passage for annotation in annotations],
         "yes_no_answer": [annotation.yes_no for annotation in annotations],
     }

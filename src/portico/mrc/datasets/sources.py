@@ -32,14 +32,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def import_datasets(why: str) -> ModuleType:
-    """Return the package ``datasets``.
-
-    Args:
-        why: What needs it, for the message.
-
-    Raises:
-        MissingPackageError: If it is not installed.
-    """
+    """Return the package ``datasets``, or raise a `MissingPackageError` that starts with ``why`` it is needed."""
     try:
         import datasets
     except ImportError as error:
@@ -51,13 +44,9 @@ def import_datasets(why: str) -> ModuleType:
 
 
 def paths_of(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files and stored data sets that a source names, in order and without duplicates.
+    """Return the files and stored data sets that paths, globs and folders name, in order and without duplicates.
 
-    Args:
-        source: Paths, globs and folders; of a folder all JSON and JSON lines files, by name.
-
-    Raises:
-        InputError: If a glob or a folder matches no file. A missing file is only reported when it is opened.
+    A glob or a folder without a match is refused here; a missing file only when it is opened.
     """
     names = [source] if isinstance(source, str | Path) else source
     return list(dict.fromkeys(path for name in names for path in _paths(str(name))))
@@ -98,9 +87,7 @@ def stored_dataset(path: Path) -> "Dataset | None":
 def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file with or without byte order mark, plain or gzip-compressed (recognised by its first bytes).
 
-    Raises:
-        InputError: If the file does not exist or cannot be read, decompressed or decoded; also while the caller
-            reads and parses it.
+    An `InputError` explains why it cannot be read, also while the caller reads and parses it.
     """
     if not path.is_file():
         raise InputError(_why_no_file(path))
@@ -137,12 +124,7 @@ def numbered(records: Iterable[Any]) -> Iterator[Placed]:
 
 
 def entries(stream: TextIO, defects: Defects) -> Iterator[Placed]:
-    """Yield every entry of a file with its place, not yet validated.
-
-    Raises:
-        InputError: If the file is not JSON or holds no entries; for a single invalid line only if `defects` does not
-            skip it.
-    """
+    """Yield every entry of a file with its place, not yet validated; invalid lines are added to ``defects``."""
     # The first line decides: a JSON value that is not the whole document means JSON lines.
     head = ""
     for line in stream:

@@ -25,17 +25,8 @@ _PARSED = frozenset({"id", "context", "question", "title", "answers", "is_imposs
 _MAX_SHOWN_POSITIONS = 3
 
 
-def is_squad(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry looks like an article or a question of SQuAD."""
-    return "paragraphs" in entry or {"context", "question"} <= set(entry)
-
-
 def questions(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
-    """Yield the questions of an entry with their context and title, not yet validated.
-
-    Raises:
-        InputError: For an invalid article or paragraph, unless `defects` skips it.
-    """
+    """Yield the questions of an entry with their context and title, not yet validated."""
     if not isinstance(entry, Mapping) or "paragraphs" not in entry:
         yield place, entry
         return
@@ -60,15 +51,7 @@ def _children(parent: Any, key: str, place: str, defects: Defects) -> Iterable[t
 
 
 def example(raw: Any) -> Example:
-    """Parse a question; fields that are not SQuAD's are kept.
-
-    Args:
-        raw: A decoded JSON object. ``answers`` may be ``{"text": [...], "answer_start": [...]}`` or a list of
-            ``{"text", "answer_start"}``.
-
-    Raises:
-        InvalidRecord: If a field is missing or has a wrong type, or an answer is not found at its offset.
-    """
+    """Parse a question; fields that are not SQuAD's are kept, and every answer must be found at its offset."""
     identifier, context, question = (required(raw, key, _KIND) for key in ("id", "context", "question"))
     record: Example = {
         "id": checked_id("id", identifier),
@@ -124,4 +107,9 @@ def _check_answer(context: str, text: Any, start: Any) -> None:
     )
 
 
-FORMAT = Format("articles with paragraphs, or id, context, question, answers", is_squad, example, questions)
+FORMAT = Format(
+    "articles with paragraphs, or id, context, question, answers",
+    lambda entry: "paragraphs" in entry or {"context", "question"} <= set(entry),
+    example,
+    questions,
+)

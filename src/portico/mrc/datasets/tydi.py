@@ -3,7 +3,6 @@
 Its offsets count UTF-8 bytes.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,7 @@ _KIND = f"a TyDi QA record has {', '.join(_FIELDS)}, and optionally example_id, 
 
 
 class ByteOffsets:
-    """Converts UTF-8 byte offsets of a string to character offsets.
-
-    Args:
-        text: The string.
-    """
+    """Converts UTF-8 byte offsets of a string to character offsets."""
 
     def __init__(self, text: str) -> None:
         encoded = np.frombuffer(text.encode(), np.uint8)
@@ -42,14 +37,10 @@ class ByteOffsets:
         self._num_started = np.concatenate(([0], np.cumsum((encoded & 0xC0) != 0x80)))
 
     def char(self, byte: int) -> int:
-        """Return the number of characters that start before a byte.
-
-        A byte beyond the end counts as the end; -1 stays -1.
-        """
+        """Return the number of characters that start before a byte; one beyond the end is the end, -1 stays -1."""
         return -1 if byte < 0 else int(self._num_started[min(byte, len(self._num_started) - 1)])
 
     def span(self, start_byte: int, end_byte: int) -> Span:
-        """Return the characters ``[start, end)`` of a span of bytes."""
         return self.char(start_byte), self.char(end_byte)
 
 
@@ -90,18 +81,17 @@ def passage_spans(passages: Any, offsets: ByteOffsets) -> list[Span]:
 
 def read_annotations(annotations: Any, offsets: ByteOffsets) -> list[Annotation]:
     """Return the annotation of every annotator, not yet validated."""
-    return [_annotation(one, offsets) for one in as_objects(annotations, "annotations")]
-
-
-def _annotation(one: Mapping[str, Any], offsets: ByteOffsets) -> Annotation:
-    if "minimal_answers_start_byte" in one:  # the hub's form
-        start, end = one["minimal_answers_start_byte"], one["minimal_answers_end_byte"]
-        passage = one["passage_answer_candidate_index"]
-    else:
-        answer = required(one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer")
-        start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]
-        passage = one["passage_answer"]["candidate_index"]
-    return Annotation(offsets.span(start, end), passage, one["yes_no_answer"])
+    read = []
+    for one in as_objects(annotations, "annotations"):
+        if "minimal_answers_start_byte" in one:  # the hub's form
+            start, end = one["minimal_answers_start_byte"], one["minimal_answers_end_byte"]
+            passage = one["passage_answer_candidate_index"]
+        else:
+            answer = required(one, "minimal_answer", "an annotation of TyDi QA has minimal_answer, passage_answer")
+            start, end = answer["plaintext_start_byte"], answer["plaintext_end_byte"]
+            passage = one["passage_answer"]["candidate_index"]
+        read.append(Annotation(offsets.span(start, end), passage, one["yes_no_answer"]))
+    return read
 
 
 FORMAT = Format(

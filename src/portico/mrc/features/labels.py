@@ -32,11 +32,7 @@ class TargetType(IntEnum):
 
     @classmethod
     def from_bool_label(cls, label: str) -> "TargetType":
-        """Return the type of a yes/no annotation: ``"yes"``, ``"no"`` or ``"none"``, in any case.
-
-        Raises:
-            InputError: If it is anything else.
-        """
+        """Return the type of a yes/no annotation: ``"yes"``, ``"no"`` or ``"none"``, in any case."""
         types = {"yes": cls.YES, "no": cls.NO, "none": cls.NO_ANSWER}
         if str(label).lower() not in types:
             raise InputError(f"The yes/no annotation {label!r} is unknown; use YES, NO or NONE.")
@@ -52,15 +48,12 @@ class SubsampleType(IntEnum):
 
 
 class Subsampling:
-    """Keeps windows with an answer, and others with a probability.
+    """Keeps every window with an answer, and others with a probability.
 
     Args:
         when_has_answer: Probability of keeping a window without an answer to a question that has one elsewhere.
         when_no_answer: Probability of keeping a window of a question without an answer.
         seed: Seed of the choice; no other random state changes.
-
-    Raises:
-        InputError: If a probability is outside 0..1.
     """
 
     def __init__(self, when_has_answer: float, when_no_answer: float, seed: int) -> None:
@@ -75,7 +68,6 @@ class Subsampling:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether every window is kept."""
         return bool((self.probabilities == 1).all())
 
     @property
@@ -84,34 +76,25 @@ class Subsampling:
         return bool((self.probabilities[1:] == 0).all())
 
     def keep(self, subsample_type_F: Int64s) -> Bools:
-        """Return which windows are kept, ``bool [F]``; the same ones for the same seed.
-
-        Args:
-            subsample_type_F: The `SubsampleType` of each window, ``int64 [F]``.
-        """
+        """Return which windows are kept, ``bool [F]``; the same ones for the same seed."""
         drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
         kept_F: Bools = drawn_F < self.probabilities[subsample_type_F]
         return kept_F
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
-    """Return the `SubsampleType` of each window, ``int64 [F]``.
-
-    Args:
-        target_type_F: The `TargetType` of each window, ``int64 [F]``.
-        has_answer_F: Whether its question has an answer, in this window or another, ``bool [F]``.
-    """
+    """Return the `SubsampleType` of each window, ``int64 [F]``, from its `TargetType` and its question's answer."""
     negative_F = np.where(has_answer_F, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER)
     return np.where(target_type_F == TargetType.NO_ANSWER, negative_F, SubsampleType.POSITIVE).astype(np.int64)
 
 
 class GoldAnswer(NamedTuple):
-    """The answer of one annotator to one question.
+    """One annotator's answer to one question; -1 for what there is not.
 
     Attributes:
-        chars: Characters of the answer in its context; -1 if there is no span.
-        passage: The passage (of several contexts: the context) that holds the answer; -1 if there is none.
-        passage_chars: Characters of that passage in a single context; -1 if there is none.
+        chars: Characters of the answer in its context.
+        passage: The passage (of several contexts: the context) that holds the answer.
+        passage_chars: Characters of that passage in a single context.
         answer_type: The `TargetType` of an answer without a span: YES, NO or PASSAGE_ANSWER.
     """
 
@@ -123,7 +106,7 @@ class GoldAnswer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Gold:
-    """The answers to all questions, in columns of `GoldAnswer`: ``int64 [E, 2]`` or ``[E]``."""
+    """`GoldAnswer` of every question, in columns ``int64 [E, 2]`` or ``[E]``; indexing selects questions."""
 
     chars_E2: Int64s
     passage_E: Int64s
@@ -132,18 +115,15 @@ class Gold:
 
     @classmethod
     def of(cls, answers: Iterable[GoldAnswer]) -> "Gold":
-        """Return the columns of these answers."""
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table = np.array(rows, np.int64).reshape(-1, 6)
         return cls(table[:, :2], table[:, 2], table[:, 3:5], table[:, 5])
 
     @property
     def has_answer_E(self) -> Bools:
-        """Whether the question has an answer of any kind, ``bool [E]``."""
         return self.passage_E >= 0
 
     def __getitem__(self, rows: Int64s) -> "Gold":
-        """Return the answers to the questions with these indices, in this order."""
         return Gold(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
@@ -180,12 +160,9 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
 def gold_of_target(
     target: Mapping[str, Sequence[Any]], annotator: int, passages: Mapping[str, Sequence[int]] | None
 ) -> GoldAnswer:
-    """Return the answer of one annotator in the base schema.
+    """Return one annotator's answer in a ``target`` of the base schema.
 
-    Args:
-        target: The ``target`` of the example.
-        annotator: Which annotator's answer to return.
-        passages: The ``passage_candidates`` of the example; ``None`` if it has several contexts instead.
+    ``passages`` are the ``passage_candidates`` of the example, or ``None`` if it has several contexts instead.
     """
     if not len(target["start_positions"]):
         return GoldAnswer()
@@ -208,14 +185,8 @@ def _most_informative(target: Mapping[str, Sequence[Any]]) -> int:
     return next((kind.index(True) for kind in kinds if True in kind), 0)
 
 
-@dataclass(frozen=True, eq=False)
-class WindowLabels:
-    """The labels of windows.
-
-    Attributes:
-        positions_F2: First and last token of the answer, ``int64 [F, 2]``; the CLS token twice without one.
-        target_type_F: The `TargetType` of each window, ``int64 [F]``.
-    """
+class WindowLabels(NamedTuple):
+    """First and last token of the answer, or the CLS token twice, and the `TargetType` of each window."""
 
     positions_F2: Int64s
     target_type_F: Int64s
@@ -237,11 +208,9 @@ def label_windows(
     Args:
         windows: ``F`` windows.
         gold: The answer to the question of each window, ``F`` rows.
-        context_index_F: Which of its question's contexts each window was cut from, ``int64 [F]``; ``None`` if every
-            question has one context, so that its passages are spans of characters.
+        context_index_F: See `WindowCutter.cut`; without it, passages are spans of characters of the only context.
         tokenizer: The tokenizer that made the windows.
-        compat_label_bug: Search for the first token beyond the context too, as the QA example of transformers does: an
-            answer that starts in the last context token is then labelled as starting at the end of the row.
+        compat_label_bug: See :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_E2, -1)
@@ -264,10 +233,7 @@ def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -
 
 
 def _cls_positions(windows: Windows, tokenizer: "PreTrainedTokenizerBase") -> Int64s:
-    """Return the position in each window that stands for "no answer", ``int64 [F]``.
-
-    It is the first CLS token, in a window without one the first BOS token, otherwise 0.
-    """
+    """Return the position of "no answer": the first CLS token, without one the first BOS token, otherwise 0."""
     positions_F = np.zeros(len(windows.example_index_F), np.int64)
     for token_id in (tokenizer.bos_token_id, tokenizer.cls_token_id):
         if token_id is not None:
@@ -284,13 +250,6 @@ def _answer_positions(
 
     The first token is the last one that starts at or before the answer, the last token the first one that ends at or
     after it. A window that does not hold the whole answer gets its CLS position twice.
-
-    Args:
-        windows: The windows; the context's tokens are contiguous in each.
-        chars_F2: Characters ``[start, end)`` of the answer in the context of each window, ``int64 [F, 2]``; -1 without
-            one.
-        cls_positions_F: From `_cls_positions`.
-        compat_label_bug: As in :func:`label_windows`.
     """
     first_F, last_F = windows.context_bounds()
     start_T, end_T = windows.char_offsets_T2.T
@@ -298,8 +257,9 @@ def _answer_positions(
     # A window without context has no first token to look at; any index will do, because inside_F is False there.
     inside_F &= start_T[np.minimum(first_F, len(start_T) - 1)] <= chars_F2[:, 0]
     inside_F &= end_T[last_F] >= chars_F2[:, 1]
-    # As in transformers' run_qa.py: forward to the first token that starts after the answer does, and back to the last
-    # one that ends before the answer does.
+    # As in transformers' run_qa.py (prepare_train_features): forward to the first token that starts after the answer
+    # does, and back to the last one that ends before the answer does. Its forward search does not stop at the end of
+    # the context, so that an answer that starts in the last context token is labelled with the end of the row.
     answer_T2 = np.repeat(chars_F2.astype(np.int32), windows.lengths_F, axis=0)
     stop_F = windows.row_starts[1:] if compat_label_bug else last_F + 1
     after_F = first_marked(start_T > answer_T2[:, 0], first_F, stop_F)

@@ -13,7 +13,7 @@ import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from portico.errors import InputError
-from portico.mrc.arrays import Bools, Int32s, Int64s
+from portico.mrc.arrays import Int32s, Int64s
 from portico.mrc.features.windows import Windows, WindowSize, ranges
 
 _SAMPLE_SIZE = 4  # pairs of each kind on which both ways to encode are compared
@@ -48,13 +48,6 @@ class WindowCutter:
 
     The windows equal those of the tokenizer's pair encoding: question first, or context first if the tokenizer pads
     on the left.
-
-    Args:
-        tokenizer: A fast tokenizer.
-        size: Window length and overlap.
-
-    Raises:
-        InputError: If the tokenizer is not a fast one, or the overlap is negative or not below the length.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, size: WindowSize) -> None:
@@ -75,19 +68,10 @@ class WindowCutter:
     def cut(
         self, questions: Sequence[str], contexts: Sequence[str | Sequence[str]], max_contexts: int | None = None
     ) -> tuple[Windows, Int64s | None]:
-        """Return the windows of every question with its contexts, one question after the other.
+        """Return the windows of every question with its context or contexts, one question after the other.
 
-        Args:
-            questions: One per example; never cut.
-            contexts: A string or a list of strings per example.
-            max_contexts: How many contexts of a question to read; ``None`` for all.
-
-        Returns:
-            The windows, and which of its question's contexts each was cut from, ``int64 [F]``, or ``None`` if every
-            context is a string.
-
-        Raises:
-            InputError: If there are no examples, or a question leaves no room for the windows to advance.
+        The second value is which of its question's contexts each window was cut from, ``int64 [F]``, or ``None`` if
+        every context is a string.
         """
         if all(isinstance(context, str) for context in contexts):
             return self._cut_pairs(questions, [str(context) for context in contexts]), None
@@ -131,7 +115,7 @@ class WindowCutter:
             *(pair if self._question_first else pair[::-1]), return_token_type_ids=True, verbose=False
         )
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
-            return None  # a text without tokens
+            return None  # question or context has no tokens
         pool = _TokenPool(self._tokenizer, encoded_pair, encoded_questions, encoded_contexts, self._size)
         expected = self._encode_pairs([questions[e] for e in sample], [contexts[e] for e in sample])
         if not pool.assemble(sample).equals(expected):
@@ -139,7 +123,7 @@ class WindowCutter:
         return pool.assemble(np.arange(len(questions)))
 
     def _encode_pairs(self, questions: Sequence[str], contexts: Sequence[str]) -> Windows:
-        """Return the windows by the tokenizer's own pair encoding, which defines what they are."""
+        """Return the windows by the pair encoding of the tokenizer, which defines them but is slower."""
         parts = []
         for first in range(0, len(questions), _PAIRS_PER_CALL):
             called = slice(first, first + _PAIRS_PER_CALL)
@@ -183,11 +167,7 @@ def _sample(question_lengths_E: Int64s, context_lengths_E: Int64s) -> Int64s:
 
 
 class EncodedTexts:
-    """Distinct texts without special tokens, one after the other, each tokenised once.
-
-    Args:
-        tokenizer: A fast tokenizer.
-        texts: The text of each pair.
+    """The text of each pair without special tokens; equal texts are tokenised once.
 
     Attributes:
         starts_E: First token of the text of each pair, ``int64 [E]``.
@@ -216,12 +196,7 @@ class EncodedTexts:
 class _TokenPool:
     """Every token that a window can hold, once: special tokens, padding, all questions, all contexts.
 
-    Args:
-        tokenizer: Encoded the texts.
-        pair: A pair of the texts as it encodes them, from which the special tokens are read.
-        questions: The encoded questions.
-        contexts: The encoded contexts.
-        size: Window length and overlap; the overlap is smaller than the room next to every question.
+    The special tokens are read from ``pair``, a pair of the texts as the tokenizer encodes it.
     """
 
     def __init__(
@@ -246,16 +221,17 @@ class _TokenPool:
         other_types = np.repeat([tokenizer.pad_token_type_id, *text_types], self._part_sizes_6[_PAD:])
         num_textless = self._part_sizes_6[:_QUESTION].sum()
         part_P = np.repeat(np.arange(6), self._part_sizes_6)
-        self._ids_P = np.concatenate(ids)
-        self._types_P = np.concatenate([*special_types, other_types]).astype(np.uint8)
-        self._offsets_P2 = np.concatenate(
-            [np.zeros((num_textless, 2), np.int32), questions.offsets_P2, contexts.offsets_P2]
+        # In the order of the token columns of `Windows`.
+        self._columns_P: tuple[Any, ...] = (
+            np.concatenate(ids),
+            (part_P != _PAD).astype(np.uint8),
+            np.concatenate([*special_types, other_types]).astype(np.uint8),
+            np.concatenate([np.zeros((num_textless, 2), np.int32), questions.offsets_P2, contexts.offsets_P2]),
+            part_P == _CONTEXT,
         )
-        self._attention_P = (part_P != _PAD).astype(np.uint8)
-        self._in_context_P: Bools = part_P == _CONTEXT
 
     def assemble(self, pairs_E: Int64s) -> Windows:
-        """Return the windows of these pairs, ``int64 [E]``, which are numbered from 0 in the result."""
+        """Return the windows of these pairs, which are numbered from 0 in the result."""
         question_length_E = self._questions.lengths_E[pairs_E]
         room_E = self._size.max_seq_length - self._part_sizes_6[:_PAD].sum() - question_length_E
         pair_F, cut_F, length_F = _cut(self._contexts.lengths_E[pairs_E], room_E, self._size.doc_stride)
@@ -271,20 +247,14 @@ class _TokenPool:
             lengths_F6[:, _PAD] = self._size.max_seq_length - lengths_F6.sum(axis=1)
 
         pool_T = ranges(starts_F6[:, self._part_order].ravel(), lengths_F6[:, self._part_order].ravel())
-        return Windows(
-            pair_F,
-            np.concatenate(([0], np.cumsum(lengths_F6.sum(axis=1)))),
-            self._ids_P[pool_T],
-            self._attention_P[pool_T],
-            self._types_P[pool_T],
-            self._offsets_P2[pool_T],
-            self._in_context_P[pool_T],
-        )
+        row_starts = np.concatenate(([0], np.cumsum(lengths_F6.sum(axis=1))))
+        return Windows(pair_F, row_starts, *(column_P[pool_T] for column_P in self._columns_P))
 
 
 def _cut(length_E: Int64s, room_E: Int64s, doc_stride: int) -> tuple[Int64s, Int64s, Int64s]:
     """Return pair, first context token and number of context tokens of every window, ``int64 [F]`` each."""
-    # Each window after the first advances by `step`; the last one is the first to reach the end of the context.
+    # `stride` of a Hugging Face tokenizer is the overlap, so each window advances by the room minus the stride; the
+    # last one is the first to reach the end of the context.
     step_E = room_E - doc_stride
     num_windows_E = 1 + np.maximum(0, -(-(length_E - room_E) // step_E))
     pair_F = np.repeat(np.arange(len(length_E)), num_windows_E)

@@ -15,13 +15,7 @@ from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
 
 @dataclass(frozen=True)
 class WindowSize:
-    """How the windows are cut.
-
-    Attributes:
-        max_seq_length: Longest window in tokens, including question and special tokens.
-        doc_stride: Tokens that two neighbouring windows of a context share.
-        pad: Whether to pad every window to ``max_seq_length``.
-    """
+    """How the windows are cut and padded; see :class:`~portico.mrc.features.featurizer.Featurizer`."""
 
     max_seq_length: int
     doc_stride: int
@@ -38,7 +32,7 @@ class Windows:
         input_ids_T: Vocabulary ids, ``int32 [T]``.
         attention_mask_T: 0 on padding, otherwise 1, ``uint8 [T]``.
         token_type_ids_T: Segment ids, ``uint8 [T]``.
-        char_offsets_T2: Characters ``[start, end)`` of each token in its own text (question or context),
+        char_offsets_T2: Characters ``[start, end)`` of each token in its question or context,
             ``int32 [T, 2]``; ``(0, 0)`` on special tokens and padding.
         in_context_T: True on the tokens of the context, ``bool [T]``.
     """
@@ -53,26 +47,16 @@ class Windows:
 
     @property
     def lengths_F(self) -> Int64s:
-        """Tokens in each window, including padding, ``int64 [F]``."""
         return np.diff(self.row_starts)
 
     def equals(self, other: "Windows") -> bool:
-        """Return whether every column holds the same values."""
         return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
     def take(self, rows_F: Int64s) -> "Windows":
-        """Return the windows with these indices, in this order."""
         lengths_F = self.lengths_F[rows_F]
         token_T = ranges(self.row_starts[rows_F], lengths_F)
-        return Windows(
-            self.example_index_F[rows_F],
-            np.concatenate(([0], np.cumsum(lengths_F))),
-            self.input_ids_T[token_T],
-            self.attention_mask_T[token_T],
-            self.token_type_ids_T[token_T],
-            self.char_offsets_T2[token_T],
-            self.in_context_T[token_T],
-        )
+        columns_T = [getattr(self, field.name)[token_T] for field in fields(self)[2:]]
+        return Windows(self.example_index_F[rows_F], np.concatenate(([0], np.cumsum(lengths_F))), *columns_T)
 
     def first_in_row(self, marked_T: Bools) -> Int64s:
         """Return the flat index of the first marked token of each row, or of the row's end, ``int64 [F]``."""

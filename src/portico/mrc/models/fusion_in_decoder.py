@@ -48,21 +48,12 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
 
     @classmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
-        """Return the class of models on the encoder-decoder of ``config``.
-
-        Raises:
-            InputError: If transformers has no such encoder-decoder.
-        """
         known = "`AutoModelForSeq2SeqLM` knows, such as a `BartConfig` or a `T5Config`"
         plain = pretrained_class(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, config, "encoder-decoder", known)
         return cls._class_on(plain, config)
 
     def set_task_head(self, task_head: str) -> None:
-        """Accept the only head, for code that sets the head of any model for downstream tasks.
-
-        Raises:
-            InputKeyError: If it is another.
-        """
+        """Accept the only head, for code that sets the head of any model for downstream tasks."""
         if task_head not in FID_HEAD:
             raise InputKeyError(f"The model has no head {task_head!r}; set {next(iter(FID_HEAD))!r}.")
 

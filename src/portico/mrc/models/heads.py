@@ -150,12 +150,12 @@ class ExtractiveQAHead(TaskHead):
 
         Args:
             model_outputs: Hidden states first, ``float [B, L, H]``.
-            input_ids: Input of the encoder, ``int64 [B, L]``.
-            attention_mask: 0 at padding, ``[B, L]``.
-            token_type_ids: 0 for the question and 1 for the passage, ``int64 [B, L]``.
-            start_positions: First token of the answer, ``int64 [B]`` or ``[B, 1]``.
-            end_positions: Last token of the answer, likewise.
-            target_type: Type of the answer, likewise.
+            input_ids: Input of the encoder, ``int64 [B, L]``, as are the next two.
+            attention_mask: 0 at padding.
+            token_type_ids: 0 for the question and 1 for the passage.
+            start_positions: First token of the answer, ``int64 [B]`` or ``[B, 1]``, as are the next two.
+            end_positions: Last token of the answer.
+            target_type: Type of the answer.
             **inputs: Ignored.
         """
         hidden = model_outputs[0]
@@ -188,15 +188,8 @@ class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
     """An extractive head that returns confidence features outside of training.
 
     These are the standard deviation of each start and end logit over passes with dropout, and the similarity of
-    question and passage. Configuration fields: ``output_dropout_rate`` (0.25), ``decoding_times_with_dropout`` (5),
-    ``sep_token_id`` (for models without token types).
-
-    Args:
-        config: Configuration of the encoder.
-        num_labels_override: See :class:`ExtractiveQAHead`.
-
-    Raises:
-        InputError: If there are fewer than two passes, which have no deviation.
+    question and passage. Configuration fields: ``output_dropout_rate`` (0.25), ``decoding_times_with_dropout`` (5, at
+    least 2), ``sep_token_id`` (for models without token types). For the arguments see :class:`ExtractiveQAHead`.
     """
 
     output_class = ExtractiveQAWithConfidenceModelOutput
@@ -275,8 +268,7 @@ class BeamSearchQAHead(TaskHead):
             **inputs: Ignored.
         """
         hidden = model_outputs[0]
-        first = torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
-        cls_index = first if cls_index is None else _flat_labels(cls_index)
+        cls_index = hidden.new_zeros(len(hidden), dtype=torch.long) if cls_index is None else _flat_labels(cls_index)
         start_logits = self.start_logits(hidden, p_mask=p_mask)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -335,17 +327,8 @@ def question_and_passage(
 ) -> tuple[Tensor, Tensor] | None:
     """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
 
-    The special tokens around the question do not belong to it. As in PrimeQA, the separator after the passage belongs
-    to the passage if token types tell the two apart.
-
-    Args:
-        input_ids: Tokens, ``int64 [B, L]``.
-        attention_mask: 0 at padding, ``[B, L]``.
-        token_type_ids: 0 for the question and 1 for the passage; all 0 if the model has no types.
-        sep_token_id: Token between question and passage, for models without types.
-
-    Returns:
-        ``None`` if neither types nor separators are known.
+    ``None`` if neither token types nor the separator are known. The special tokens around the question do not belong
+    to it. As in PrimeQA, the separator after the passage belongs to the passage if the model has token types.
     """
     if token_type_ids is not None and bool(token_type_ids.any()):
         present = torch.ones_like(token_type_ids) if attention_mask is None else attention_mask
@@ -361,7 +344,6 @@ def question_and_passage(
 
 
 def _without_ends(mask_BL: Tensor) -> Tensor:
-    """Return a mask without its first and its last token."""
     number_BL = mask_BL.cumsum(dim=1)
     return mask_BL & (number_BL > 1) & (number_BL < number_BL[:, -1:])
 
@@ -376,6 +358,7 @@ def _similarity(hidden_BLH: Tensor, question_BL: Tensor, passage_BL: Tensor) -> 
 
 def _position_loss(logits_BL: Tensor, positions: Tensor) -> Tensor:
     length = logits_BL.shape[1]
+    # As in transformers' question answering models: a position beyond the row is clamped to its length and ignored.
     return nn.functional.cross_entropy(logits_BL, _flat_labels(positions).clamp(0, length), ignore_index=length)
 
 
@@ -387,7 +370,7 @@ def _flat_labels(labels: Tensor) -> Tensor:
 def _head_output(
     model_outputs: Any, output_class: type[ModelOutput], loss: Tensor | None, outputs: Mapping[str, Tensor]
 ) -> Any:
-    """Return the outputs of a head as its encoder returned its own: as a tuple, or as an ``output_class``."""
+    """Return the outputs of a head in the form of its encoder's: a tuple, or an ``output_class``."""
     if isinstance(model_outputs, tuple):
         # Hidden states and attentions of all layers are tuples; the pooled first token, a tensor, is dropped.
         of_layers = (output for output in model_outputs[1:] if not isinstance(output, Tensor))

@@ -42,12 +42,7 @@ _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer
 
 @dataclass(frozen=True)
 class ModelAndTokenizer:
-    """A model with its tokenizer.
-
-    Args:
-        model: A question answering model, or an encoder-decoder.
-        tokenizer: Fast tokenizer.
-    """
+    """A question answering model or encoder-decoder with its fast tokenizer."""
 
     model: Any
     tokenizer: Any
@@ -71,12 +66,7 @@ def check_head(head: str | None) -> None:
 def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer:
     """Load a pretrained encoder with a question answering head, which is new if the model has none.
 
-    Args:
-        name_or_path: Folder or name on the hub.
-        head: See :func:`load_model`.
-
-    Raises:
-        InputError: If there is no such model, or it has no question answering head or no matching tokenizer.
+    For ``head`` see :func:`load_model`. An `InputError` explains why model or tokenizer cannot be used.
     """
     check_head(head)
     # A hub name has at most one slash and starts with a letter.
@@ -101,14 +91,7 @@ def load_reader(name_or_path: str, head: str | None = None) -> ModelAndTokenizer
 
 
 def load_trained_reader(name_or_path: str) -> ModelAndTokenizer:
-    """Load a model whose question answering head was saved with it.
-
-    Args:
-        name_or_path: Folder or name on the hub.
-
-    Raises:
-        InputError: See :func:`load_reader`; also if the head would be new.
-    """
+    """Load a model as :func:`load_reader` does, but raise an `InputError` if its head would be new."""
     reader = load_reader(name_or_path)
     saved = AutoConfig.from_pretrained(name_or_path).architectures or ()
     if saved and not any("QuestionAnswering" in name or "DownstreamTasks" in name for name in saved):
@@ -137,22 +120,14 @@ def _check_tokenizer(name_or_path: str, tokenizer: PreTrainedTokenizerBase, mode
 def load_model(name_or_path: str, config: PreTrainedConfig, head: str | None = None) -> Any:
     """Load a question answering model; a head other than the saved one is new.
 
-    Args:
-        name_or_path: Folder or name of its weights.
-        config: Its configuration.
-        head: A key of ``HEADS`` or ``"span"``; by default the saved head, else ``"span"``.
+    ``head`` is a key of ``HEADS`` or ``"span"``; by default the saved head, else ``"span"``.
     """
     model_class, options = _model_class(config, saved_head(config) if head is None else head)
     return _with_active_head(model_class.from_pretrained(name_or_path, config=config, **options))
 
 
 def new_model(config: PreTrainedConfig, head: str) -> Any:
-    """Make a question answering model with random weights.
-
-    Args:
-        config: Its configuration.
-        head: A key of ``HEADS`` or ``"span"``.
-    """
+    """Make a question answering model with random weights; ``head`` is a key of ``HEADS`` or ``"span"``."""
     model_class, options = _model_class(config, head)
     make = model_class if model_class in _BEAM_SEARCH_MODELS.values() else model_class.from_config
     return _with_active_head(make(config, **options))
@@ -184,10 +159,7 @@ def head_of(model: Any) -> str:
 
 
 def saved_head(config: PreTrainedConfig) -> str:
-    """Return the name of the head that a model was saved with, ``"span"`` if it is not recorded.
-
-    For heads of unknown classes it is ``"saved"``.
-    """
+    """Return the name of the saved head: ``"span"`` if none is recorded, ``"saved"`` for heads of unknown classes."""
     recorded = getattr(config, "task_heads", None)
     if recorded:
         classes = {key: {name: head.__name__ for name, head in heads.items()} for key, heads in HEADS.items()}
@@ -201,14 +173,9 @@ def saved_head(config: PreTrainedConfig) -> str:
 
 
 def head_post_processing(head: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the post-processing options for the outputs of a head.
+    """Return options of `SpanPostProcessing` for the outputs of a head.
 
-    Args:
-        head: A key of ``HEADS`` or ``"span"``.
-        options: Options of :class:`~portico.mrc.postprocess.span_postprocessing.SpanPostProcessing`.
-
-    Raises:
-        InputError: If the head does not return what the mode reads.
+    An `InputError` is raised if the head does not return what the chosen mode reads.
     """
     mode = options.get("mode", "portico")
     gives_beams, reads_beams = head == "beam_search", mode == "beam_search"

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -49,12 +49,7 @@ SEGMENT_SCALE = 1.5
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A head that first attends to the token ``distance`` to the right, or to the left if negative.
-
-    Args:
-        distance: In tokens.
-        gain: How sharply it attends.
-    """
+    """A head that first attends to the token ``distance`` to the right, the more sharply the larger the gain."""
 
     distance: int
     gain: float
@@ -62,11 +57,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class SameWord:
-    """A head that first attends to other occurrences of the same word piece.
-
-    Args:
-        gain: How sharply it attends.
-    """
+    """A head that first attends to other occurrences of the same word piece."""
 
     gain: float
 
@@ -93,9 +84,6 @@ def new_reader(
         max_length: Longest input in tokens, unless ``model`` sets ``max_position_embeddings``.
         model: Fields of ``BertConfig`` that differ from ``SMALL_BERT``.
         head: See :func:`~portico.mrc.models.loading.new_model`.
-
-    Raises:
-        InputError: If the texts need more pieces, or the fields are invalid.
     """
     check_head(head)
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
@@ -113,7 +101,6 @@ def new_reader(
 
 
 def invalid_fields_error(kind: str, fields: Mapping[str, Any], error: Exception) -> InputError:
-    """Return the error for a new model whose configuration fields are invalid."""
     listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
     return InputError(
         f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave them "
@@ -122,20 +109,11 @@ def invalid_fields_error(kind: str, fields: Mapping[str, Any], error: Exception)
 
 
 def bert_fields() -> list[str]:
-    """Return the names of the fields of ``BertConfig``."""
     return sorted(key for key in BertConfig().to_dict() if not key.startswith("_"))
 
 
 def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> BertConfig:
-    """Return the configuration of a BERT that learns the embedded corpus on a CPU within minutes.
-
-    Args:
-        tokenizer: Gives the size of the vocabulary and the padding token.
-        **overrides: Fields of ``BertConfig`` that differ from ``SMALL_BERT``.
-
-    Raises:
-        InputError: If ``BertConfig`` has no such field.
-    """
+    """Return ``SMALL_BERT`` with the tokenizer's vocabulary and with ``overrides``, fields of ``BertConfig``."""
     known = BertConfig().to_dict()
     for name in overrides:
         if name not in known:
@@ -146,15 +124,7 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
 
 
 def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
-    """Build an untrained question answering model whose attention heads are initialised with roles.
-
-    Args:
-        config: See :func:`small_bert_config`.
-        head: See :func:`~portico.mrc.models.loading.new_model`.
-
-    Returns:
-        A model in training mode. Its weights depend on torch's global random state.
-    """
+    """Build a model whose attention heads are initialised with roles, from torch's global random state."""
     model = new_model(config, head)
     give_heads_roles(model)
     return model
@@ -162,13 +132,11 @@ def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
 
 @torch.no_grad()
 def give_heads_roles(model: PreTrainedModel) -> None:
-    """Initialise the attention heads of a new model as this module describes.
-
-    Args:
-        model: A BERT under any head, changed in place. Uses torch's global random state.
-    """
+    """Initialise, in place, the attention heads of a new BERT under any head as this module describes."""
     config = model.config
-    units = _Units.of(config.hidden_size, config.hidden_size // config.num_attention_heads)
+    head_size = config.hidden_size // config.num_attention_heads
+    # Sines and cosines come in pairs, and a head must be able to hold all of them.
+    units = _Units(min(head_size, config.hidden_size // 4) // 2 * 2, config.hidden_size // 16)
     frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, units.position // 2, base=2)
     bert: Any = model.base_model
     _init_embeddings(bert.embeddings, units, frequencies, config.initializer_range)
@@ -177,17 +145,11 @@ def give_heads_roles(model: PreTrainedModel) -> None:
         _init_heads(layer, LATER_LAYERS if number else FIRST_LAYER, units, frequencies)
 
 
-@dataclass(frozen=True)
-class _Units:
+class _Units(NamedTuple):
     """The hidden units: first those of the position, then of the segment, then of the word."""
 
     position: int
     segment: int
-
-    @classmethod
-    def of(cls, hidden_size: int, head_size: int) -> "_Units":
-        # Sines and cosines come in pairs, and a head must be able to hold all of them.
-        return cls(position=min(head_size, hidden_size // 4) // 2 * 2, segment=hidden_size // 16)
 
     @property
     def word_slice(self) -> slice:
@@ -231,15 +193,8 @@ def train_wordpiece_tokenizer(
     """Train a BERT tokenizer; the same texts give the same pieces in every process.
 
     Every character of the texts becomes a piece, so unseen names are split into known pieces, and in the same way in
-    a question and in its passage.
-
-    Args:
-        texts: Training texts.
-        vocab_size: Largest number of pieces, with special tokens and single characters.
-        lowercase: Fold case and strip accents, as uncased BERT does.
-
-    Returns:
-        A fast tokenizer that ``AutoTokenizer`` loads after ``save_pretrained``.
+    a question and in its passage. ``vocab_size`` includes special tokens and single characters. With ``lowercase``
+    case is folded and accents are stripped, as in uncased BERT.
     """
     distinct_texts = list(dict.fromkeys(texts))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)

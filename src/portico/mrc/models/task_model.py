@@ -32,7 +32,11 @@ class ModelByConfig(PreTrainedModel):
     @classmethod
     @abstractmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
-        """Return the class of models on the pretrained model of ``config``."""
+        """Return the class of models on the pretrained model of ``config``.
+
+        Raises:
+            InputError: If transformers has no such model.
+        """
 
     @classmethod
     def from_config(
@@ -107,11 +111,6 @@ class ModelForDownstreamTasks(ModelByConfig):
 
     @classmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
-        """Return the class of models on the encoder of ``config``.
-
-        Raises:
-            InputError: If transformers has no such encoder.
-        """
         # The base class of the encoder's family initialises weights and names the encoder's part of a checkpoint.
         family = next(
             kind
@@ -193,11 +192,7 @@ def _encoder_class(config: PreTrainedConfig) -> Any:
 
 
 def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: str) -> Any:
-    """Return the class for a configuration in one of transformers' mappings.
-
-    Raises:
-        InputError: If it has none, in the words of ``kind`` and ``known``.
-    """
+    """Return the class for a configuration in one of transformers' mappings, or raise an `InputError`."""
     if type(config) not in mapping:
         raise InputError(
             f"transformers has no {kind} for a `{type(config).__name__}`; give the configuration of one that {known}."
@@ -206,7 +201,6 @@ def pretrained_class(mapping: Any, config: PreTrainedConfig, kind: str, known: s
 
 
 def _recorded_heads(config: PreTrainedConfig) -> TaskHeads:
-    """Return the heads that a saved configuration names."""
     names: Mapping[str, str] = getattr(config, "task_heads", None) or {}
     unknown = [class_name for class_name in names.values() if class_name not in HEAD_CLASSES]
     if unknown:

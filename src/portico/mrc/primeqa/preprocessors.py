@@ -9,7 +9,7 @@ Shape suffixes: F features (windows), T tokens of all windows.
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -65,7 +65,7 @@ class AbstractPreProcessor(ABC):
         negative_sampling_prob_when_has_answer: Probability of training on a window without an answer if its question
             has one elsewhere.
         negative_sampling_prob_when_no_answer: Probability of training on a window of a question without an answer.
-        num_workers: Number of processes for ``Dataset.map``; ``None`` to use this process alone.
+        num_workers: Number of processes for ``Dataset.map``; ``None`` to use only this process.
         load_from_cache_file: Whether ``Dataset.map`` may reuse cached features.
         max_q_char_len: Cut longer questions to this many characters.
         single_context_multiple_passages: Whether every question has one context with ``passage_candidates`` in it,
@@ -106,31 +106,88 @@ class AbstractPreProcessor(ABC):
         self._compat_label_bug = compat_label_bug
         self._map_options: dict[str, Any] = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
 
-    @abstractmethod
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and their labelled features to train on."""
+        """Return the examples in the base schema, and their labelled features to train on.
 
-    @abstractmethod
+        Raises:
+            InputError: If there are no examples, they lack a column, or subsampling drops every window.
+        """
+        return self._process(examples, is_train=True)
+
     def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and the features of all their windows."""
+        """Return the examples in the base schema, and the features of all their windows.
 
-    @abstractmethod
+        Raises:
+            InputError: If there are no examples, or they lack a column.
+        """
+        return self._process(examples, is_train=False)
+
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples in the base schema."""
+        """Return the examples in the base schema; by default they are validated and returned unchanged.
 
-    @abstractmethod
+        Raises:
+            InputError: If a column is missing or has another type.
+        """
+        self.validate_schema(dataset, is_train)
+        return dataset
+
     def label_features_for_subsampling(
         self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return a batch of features with their ``subsample_type``."""
+        """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
-    @abstractmethod
+        If subsampling keeps every feature, as it does by default, they are returned unchanged.
+
+        Args:
+            tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
+                feature, and more.
+            examples: The batch of examples.
+        """
+        return tokenized_examples
+
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on."""
+        """Return the features to train on, without ``subsample_type``; by default all of them.
+
+        Raises:
+            InputError: If every feature is dropped.
+        """
+        return dataset
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Raise an `InputError` if the data set lacks a required column."""
+        """Check that the examples have the required columns, with the right types.
+
+        Args:
+            dataset: The examples.
+            is_train: Whether answers are required.
+            pre_adaptation: Whether columns that :meth:`adapt_dataset` adds may still be missing.
+
+        Raises:
+            InputError: If a column is missing or has another type.
+        """
+
+    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> Any:
+        """Return the features of a batch; ``indices`` are the positions of its examples in the data set."""
+        raise NotImplementedError
+
+    def _batch_function(self) -> Callable[..., Any]:
+        return self._process_batch
+
+    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
+        if not len(examples):
+            raise InputError("There are no examples to process; give at least one question with its context.")
+        examples = self.adapt_dataset(examples, is_train)
+        if not len(examples):
+            raise InputError("Adapting the data set left no examples to process; give at least one valid question.")
+        features = examples.map(
+            partial(self._batch_function(), is_train=is_train),
+            batched=True,
+            with_indices=True,
+            remove_columns=examples.column_names,
+            desc="Making features",
+            **self._map_options,
+        )
+        return examples, self.subsample_features(features) if is_train else features
 
 
 class BasePreProcessor(AbstractPreProcessor):
@@ -154,31 +211,14 @@ class BasePreProcessor(AbstractPreProcessor):
         )
 
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the adapted examples and their labelled features, subsampled.
-
-        Raises:
-            InputError: If there are no examples, they lack a column, or subsampling drops every window.
-        """
         if self._subsampling.keeps_all:
             logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
         elif self._subsampling.keeps_positives_only:
             logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
-        return self._process(examples, is_train=True)
-
-    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the adapted examples and the features of all their windows.
-
-        Raises:
-            InputError: If there are no examples, or they lack a column.
-        """
-        return self._process(examples, is_train=False)
+        return super().process_train(examples)
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples with an identifier and a language; missing ones are generated, always the same.
-
-        Raises:
-            InputError: If a column is missing or has another type.
-        """
+        """Return the examples with an identifier and a language; missing ones are generated deterministically."""
         self.validate_schema(dataset, is_train)
         if "example_id" not in dataset.column_names:
             names = (f"{number} {question}" for number, question in enumerate(dataset["question"]))
@@ -189,16 +229,6 @@ class BasePreProcessor(AbstractPreProcessor):
         return dataset
 
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Check that examples have the columns of the base schema, with the right types.
-
-        Args:
-            dataset: The examples.
-            is_train: Whether answers are required.
-            pre_adaptation: Whether identifier and language may still be missing.
-
-        Raises:
-            InputError: If a column is missing or has another type.
-        """
         columns = base_schema(is_train=is_train, single_context=self._single_context_multiple_passages)
         if not pre_adaptation:
             columns |= dict.fromkeys(("example_id", "language"), columns["question"])
@@ -206,7 +236,7 @@ class BasePreProcessor(AbstractPreProcessor):
             if name not in dataset.features:
                 raise InputError(
                     f"The examples have no column {name!r}, only {', '.join(map(repr, dataset.column_names))}; add it "
-                    f"with the type {expected}, or use the preprocessor of the data set's own schema."
+                    f"with the type {expected}, or use the preprocessor of this data set."
                 )
             if dataset.features[name] != expected:
                 raise InputError(
@@ -217,15 +247,6 @@ class BasePreProcessor(AbstractPreProcessor):
     def label_features_for_subsampling(
         self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
-
-        If subsampling keeps every feature, they are returned unchanged.
-
-        Args:
-            tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
-                feature, and more.
-            examples: The batch of examples.
-        """
         if self._subsampling.keeps_all:
             return tokenized_examples
         passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
@@ -234,11 +255,6 @@ class BasePreProcessor(AbstractPreProcessor):
         return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``.
-
-        Raises:
-            InputError: If none is left.
-        """
         if "subsample_type" not in dataset.column_names:
             return dataset
         kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
@@ -249,27 +265,13 @@ class BasePreProcessor(AbstractPreProcessor):
             )
         return dataset.select(kept).remove_columns("subsample_type")
 
-    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
-        if not len(examples):
-            raise InputError("There are no examples to process; give at least one question with its context.")
-        examples = self.adapt_dataset(examples, is_train)
-        if not len(examples):
-            raise InputError("Adapting the data set left no examples to process; give at least one valid question.")
+    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
+        return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
+
+    def _batch_function(self) -> Callable[..., Any]:
         # Arrow tables avoid Python lists, but a subclass may override PrimeQA's `_process_batch`, which returns lists.
         overridden = type(self)._process_batch is not BasePreProcessor._process_batch
-        features = examples.map(
-            partial(self._process_batch if overridden else self._feature_table, is_train=is_train),
-            batched=True,
-            with_indices=True,
-            remove_columns=examples.column_names,
-            desc="Making features",
-            **self._map_options,
-        )
-        return examples, self.subsample_features(features) if is_train else features
-
-    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
-        """Return the features of a batch; ``indices`` are the positions of its examples in the data set."""
-        return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
+        return self._process_batch if overridden else self._feature_table
 
     def _feature_table(self, examples: Mapping[str, Any], indices: Sequence[int], *, is_train: bool) -> Any:
         """Return the features of a batch as an Arrow table."""
@@ -288,22 +290,21 @@ class BasePreProcessor(AbstractPreProcessor):
         return pa.table(columns)
 
     def _contexts(self, examples: Mapping[str, Any]) -> list[str] | list[list[str]]:
+        """Return the contexts of a batch; a single one is cut after the last passage to read."""
         if not self._single_context_multiple_passages:
             return [list(contexts) for contexts in examples["context"]]
-        return [self._single_context(examples, row) for row in range(len(examples["context"]))]
-
-    def _single_context(self, examples: Mapping[str, Any], row: int) -> str:
-        """Return the only context of an example, cut after the last passage to read."""
-        contexts = examples["context"][row]
-        if len(contexts) != 1:
-            raise InputError(
-                f"Example {examples['example_id'][row]!r} has {len(contexts)} contexts, but "
-                "`single_context_multiple_passages=True` takes one; set it to False, or join them."
-            )
-        if self._max_contexts is None or "passage_candidates" not in examples:
-            return str(contexts[0])
-        ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
-        return str(contexts[0][: ends[-1]] if ends else contexts[0])
+        single: list[str] = []
+        for row, contexts in enumerate(examples["context"]):
+            if len(contexts) != 1:
+                raise InputError(
+                    f"Example {examples['example_id'][row]!r} has {len(contexts)} contexts, but "
+                    "`single_context_multiple_passages=True` takes one; set it to False, or join them."
+                )
+            ends: list[int] = []
+            if self._max_contexts is not None and "passage_candidates" in examples:
+                ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
+            single.append(contexts[0][: ends[-1]] if ends else contexts[0])
+        return single
 
     def _token_columns(self, windows: Windows, *, context_offsets_only: bool) -> dict[str, Any]:
         """Return the columns with a list per window, as Arrow arrays."""
@@ -347,12 +348,7 @@ class BasePreProcessor(AbstractPreProcessor):
 
 
 def base_schema(*, is_train: bool, single_context: bool) -> dict[str, Any]:
-    """Return the types of the base schema's columns, without identifier and language.
-
-    Args:
-        is_train: Whether to include answers.
-        single_context: Whether passages are parts of one context.
-    """
+    """Return the types of the base schema's columns, without identifier and language."""
     datasets = import_datasets(_NEEDS_DATASETS)
     text, texts = datasets.Value("string"), datasets.List(datasets.Value("string"))
     integers = datasets.List(datasets.Value("int64"))
@@ -377,17 +373,13 @@ class _DatasetPreProcessor(BasePreProcessor):
         """Return the columns of the base schema for one record."""
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples in the base schema; other columns are kept.
-
-        Raises:
-            InputError: If a column is missing.
-        """
+        """Return the examples in the base schema; other columns are kept."""
         datasets = import_datasets(_NEEDS_DATASETS)
         text = datasets.Value("string")
         optional = {"example_id": text, "language": text, "answer_text": datasets.List(text)}
         adapt = partial(self._base_columns, is_train=is_train)
         made = base_schema(is_train=True, single_context=True)
-        # The optional columns are those that the first record gets: `Dataset.map` needs the types beforehand.
+        # `Dataset.map` needs the types beforehand: the optional columns are those of the first record.
         if len(dataset):
             first = adapt(dataset[0])
             made |= {name: kind for name, kind in optional.items() if name in first}
@@ -423,11 +415,6 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
     _source_columns = ("id", "answers", "is_impossible", "plausible_answers", "title")
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples in the base schema.
-
-        Raises:
-            InvalidRecord: If a record is not a SQuAD question.
-        """
         if "data" in dataset.column_names:
             dataset = import_datasets(_NEEDS_DATASETS).Dataset.from_list(list(_flat_squad(dataset)))
         return super().adapt_dataset(dataset, is_train)
@@ -437,14 +424,18 @@ class SQUADPreprocessor(_SingleContextPreProcessor):
         record = squad.example(raw)
         answers = record["answers"]
         spans = [(start, start + len(text)) for text, start in zip(*answers.values(), strict=True)]
-        return {
-            "example_id": record["id"],
-            "question": record["question"],
-            "context": [record["context"]],
-            "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
-            "passage_candidates": as_candidates([(0, len(record["context"]))]),
-            "answer_text": answers["text"],
-        }
+        return {**_with_one_passage(record, record["id"], spans), "answer_text": answers["text"]}
+
+
+def _with_one_passage(raw: Mapping[str, Any], identifier: Any, spans: Sequence[Span]) -> dict[str, Any]:
+    """Return the base schema's columns for a record whose only passage is its whole context."""
+    return {
+        "example_id": identifier,
+        "question": raw["question"],
+        "context": [raw["context"]],
+        "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
+        "passage_candidates": as_candidates([(0, len(raw["context"]))]),
+    }
 
 
 def _flat_squad(dataset: "Dataset") -> Iterator[Mapping[str, Any]]:
@@ -468,13 +459,7 @@ class MRQAPreprocessor(_DatasetPreProcessor):
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         spans = [char_spans(answer)[0] for answer in as_objects(raw["detected_answers"], "detected_answers")]
-        return {
-            "example_id": raw["qid"],
-            "question": raw["question"],
-            "context": [raw["context"]],
-            "target": as_target([Annotation(span, 0) for span in spans] or [Annotation()]),
-            "passage_candidates": as_candidates([(0, len(raw["context"]))]),
-        }
+        return _with_one_passage(raw, raw["qid"], spans)
 
 
 class TyDiQAPreprocessor(_SingleContextPreProcessor):
@@ -576,38 +561,12 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
     """Makes features of ELI5 with passages for fusion-in-decoder: one row of tokens per passage, without windows.
 
     An example has ``id``, ``input`` (the question), ``passages`` (strings, or objects with ``text`` and optionally
-    ``title``) and, for training, ``output``, a list of ``{"answer", "meta": {"score"}}``.
+    ``title``) and, for training, ``output``, a list of ``{"answer", "meta": {"score"}}``. Each answer with at least 3
+    votes makes a training feature (without any, an empty answer does); an evaluation feature is labelled with the
+    first answer if there is one.
     """
 
-    def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples and one feature per answer with at least 3 votes, or one with an empty answer."""
-        return self._process(examples, is_train=True)
-
-    def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples and one feature per question, labelled with its first answer if there are any."""
-        return self._process(examples, is_train=False)
-
-    def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Validate the columns and return the examples unchanged."""
-        self.validate_schema(dataset, is_train)
-        return dataset
-
-    def label_features_for_subsampling(
-        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Return the features unchanged, because all of them are kept."""
-        return tokenized_examples
-
-    def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features unchanged, because all of them are kept."""
-        return dataset
-
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Check that examples have the required columns.
-
-        Raises:
-            InputError: If a column is missing.
-        """
         required = ("id", "input", "passages", "output") if is_train else ("id", "input", "passages")
         missing = [name for name in required if name not in dataset.column_names]
         if missing:
@@ -616,41 +575,11 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
                 f"fusion-in-decoder takes {', '.join(required)}."
             )
 
-    def _process(self, examples: "Dataset", *, is_train: bool) -> "tuple[Dataset, Dataset]":
-        if not len(examples):
-            raise InputError("There are no examples to process; give at least one question with its passages.")
-        examples = self.adapt_dataset(examples, is_train)
-        features = examples.map(
-            self._train_batch if is_train else self._eval_batch,
-            batched=True,
-            with_indices=True,
-            remove_columns=examples.column_names,
-            desc="Making features",
-            **self._map_options,
-        )
-        return examples, features
-
-    def _train_batch(self, batch: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[Any]]:
-        answers = [_popular_answers(output) for output in batch["output"]]
+    def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> dict[str, Any]:
+        is_labelled = "output" in examples
+        outputs = examples["output"] if is_labelled else [None] * len(examples["input"])
+        answers = [_answers(output, is_train=is_train) for output in outputs]
         owners = [row for row, texts in enumerate(answers) for _ in texts]
-        return {
-            **self._rows(batch, indices, owners),
-            "labels": self._labels([text for one in answers for text in one]),
-        }
-
-    def _eval_batch(self, batch: Mapping[str, Any], indices: Sequence[int]) -> dict[str, list[Any]]:
-        rows = self._rows(batch, indices, range(len(batch["input"])))
-        if "output" not in batch:
-            return rows
-        first = [next((one["answer"] for one in output or () if one["answer"]), "") for output in batch["output"]]
-        return {**rows, "labels": self._labels(first)}
-
-    def _labels(self, answers: Sequence[str]) -> list[list[int]]:
-        length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
-        encoded = self._tokenizer(text_target=answers, max_length=length, truncation=True)
-        return [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in encoded["input_ids"]]
-
-    def _rows(self, batch: Mapping[str, Any], indices: Sequence[int], owners: Sequence[int]) -> dict[str, list[Any]]:
         encoded = [
             self._tokenizer(
                 [f"question: {question} passage: {passage_text(one)}" for one in passages[: self._max_contexts]],
@@ -658,21 +587,27 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
                 padding="max_length",
                 truncation=True,
             )
-            for question, passages in zip(batch["input"], batch["passages"], strict=True)
+            for question, passages in zip(examples["input"], examples["passages"], strict=True)
         ]
-        return {
+        features = {
             "input_ids": [encoded[owner]["input_ids"] for owner in owners],
             "attention_mask": [encoded[owner]["attention_mask"] for owner in owners],
             "example_idx": [indices[owner] for owner in owners],
-            "example_id": [str(batch["id"][owner]) for owner in owners],
+            "example_id": [str(examples["id"][owner]) for owner in owners],
         }
+        if is_labelled:
+            features["labels"] = self._labels([text for texts in answers for text in texts])
+        return features
+
+    def _labels(self, answers: Sequence[str]) -> list[list[int]]:
+        length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
+        encoded = self._tokenizer(text_target=answers, max_length=length, truncation=True)
+        return [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in encoded["input_ids"]]
 
 
-def _popular_answers(output: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """Return the answers with enough votes, or one empty answer."""
-    texts = [
-        one["answer"]
-        for one in output or ()
-        if one["answer"] and ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE
-    ]
-    return texts or [""]
+def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> list[str]:
+    """Return the answers with enough votes to train on, or the first one to evaluate; ``[""]`` if there are none."""
+    given = [one for one in output or () if one["answer"]]
+    if is_train:
+        given = [one for one in given if ((one.get("meta") or {}).get("score") or 0) >= _MIN_SCORE]
+    return [one["answer"] for one in (given if is_train else given[:1])] or [""]

@@ -11,14 +11,8 @@ from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
 
-_RECORD_KEYS = (
-    "example_id",
-    "passage_index",
-    "span_answer_text",
-    "span_answer",
-    "span_answer_score",
-    "confidence_score",
-)
+# In PrimeQA's order.
+_ANSWER_KEYS = ("span_answer_text", "span_answer", "span_answer_score", "confidence_score")
 
 
 @dataclass
@@ -54,17 +48,13 @@ class ExtractiveReader:
 
     def __post_init__(self) -> None:
         if not self.use_fast:
-            raise InputError("`use_fast=False` gives tokenizers that do not know characters; leave it true.")
+            raise InputError("`use_fast=False` loads tokenizers without character offsets; leave it true.")
         initialize_scorer(self.scorer_type)
         self._loaded: ModelAndTokenizer | None = None
         self._inference: Inference | None = None
 
     def load(self) -> None:
-        """Load the model and its tokenizer.
-
-        Raises:
-            InputError: If there is no such model.
-        """
+        """Load the model and its tokenizer."""
         self._loaded = load_trained_reader(self.model)
         self._inference = Inference.on_device(
             self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
@@ -102,22 +92,22 @@ class ExtractiveReader:
             doc_stride=chosen.stride,
         )
         windows = question_windows(featurizer, questions, contexts, ids)
-        records = self._inference.run(
-            windows.features,
-            SpanRecords(
-                windows.examples,
-                windows.offsets,
-                k=chosen.max_num_answers,
-                n_best_size=chosen.n_best_size,
-                max_answer_length=chosen.max_answer_length,
-                scorer=initialize_scorer(chosen.scorer_type),
-                single_context=False,
-            ),
+        search = SpanRecords(
+            windows.examples,
+            windows.offsets,
+            k=chosen.max_num_answers,
+            n_best_size=chosen.n_best_size,
+            max_answer_length=chosen.max_answer_length,
+            scorer=initialize_scorer(chosen.scorer_type),
+            single_context=False,
         )
+        records = self._inference.run(windows.features, search)
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [
-                {key: record[key] for key in _RECORD_KEYS} for record in best if record["span_answer_score"] >= least
+                {key: record[key] for key in ("example_id", "passage_index", *_ANSWER_KEYS)}
+                for record in best
+                if record["span_answer_score"] >= least
             ]
             for example_id, best in records.items()
         }

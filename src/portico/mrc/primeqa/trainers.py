@@ -12,7 +12,7 @@ MRCSeq2SeqTrainer = Seq2SeqMRCTrainer
 class MSKD_MRCTrainer(MultiSourceMRCTrainer):
     """A :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer` that loads its teacher.
 
-    Its own arguments can also be attributes of the training arguments, where PrimeQA's scripts put them.
+    The arguments below can also be attributes of the training arguments, where PrimeQA's scripts put them.
 
     Args:
         *args: See :class:`~portico.mrc.multi_source.MultiSourceMRCTrainer`.

@@ -72,7 +72,7 @@ def test_nested_files_become_flat_records(written):
     ],
     ids=["lines", "blank lines", "array", "data of records", "byte order mark", "gzip", "crlf", "articles in lines"],
 )
-def test_every_layout_gives_the_same_records(written, content):
+def test_every_layout_has_the_same_records(written, content):
     assert read_squad(written(content)) == [flat(), flat(id="q2")]
 
 

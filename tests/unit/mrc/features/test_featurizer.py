@@ -131,7 +131,7 @@ def test_each_text_is_encoded_once_unless_pairs_are_encoded_differently(monkeypa
     assert num_encoded[-1] == len(EXAMPLES)
 
 
-def test_empty_texts_give_one_window():
+def test_empty_texts_have_one_window():
     examples = [{"id": "a", "context": "", "question": "", "answers": {"text": [], "answer_start": []}}, EXAMPLES[3]]
     features = Featurizer(TOKENIZERS["bert"], max_seq_length=300, doc_stride=8).train_features(examples)
     assert features[0]["input_ids"] == [2, 3, 3]
@@ -147,7 +147,7 @@ def test_max_question_length_cuts_at_the_end_of_a_token():
     assert len(featurizer.train_features([example])[0]["input_ids"]) == 6
 
 
-def test_dataset_gives_the_same_features_as_a_list():
+def test_dataset_and_list_have_the_same_features():
     featurizer = Featurizer(TOKENIZERS["bert"], max_seq_length=40, doc_stride=12)
     dataset = datasets.Dataset.from_list(EXAMPLES)
     for make in (featurizer.train_features, featurizer.eval_features):

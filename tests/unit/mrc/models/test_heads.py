@@ -61,7 +61,7 @@ def test_without_all_three_labels_there_is_no_loss(hidden, missing):
     assert ExtractiveQAHead(config())(BaseModelOutput(hidden), **given).loss is None
 
 
-def test_a_tuple_of_the_encoder_gives_a_tuple(hidden):
+def test_encoder_tuple_returns_a_tuple(hidden):
     head = ExtractiveQAHead(config()).eval()
     named = head(BaseModelOutput(hidden, hidden_states=(hidden,)), **labels())
     plain = head((hidden, (hidden,)), **labels())
@@ -73,7 +73,7 @@ def test_a_tuple_of_the_encoder_gives_a_tuple(hidden):
     assert len(head((hidden,))) == 3
 
 
-def test_other_than_two_labels_are_refused():
+def test_num_labels_must_be_two():
     with pytest.raises(InputError, match="takes 2 labels, and got 3"):
         ExtractiveQAHead(config(num_labels=3))
 

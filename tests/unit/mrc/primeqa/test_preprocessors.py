@@ -400,7 +400,7 @@ def test_natural_questions_uses_characters_to_train_and_bytes_to_evaluate():
     assert example["document"]["tokens"]
 
 
-def test_natural_questions_does_not_train_on_a_long_answer_alone():
+def test_natural_questions_does_not_train_on_long_answers_without_a_span():
     record = natural_questions()
     record["annotations"] = [{**record["annotations"][0], "short_answers": []}]
     kept = {**record, "annotations": [*record["annotations"], *natural_questions()["annotations"][:1]]}

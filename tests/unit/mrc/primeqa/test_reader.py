@@ -39,7 +39,7 @@ def test_primeqas_reader(model_folder, questions):
         reader.predict(asked, contexts, scorer_type=weighted)
     with pytest.raises(InputError, match=r"`model` cannot change between calls"):
         reader.predict(asked, contexts, model="other")
-    with pytest.raises(InputError, match=r"`use_fast=False` gives tokenizers"):
+    with pytest.raises(InputError, match=r"`use_fast=False` loads tokenizers"):
         ExtractiveReader(str(model_folder), use_fast=False)
 
 
