@@ -20,7 +20,7 @@ import transformers
 from torch import nn
 
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import EvalLoopOutput, nested_numpify, rotate_checkpoints, sort_checkpoints
+from portico.hf_compat import EvalLoopOutput, nested_numpify, sort_checkpoints
 
 if TYPE_CHECKING:
     from portico.annotations import ComputeMetrics, Loader, Nested, ProcessingClass
@@ -439,14 +439,32 @@ def _called_without(missing: set[str], override: Callable[..., Any], names: list
 # ---- Names of methods and parts ----
 
 
-class OlderTrainerNames:
+def with_older_names(trainer_class: _Class) -> _Class:
+    """Decorate the trainer: give it the members of :class:`_OlderTrainerNames`."""
+    for name, member in vars(_OlderTrainerNames).items():
+        if not name.startswith("__"):
+            setattr(trainer_class, name, member)
+    return trainer_class
+
+
+def evaluation_loop_in_use(trainer: Any) -> Callable[..., EvalLoopOutput]:
+    """Return the loop that ``evaluate`` and ``predict`` run: ``prediction_loop`` if a subclass still overrides it."""
+    is_overridden = type(trainer).prediction_loop is not _OlderTrainerNames.prediction_loop
+    if is_overridden and getattr(trainer.args, "use_legacy_prediction_loop", False):
+        loop: Callable[..., EvalLoopOutput] = trainer.prediction_loop
+    else:
+        loop = trainer.evaluation_loop
+    return loop
+
+
+class _OlderTrainerNames:
     """What scripts and subclasses written for transformers 4 use of a trainer.
 
     ``training_step`` overrides copied from transformers 4.31 read the flags; here mixed precision is Lightning's, so
     they are never set.
     """
 
-    # Of the trainer that this is mixed into.
+    # Of the trainer that gets these members.
     args: Any
     state: Any
     accelerator: Any
@@ -487,12 +505,6 @@ class OlderTrainerNames:
             metric_key_prefix=metric_key_prefix,
         )
 
-    @property
-    def _evaluation_loop_in_use(self) -> Callable[..., EvalLoopOutput]:
-        wants_old_loop = getattr(self.args, "use_legacy_prediction_loop", False)
-        is_overridden = type(self).prediction_loop is not OlderTrainerNames.prediction_loop
-        return self.prediction_loop if wants_old_loop and is_overridden else self.evaluation_loop
-
     def init_git_repo(self, at_init: bool = False) -> None:
         """Create the repository on the hub; there is no local clone any more."""
         warn_of_old_name("Trainer.init_git_repo", "Trainer.init_hf_repo")
@@ -515,14 +527,6 @@ class OlderTrainerNames:
             checkpoint_prefix=checkpoint_prefix,
             use_mtime=use_mtime,
             best_model_checkpoint=self.state.best_model_checkpoint,
-        )
-
-    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        rotate_checkpoints(
-            output_dir=output_dir or self.args.output_dir,
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=use_mtime,
         )
 
 

@@ -59,6 +59,7 @@ from portico.hf_compat import (
     has_length,
     logger,
     number_of_arguments,
+    rotate_checkpoints,
     speed_metrics,
     unwrap_peft_model,
 )
@@ -111,7 +112,8 @@ def _run_state(name: str) -> Any:
     )
 
 
-class Trainer(deprecated.OlderTrainerNames):
+@deprecated.with_older_names
+class Trainer:
     """The Hugging Face ``Trainer``, over Lightning.
 
     Arguments, methods, callbacks and results are those of ``transformers.Trainer``. Additional or extended arguments:
@@ -664,7 +666,8 @@ class Trainer(deprecated.OlderTrainerNames):
         if not self._is_scaled_for_accumulation(num_items_in_batch):
             # The real size of the window: the last one of an epoch may have fewer batches.
             loss = loss / self.current_gradient_accumulation_steps
-        # Kept by the accelerator until Lightning differentiates it, right after this method.
+        # Deferred: Lightning runs backward right after this method. If a subclass overrides `training_step`, backward
+        # runs here, because the override may use the gradients.
         self.accelerator.backward(loss)
         return loss.detach()
 
@@ -730,7 +733,7 @@ class Trainer(deprecated.OlderTrainerNames):
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> contextlib.AbstractContextManager[Any]:
-        """Return an empty context: the model's forward casts by itself."""
+        """Return an empty context: :mod:`portico.distributed.precision` casts inside the model's forward instead."""
         return contextlib.nullcontext()
 
     @deprecated.accept_missing_grad_norm
@@ -914,7 +917,7 @@ class Trainer(deprecated.OlderTrainerNames):
         self._memory_tracker.start()
         loader = self.get_eval_dataloader(datasets)
         start_time = time.time()
-        output = self._evaluation_loop_in_use(
+        output = deprecated.evaluation_loop_in_use(self)(
             loader,
             description="Evaluation",
             # Without metrics the predictions are not used.
@@ -994,7 +997,7 @@ class Trainer(deprecated.OlderTrainerNames):
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self._evaluation_loop_in_use(
+        output = deprecated.evaluation_loop_in_use(self)(
             loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         measured = self._with_speed(output, metric_key_prefix, start_time)
@@ -1122,6 +1125,14 @@ class Trainer(deprecated.OlderTrainerNames):
 
     def _save_scaler(self, output_dir: str) -> None:
         writer.save_scaler(self, output_dir)
+
+    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
+        rotate_checkpoints(
+            output_dir=output_dir or self.args.output_dir,
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=use_mtime,
+        )
 
     # ---- Checkpoint Resuming ----
 
@@ -1412,8 +1423,8 @@ class Trainer(deprecated.OlderTrainerNames):
         """Whether a subclass overrides ``training_step``, so that backward runs where its code calls it."""
         return type(self).training_step is not Trainer.training_step or "training_step" in self.__dict__
 
-    def _backward_now(self, loss: torch.Tensor) -> None:
-        self.lightning_trainer.strategy.backward(loss, None)
+    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self.lightning_trainer.strategy.backward(loss, None, **kwargs)
 
     def _use_lightning_trainer(self, run: TrainingRun | None = None) -> None:
         """Make the ``lightning.Trainer`` of a run; one that has fitted keeps its counts, so each run needs its own."""

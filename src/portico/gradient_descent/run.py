@@ -442,9 +442,9 @@ class LoopTrainer(Trainer):
     def _runs_own_backward(self) -> bool:
         return bool(self.gd_trainer.backward_callbacks)
 
-    def _backward_now(self, loss: torch.Tensor) -> None:
+    def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not self.gd_trainer.backward_by_callbacks(self._current_run.outputs[-1]):
-            super()._backward_now(loss)
+            super()._backward_now(loss, **kwargs)
 
     @property
     def _current_run(self) -> DescentRun:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset, Sampler
 
+from portico.deprecated import evaluation_loop_in_use
 from portico.distributed.processes import run_in_workers
 from portico.errors import InputError
 from portico.mrc.distillation import DistillationMixin
@@ -163,7 +164,7 @@ class MultiSourceMRCTrainer(DistillationMixin, MultiSourceMixin, MRCTrainer):
         loader = self.get_eval_dataloader(features)
         started = time.time()
         with self._answering(examples, features, file_suffix=f"_{number}"):
-            output = self._evaluation_loop_in_use(
+            output = evaluation_loop_in_use(self)(
                 loader, description="Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix
             )
         metrics = self._with_speed(output, prefix, started)
