@@ -77,6 +77,7 @@ from portico.distributed.processes import connect, inside_worker, kill_children,
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
 from portico.lightning_compat import (
+    USES_SHORTCUTS,
     NullProfiler,
     disable_sigterm_handler,
     drop_launcher,
@@ -469,7 +470,7 @@ def build_lightning_trainer(
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
-            profiler=NullProfiler(),
+            profiler=NullProfiler() if USES_SHORTCUTS else None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.
