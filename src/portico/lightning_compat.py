@@ -32,7 +32,6 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils.data import Sampler
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def _restored(attributes: Sequence[tuple[object, str]]) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def plain_batch_sampler(sampler: Sampler[Any]) -> Any:
+def plain_batch_sampler(sampler: object) -> Any:
     """Return the batch sampler inside the one that Lightning puts around it for a prediction. Public: none."""
     return sampler._batch_sampler if isinstance(sampler, _IndexBatchSamplerWrapper) else sampler
 

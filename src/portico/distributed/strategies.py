@@ -1,7 +1,11 @@
-"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
+"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed.
+
+Read in order: :class:`ModelDDPStrategy` and the ``ddp_*`` arguments, the options of FSDP, then
+:func:`sharded_strategy`, which chooses between FSDP and DeepSpeed, and what sharded weights cannot do.
+"""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -59,7 +63,8 @@ class ModelDDPStrategy(DDPStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
             return
-        # For evaluations Lightning would overwrite each process's model with the first one's.
+        # For evaluations Lightning would overwrite each process's model with the first one's (`_sync_module_states`),
+        # where a step of the user's may have let them drift.
         assert self.accelerator is not None
         assert self.model is not None
         self.accelerator.setup(trainer)
@@ -119,14 +124,9 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
 
 
 def refuse_ddp_arguments(strategy: Strategy, args: "TrainingArguments") -> None:
-    """Refuse ``ddp_*`` arguments next to a strategy object, which has its own options.
-
-    Raises:
-        InputError: Names them.
-    """
-    fields = [
-        field for field in ("ddp_find_unused_parameters", *_ARGUMENTS.values()) if getattr(args, field) is not None
-    ]
+    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which has its own options."""
+    names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
+    fields = [name for name in names if getattr(args, name) is not None]
     if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
             f"`strategy` is a {type(strategy).__name__} object, which ignores {', '.join(fields)}; give the options "
@@ -145,6 +145,7 @@ def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) 
     return bool(args.gradient_checkpointing or getattr(model, name, False))
 
 
+_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
 _SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
@@ -256,10 +257,6 @@ def _is_on(value: Any) -> bool:
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
     """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
 
-    Args:
-        args: Training arguments.
-        model: Model to train, if known; its layers may be sharded one by one.
-
     Raises:
         InputError: If this machine or other arguments do not allow it.
     """
@@ -268,15 +265,15 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
             f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "
             "parallelism; leave it out, and set Lightning's `strategy=ModelParallelStrategy(...)` with the same sizes."
         )
-    makers = {name: maker for name, maker in _MAKERS.items() if getattr(args, name)}
-    if not makers:
+    names = [name for name in _NAMES if getattr(args, name)]
+    if not names:
         return None
-    if len(makers) > 1 or getattr(args, "strategy", None) is not None:
-        fields = [*makers, *(["strategy"] if getattr(args, "strategy", None) is not None else [])]
-        raise InputError(f"{' and '.join(f'`{name}`' for name in fields)} each choose a strategy; set one of them.")
-    (name, maker), *_ = makers.items()
-    _check_place(name, args)
-    return maker(args, model)
+    if getattr(args, "strategy", None) is not None:
+        names.append("strategy")
+    if len(names) > 1:
+        raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
+    _check_place(names[0], args)
+    return _fsdp(args, model) if names == ["fsdp"] else _deepspeed(args)
 
 
 def is_sharded(strategy: "Strategy") -> bool:
@@ -285,11 +282,7 @@ def is_sharded(strategy: "Strategy") -> bool:
 
 
 def refuse_sharded_weights(strategy: "Strategy") -> None:
-    """Refuse to write Hugging Face's files from sharded weights.
-
-    Raises:
-        InputError: Names Lightning's way to save them.
-    """
+    """Raise ``InputError`` instead of writing Hugging Face's files from sharded weights."""
     if is_sharded(strategy):
         raise InputError(
             f"Under {type(strategy).__name__} each process has only a part of the weights, which are not written as "
@@ -299,11 +292,7 @@ def refuse_sharded_weights(strategy: "Strategy") -> None:
 
 
 def refuse_own_backward(strategy: "Strategy") -> None:
-    """Refuse a training step that runs backward itself under a strategy that wraps the whole LightningModule.
-
-    Raises:
-        InputError: Names the strategy that allows it.
-    """
+    """Raise ``InputError`` for a step that runs backward itself under a strategy around the whole LightningModule."""
     wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
     if wraps_module or is_sharded(strategy):
         raise InputError(
@@ -330,7 +319,7 @@ def _fsdp(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
     )
 
 
-def _deepspeed(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
+def _deepspeed(args: "TrainingArguments") -> Strategy:
     if find_spec("deepspeed") is None:
         raise InputError(
             "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
@@ -373,7 +362,3 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in config.items() if value != "auto"}
     return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
-
-
-_MAKERS: Mapping[str, Callable[[Any, nn.Module | None], Strategy]] = {"fsdp": _fsdp, "deepspeed": _deepspeed}
-_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
