@@ -35,6 +35,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 if TYPE_CHECKING:
+    from portico.annotations import Batch
     from portico.data.datamodule import EvaluationFeed
 
 CHECKED_VERSION = "2.6"
@@ -308,19 +309,19 @@ class NoBatchTransfer:
 
     if USES_SHORTCUTS:
 
-        def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        def _on_before_batch_transfer(self, batch: "Batch", dataloader_idx: int = 0) -> "Batch":
             return batch
 
         def _apply_batch_transfer_handler(
-            self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
-        ) -> Any:
+            self, batch: "Batch", device: torch.device | None = None, dataloader_idx: int = 0
+        ) -> "Batch":
             return batch
 
 
 def skip_step_signature(trainer: pl.Trainer) -> None:
     """Skip Lightning's inspection of the signature of ``training_step`` at every batch. Public: none."""
 
-    def step_arguments(kwargs: object, batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
+    def step_arguments(kwargs: object, batch: "Batch", batch_idx: int) -> OrderedDict[str, Any]:
         return OrderedDict(batch=batch, batch_idx=batch_idx)
 
     if USES_SHORTCUTS:
@@ -353,7 +354,7 @@ def stop_between_batches(trainer: pl.Trainer, on_sigterm: Callable[[], None]) ->
 
     Args:
         trainer: Trainer whose fit has not begun.
-        on_sigterm: Called when the signal comes.
+        on_sigterm: Called when the signal arrives.
     """
     connector = trainer._signal_connector
 

@@ -152,8 +152,8 @@ class TrainerDataModule(pl.LightningDataModule):
                 )
         return DataLoader(dataset, **options)
 
-    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> Any:
-        """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
+    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> "Examples":
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes.
 
         Raises:
             InputError: If no column is left.

@@ -23,7 +23,7 @@ from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
 
 if TYPE_CHECKING:
-    from portico.annotations import Batch, Examples, Loader
+    from portico.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
     "num_workers",
@@ -84,7 +84,7 @@ class SkipBatchSampler(BatchSampler):
         num_batches: Batches to skip.
     """
 
-    def __init__(self, batch_sampler: Any, num_batches: int) -> None:
+    def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
         self.num_batches = num_batches
 
@@ -250,7 +250,7 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
     return plain if by_index else _SkippedIterable(plain, num_batches)
 
 
-def move_to_device(data: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
     if isinstance(data, Mapping) and hasattr(data, "to"):
         # A `BatchEncoding` has more than its tensors.
@@ -281,7 +281,7 @@ def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     yield current, True
 
 
-def _options_of(loader: "DataLoader[Any]") -> dict[str, Any]:
+def _options_of(loader: "Loader") -> dict[str, Any]:
     """Return the options with which ``loader`` was made."""
     options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
     if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
@@ -319,7 +319,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         if num_batches == 0:
             raise InputError(
                 f"The data set (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
-                "is iterated, and training iterates a stream until `max_steps`: give one that starts over with "
+                "is iterated, and training iterates a stream until `max_steps`: pass one that starts over with "
                 "each `iter()`, set `max_steps` to the number it has, or set `accelerator_config="
                 "{'dispatch_batches': False}`, with which training ends with the data."
             )
@@ -378,7 +378,7 @@ def _concatenated(batches: list[Any]) -> Any:
     )
 
 
-def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> Any:
+def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
     Args:
@@ -421,11 +421,10 @@ def _shared_batching(options: dict[str, Any], config: DataLoaderConfig) -> dict[
     return options
 
 
-def _own_examples(loader: "DataLoader[Any]", config: DataLoaderConfig) -> Any:
+def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
-    dataset: Any = loader.dataset
-    is_stream = isinstance(loader.dataset, IterableDataset)
-    if config.num_processes == 1 or not is_stream:
+    dataset: Examples = loader.dataset
+    if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
         return dataset
     if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
         # A stream of the `datasets` library: every process reads different files.
@@ -447,7 +446,7 @@ def _seed_order(batches: Any, config: DataLoaderConfig) -> None:
         batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
 
 
-def _shared_generator(loader: "DataLoader[Any]", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
+def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator from which all processes must draw the same order."""
     if config.num_processes == 1:
         return None

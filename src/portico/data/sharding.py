@@ -34,7 +34,7 @@ class BatchSamplerShard(BatchSampler):
         InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
-    batch_sampler: Any
+    batch_sampler: BatchSampler
     _: KW_ONLY
     num_processes: int = 1
     process_index: int = 0

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,10 @@ def syncs_each_batch(args: "TrainingArguments") -> bool:
     return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
 
 
-def forget_unused_state(config: Any) -> None:
+def forget_unused_state(config: object) -> None:
     """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
 
-    Transformers drops it when it sets up the processes; arguments are written alike by both then.
+    Transformers drops it when it sets up the processes, so both write the same arguments.
     """
     if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
         config.pop("use_configured_state")
@@ -101,7 +102,7 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` both set the accumulation; set one of them."
+            f"{accumulation['num_steps']}` in `accelerator_config` set the accumulation; set one of them."
         )
     if "num_steps" in accumulation:
         args.gradient_accumulation_steps = accumulation["num_steps"]
@@ -114,10 +115,10 @@ _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
-    Each answer comes from the Lightning strategy of the present run.
+    Each answer comes from the Lightning strategy of the current run.
 
     Args:
-        strategy: Returns the Lightning strategy of the present run.
+        strategy: Returns the Lightning strategy of the current run.
         dataloader_options: Options of ``DataLoaderConfig`` for prepared loaders.
 
     Attributes:
@@ -126,7 +127,7 @@ class Accelerator:
         backward_now: What :meth:`backward` calls at once; ``None`` while Lightning differentiates the loss.
     """
 
-    # The Lightning strategy holds what DeepSpeed and FSDP are told, and splits the work.
+    # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
     deepspeed_plugin = None
     fsdp_plugin = None
     parallelism_config = None
@@ -342,7 +343,7 @@ class Accelerator:
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
         return dict(model.state_dict())
 
-    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+    def save(self, obj: Any, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
         """Write ``obj`` to the file ``f``, from one process; with ``safe_serialization`` it holds weights by name."""
         if self.is_main_process and safe_serialization:
             safetensors.torch.save_file(obj, f, metadata={"format": "pt"})
@@ -373,7 +374,7 @@ class Accelerator:
         loss, self._deferred = self._deferred, None
         if loss is None:
             raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is nothing to learn from."
+                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate."
             )
         return loss
 

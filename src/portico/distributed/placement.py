@@ -94,9 +94,9 @@ def resolve_strategy(args: "TrainingArguments") -> Strategy:
                 enable_model_summary=False,
             ).strategy
     except (MisconfigurationException, ImportError) as error:
-        asked = ", ".join(f"{name}={value!r}" for name, value in placement.items())
+        requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(
-            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {asked}. Set "
+            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {requested}. Set "
             "`accelerator` and `devices` to values that this machine supports, for example 'cpu' and 1."
         ) from error
 

@@ -69,9 +69,9 @@ def disconnect() -> None:
 
 @contextmanager
 def kill_children_on_error() -> Iterator[None]:
-    """Kill the processes that this one started when the block fails: they would wait for it for ever.
+    """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    Only the outermost of nested blocks does: the code in it may handle an error that all processes raise alike.
+    Only the outermost of nested blocks does so: the code in it may handle an error that all processes raise.
     """
     global _kills_children_on_error
     if _kills_children_on_error:

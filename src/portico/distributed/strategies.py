@@ -5,7 +5,7 @@ Read in order: :class:`ModelDDPStrategy` and the ``ddp_*`` arguments, the option
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -165,7 +165,9 @@ _KNOWN = {
 _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
 
 
-def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[str, Any]:
+def fsdp_options(
+    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None", model: nn.Module | None
+) -> dict[str, Any]:
     """Return options of ``FSDPStrategy``.
 
     Args:
@@ -201,11 +203,12 @@ def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[s
     return options
 
 
-def _normalised(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
-    if isinstance(fsdp_config, str):
-        fsdp_config = json.loads(Path(fsdp_config).read_text(encoding="utf-8"))
-    config = {name.removeprefix("fsdp_"): value for name, value in (fsdp_config or {}).items()}
-    words = fsdp.split() if isinstance(fsdp, str) else [] if fsdp is True else list(fsdp)
+def _normalised(
+    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
+) -> dict[str, Any]:
+    given = _read(fsdp_config) if fsdp_config else {}
+    config = {name.removeprefix("fsdp_"): value for name, value in given.items()}
+    words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _SHARDING:
             config.setdefault("reshard_after_forward", word)
@@ -219,7 +222,12 @@ def _normalised(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
     return config
 
 
-def _sharding(value: Any) -> str:
+def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that are given as a mapping or as the path of a JSON file."""
+    return dict(config) if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+
+
+def _sharding(value: object) -> str:
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         return "full_shard" if _is_on(value) else "shard_grad_op"
     if str(value).lower() not in _SHARDING:
@@ -250,7 +258,7 @@ def _wrap_policy(config: Mapping[str, Any], layers: set[type[nn.Module]]) -> Any
     return layers if layers and kind == "TRANSFORMER_BASED_WRAP" else None
 
 
-def _is_on(value: Any) -> bool:
+def _is_on(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on", "y", "t")
 
 
@@ -334,8 +342,7 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
     Raises:
         InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
     """
-    given: Any = args.deepspeed
-    config = dict(given) if isinstance(given, Mapping) else json.loads(Path(given).read_text(encoding="utf-8"))
+    config = _read(args.deepspeed)  # type: ignore[arg-type]  # transformers declares only one of the forms
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(

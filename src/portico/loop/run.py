@@ -125,12 +125,12 @@ class EventBridge(Callback):
         self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: "Batch", batch_idx: int
     ) -> None:
         self.run.begin_batch(batch_idx)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: object, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: object, batch: "Batch", batch_idx: int
     ) -> None:
         self.run.end_batch(batch_idx)
         self._agree_on_stopping(trainer)
@@ -184,7 +184,7 @@ class TrainingRun:
         self.first_step = 0  # of the epoch
         self.num_batches_seen = 0  # in the epoch, those skipped by resuming included
         self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
-        self.closes_window = True  # the current batch does, be the window full or cut short by the end of the data
+        self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
         self.unfinished: tuple[torch.Tensor, Batch] | None = None  # loss and inputs that await Lightning's backward
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
@@ -213,7 +213,7 @@ class TrainingRun:
         self.learning_rate = None
         self._fire("on_epoch_begin")
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator["Batch"]:
         """Yield the batches of the current epoch, fetched an accumulation window at a time.
 
         A window is fetched before its first batch is trained on, since its labels are counted first (transformers
@@ -313,15 +313,15 @@ class TrainingRun:
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Raise ``InputError`` for a stream too short for a single step, which would be iterated for ever."""
+        """Raise ``InputError`` for a stream too short for a single step, which would be iterated forever."""
         control, window = self.trainer.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
         made_no_step = self.trainer.state.global_step == self.first_step and self.num_batches_seen < window
         if made_no_step and not is_stopped:
             raise InputError(
-                f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
+                f"The training data yielded {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
                 f"{window} that make an optimizer step, so training would never end; set "
-                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or give more data."
+                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or pass more data."
             )
 
     def finish(self) -> None:
@@ -372,7 +372,7 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
     """Log which training arguments are overridden by others, or by the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
-        logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
+        logger.info("`max_steps` overrides `num_train_epochs`.")
     if isinstance(trainer.train_dataset, IterableDataset):
         logger.info(
             f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
