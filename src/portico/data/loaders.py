@@ -183,6 +183,7 @@ class DataLoaderShard(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of ``epoch`` in every sampler, and in the data set if it cares."""
         self.epoch = epoch
+        # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         while sampler is not None:
             if hasattr(sampler, "set_epoch"):
@@ -336,6 +337,7 @@ class DataLoaderDispatcher(DataLoaderShard):
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
+            # Of a stream the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
             self.remainder = num_examples or -1
         if count == 1 or num_examples is None:
             return batch

@@ -5,6 +5,7 @@ Read :func:`run_evaluation` at the end first, then :class:`EvaluationSession` in
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
+@dataclass(eq=False, repr=False)
 class EvaluationSession:
     """Collects the results of ``prediction_step`` and turns them into metrics.
 
@@ -41,24 +43,19 @@ class EvaluationSession:
         metric_key_prefix: Prefix of every metric's name.
     """
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        loader: "Loader",
-        *,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> None:
-        args = trainer.args
-        self.trainer = trainer
-        self.loader = loader
+    trainer: "Trainer"
+    loader: "Loader"
+    _: KW_ONLY
+    description: str
+    prediction_loss_only: bool | None = None
+    ignore_keys: list[str] | None = None
+    metric_key_prefix: str = "eval"
+
+    def __post_init__(self) -> None:
+        trainer, args = self.trainer, self.trainer.args
+        if self.prediction_loss_only is None:
+            self.prediction_loss_only = args.prediction_loss_only
         self.model = trainer.model
-        self.description = description
-        self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        self.ignore_keys = ignore_keys
-        self.metric_key_prefix = metric_key_prefix
         self.batch_size = args.eval_batch_size
         self.num_observed_examples = 0
         self.output: EvalLoopOutput | None = None
@@ -66,7 +63,7 @@ class EvaluationSession:
         nested = trainer.module.evaluation is not None
         self.stream = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
         # `predict` returns its arrays, with or without metrics.
-        self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
+        self.keeps_arrays = self.description == "Prediction" or not (self.stream or args.batch_eval_metrics)
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
@@ -84,7 +81,7 @@ class EvaluationSession:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = trainer.prediction_step(
-            self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            self.model, inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -95,7 +92,7 @@ class EvaluationSession:
         """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
         losses, main_input = self.keep_loss(loss), None
         trainer, gather = self.trainer, self.trainer.gather_function
-        # Padded before they are gathered, since processes may have batches of different widths.
+        # In the order of `evaluation_loop`; padded first, since processes may have batches of different widths.
         pad = partial(trainer.accelerator.pad_across_processes, dim=1, pad_index=-100)
         if "inputs" in trainer.args.include_for_metrics:
             name = getattr(trainer.model, "main_input_name", "input_ids")
