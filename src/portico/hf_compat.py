@@ -76,6 +76,8 @@ from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEI
 CHECKED_VERSION = "5.23"
 
 if TYPE_CHECKING:
+    from torch import nn
+    from transformers import TrainingArguments
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
     from transformers.models.xlnet.modeling_xlnet import (
@@ -103,11 +105,11 @@ _LAZY = {
 logger = transformers_logging.get_logger("transformers.trainer")
 
 
-def optimizer_cls_and_kwargs(args: Any, model: Any) -> tuple[Any, dict[str, Any]]:
-    """Look an optimizer up in the table of transformers, which only its ``Trainer`` gives access to."""
+def optimizer_cls_and_kwargs(args: "TrainingArguments", model: "nn.Module | None") -> tuple[Any, dict[str, Any]]:
+    """Look an optimizer up in the table of transformers, which only its ``Trainer`` exposes."""
     from transformers import Trainer
 
-    chosen: tuple[Any, dict[str, Any]] = Trainer.get_optimizer_cls_and_kwargs(args, model)
+    chosen: tuple[Any, dict[str, Any]] = Trainer.get_optimizer_cls_and_kwargs(args, model)  # type: ignore[arg-type]
     return chosen
 
 

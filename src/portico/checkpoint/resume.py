@@ -1,10 +1,14 @@
-"""Resume a run from a checkpoint."""
+"""Resume a run from a checkpoint; functions in the order of the calls.
+
+The counterpart of :mod:`portico.checkpoint.writer`. Where in the data a run continues is counted by
+:class:`portico.plan.ResumePoint`.
+"""
 
 import random
 import warnings
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -30,11 +34,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from.
-
-    Args:
-        resume_from_checkpoint: A folder, ``True`` for the last checkpoint in ``output_dir``, or nothing.
-        output_dir: Folder of the run.
+    """Return the folder to resume from: the one given, or with ``True`` the last checkpoint in ``output_dir``.
 
     Raises:
         InputError: If there is nothing to resume from (a ``TypeError`` too for a value of another type).
@@ -83,19 +83,11 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
         return None
-    size: int | None = TrainerState.load_from_json(str(file)).train_batch_size
-    return size
+    return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
 
 
 def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, schedule and scaler from ``folder``, and set the progress of Lightning's loops.
-
-    Args:
-        trainer: The trainer.
-        folder: Checkpoint to resume from.
-        plan: Counts of the run.
-        point: Where in the data the run continues.
-    """
+    """Load optimizer, schedule and scaler from ``folder``, and set the progress of Lightning's loops."""
     trainer._load_optimizer_and_scheduler(folder)
     trainer._load_scaler(folder)
     continue_from(
@@ -142,6 +134,7 @@ def present_rng_states(args: "transformers.TrainingArguments") -> dict[str, Any]
         "cpu": torch.random.get_rng_state(),
     }
     if torch.cuda.is_available():
+        # As transformers writes them: of all devices in a run of several processes, else of the current one.
         states["cuda"] = (
             torch.cuda.random.get_rng_state_all() if args.world_size > 1 else torch.cuda.random.get_rng_state()
         )
@@ -152,8 +145,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
     """Restore the RNG states of this process from ``folder``; warn if it has none."""
     if folder is None:
         return
-    file = _rng_file(folder, args)
-    if not file.is_file():
+    if not (file := _rng_file(folder, args)).is_file():
         logger.warning(
             "%s is missing, so random numbers continue from the present state: the resumed run will differ from an "
             "uninterrupted one.",
@@ -166,7 +158,6 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
 
 
 def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments") -> None:
-    """Set the RNG states of this process."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])

@@ -1,4 +1,4 @@
-"""A model's weights, written as ``from_pretrained`` reads them and read back."""
+"""A model's weights, written as ``from_pretrained`` reads them and read back; at the end those of PEFT's adapters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +28,12 @@ from portico.hf_compat import (
 def save_weights(
     model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
 ) -> None:
-    """Write the weights of ``model`` into ``folder``, with its configuration if it has one.
+    """Write the weights of ``model`` into the existing ``folder``, with its configuration if it has one.
 
     Args:
         model: What is trained.
         unwrapped: The same without wrappers.
-        folder: Existing folder.
+        folder: Destination.
         state_dict: Weights to write instead of the model's.
         is_main_process: Whether this process writes.
     """
@@ -50,11 +50,8 @@ def save_weights(
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
 
 
-def load_weights(model: nn.Module, folder: str) -> Any:
-    """Load the weights that ``folder`` holds into ``model``, in place.
-
-    Returns:
-        What ``load_state_dict`` returns: missing and unexpected keys.
+def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
+    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
 
     Raises:
         InputError: If ``folder`` is not a checkpoint.
@@ -88,14 +85,10 @@ def _storable(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return stored
 
 
-def warn_about_key_mismatch(model: nn.Module, result: Any) -> None:
-    """Warn about weights of ``model`` that a checkpoint lacks, and about weights that the model lacks.
-
-    Args:
-        model: The model, loaded.
-        result: What :func:`load_weights` returned.
-    """
+def warn_about_key_mismatch(model: nn.Module, result: _IncompatibleKeys) -> None:
+    """Warn about weights of ``model`` that :func:`load_weights` did not find, and about weights the model lacks."""
     weights, missing = model.state_dict(), set(result.missing_keys)
+    # Tied weights share memory; safetensors stores them once.
     loaded = {tensor.data_ptr() for name, tensor in weights.items() if name not in missing}
     tied = {name for name in missing if name in weights and weights[name].data_ptr() in loaded}
     missing -= tied | set(getattr(model, "_keys_to_ignore_on_save", None) or ())
@@ -116,7 +109,7 @@ def _without_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def has_adapters(model: Any) -> bool:
+def has_adapters(model: nn.Module) -> bool:
     """Return whether ``model`` is a base model inside PEFT's adapters."""
     return unwrap_peft_model(model) is not model
 
@@ -133,10 +126,10 @@ def load_adapters(model: Any, folder: str) -> None:
     if len(model.active_adapters) > 1:
         logger.warning("Several adapters are active, %s; training continues with %s.", model.active_adapters, active)
     named = {entry.name: entry for entry in Path(folder).iterdir() if _holds_adapter(entry)}
-    if not named and _holds_adapter(Path(folder)):
-        model.load_adapter(folder, active, is_trainable=True)
-        return
     if _holds_adapter(Path(folder)):
+        if not named:
+            model.load_adapter(folder, active, is_trainable=True)
+            return
         named["default"] = Path(folder)
     if not named:
         raise InputError(

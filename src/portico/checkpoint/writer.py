@@ -1,14 +1,18 @@
-"""Write checkpoint folders atomically."""
+"""Write checkpoint folders in Hugging Face's layout, atomically.
+
+Read :func:`write_checkpoint` first, then what it calls: the parts of a checkpoint, the staging folder, and at the end
+the states of callbacks, with their way back.
+"""
 
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from transformers import TrainerControl, TrainerState
+from transformers import TrainerControl
 
 from portico.arguments import as_transformers_arguments
 from portico.hf_compat import ExportableState, logger, sort_checkpoints
@@ -33,7 +37,9 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
     with _staged(final, trainer) as staging:
         trainer.save_model(str(staging), _internal_call=True)
         trainer.accelerator.wait_for_everyone()
-        _note_best_checkpoint(state, run_folder, name)
+        best = Path(run_folder) / f"checkpoint-{state.best_global_step}"
+        if state.best_global_step and (best.name == name or best.exists()):
+            state.best_model_checkpoint = str(best)
         if not args.save_only_model:
             trainer._save_optimizer_and_scheduler(str(staging))
             trainer._save_scaler(str(staging))
@@ -73,7 +79,7 @@ def destination(folder: str) -> str:
 
 
 def save_arguments(args: "TrainingArguments", folder: str) -> None:
-    """Write training arguments into ``folder``, as Hugging Face's class."""
+    """Write training arguments into ``folder``, as Hugging Face's class: it is read without portico."""
     torch.save(as_transformers_arguments(args), Path(folder) / ARGUMENTS_FILE)
 
 
@@ -111,38 +117,22 @@ def _staged(final: Path, trainer: "Trainer") -> Iterator[Path]:
         raise
     trainer.accelerator.wait_for_everyone()
     if trainer.args.should_save:
-        _put_in_place(staging, final)
+        replaced = final.with_name(f".{final.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if final.exists():
+            final.rename(replaced)
+        staging.rename(final)
+        shutil.rmtree(replaced, ignore_errors=True)
         # A user's `_save` may have written next to the checkpoint.
         shutil.copytree(partial, final.parent, dirs_exist_ok=True)
         shutil.rmtree(partial)
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.is_local_main_process and staging.exists():
-        _add(staging, final)
-
-
-def _put_in_place(staging: Path, final: Path) -> None:
-    replaced = final.with_name(f".{final.name}.replaced")
-    if final.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        final.rename(replaced)
-    staging.rename(final)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _add(staging: Path, final: Path) -> None:
-    """Move the files of this machine's processes (their random states) that the first process cannot see."""
-    final.mkdir(parents=True, exist_ok=True)
-    for file in staging.iterdir():
-        file.replace(final / file.name)
-    shutil.rmtree(staging.parent)
-
-
-def _note_best_checkpoint(state: TrainerState, run_folder: str, name: str) -> None:
-    if not state.best_global_step:
-        return
-    best = f"checkpoint-{state.best_global_step}"
-    if best == name or (Path(run_folder) / best).exists():
-        state.best_model_checkpoint = str(Path(run_folder) / best)
+        # Files of another machine's processes (their random states), which the first process cannot see.
+        final.mkdir(parents=True, exist_ok=True)
+        for file in staging.iterdir():
+            file.replace(final / file.name)
+        shutil.rmtree(partial)
 
 
 def exportable_callbacks(trainer: "Trainer") -> list[Any]:
@@ -152,8 +142,8 @@ def exportable_callbacks(trainer: "Trainer") -> list[Any]:
 
 
 def export_callbacks(trainer: "Trainer") -> None:
-    """Write the present states into the trainer state, as a list where there are several callbacks of a class."""
-    stored: Any = trainer.state.stateful_callbacks
+    """Write the current states into the trainer state, as a list where there are several callbacks of a class."""
+    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
     for callback in exportable_callbacks(trainer):
         name = type(callback).__name__
         if isinstance(stored.get(name), list):
@@ -166,7 +156,7 @@ def restore_callbacks(trainer: "Trainer") -> None:
     """Restore the states of callbacks from the checkpoint, if ``restore_callback_states_from_checkpoint`` is set."""
     if not trainer.args.restore_callback_states_from_checkpoint:
         return
-    stored: Any = trainer.state.stateful_callbacks
+    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
     known = exportable_callbacks(trainer)
     unknown = [name for name in stored if all(type(callback).__name__ != name for callback in known)]
     if unknown:
@@ -177,14 +167,11 @@ def restore_callbacks(trainer: "Trainer") -> None:
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
-            _replace(trainer, callback, type(callback).from_state(state))
+            restored = type(callback).from_state(state)
+            if isinstance(restored, TrainerControl):
+                trainer.control = restored
+            else:
+                trainer.callback_handler.remove_callback(type(callback))
+                trainer.callback_handler.add_callback(restored)
         if same:
             logger.info("Callback states were restored from the checkpoint.")
-
-
-def _replace(trainer: "Trainer", old: object, new: object) -> None:
-    if isinstance(new, TrainerControl):
-        trainer.control = new
-    else:
-        trainer.callback_handler.remove_callback(type(old))
-        trainer.callback_handler.add_callback(new)

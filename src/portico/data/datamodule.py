@@ -1,5 +1,7 @@
 """The ``LightningDataModule`` and the feeds that Lightning's loops read batches from.
 
+Read in order: the two feeds, :class:`TrainerDataModule`, then the samplers that ``train_sampling_strategy`` names.
+
 Lightning rebuilds a ``DataLoader``, adds samplers to it and fetches ahead of it, but takes any other sized iterable
 unchanged. Both feeds are generators, so that nothing happens before the first batch is fetched.
 """
@@ -35,7 +37,8 @@ class TrainFeed:
     """The micro-batches of an epoch, fetched an accumulation window at a time.
 
     Args:
-        num_batches: Batches in an epoch.
+        num_batches: Batches in an epoch. Without a length Lightning would fetch a batch ahead, before
+            ``on_train_begin``.
         open_epoch: Called when an epoch's first batch is fetched; yields its batches.
     """
 
@@ -95,12 +98,10 @@ class TrainerDataModule(pl.LightningDataModule):
     __repr__ = __str__
 
     def train_dataloader(self) -> TrainFeed:
-        """Return the batches of the present training run."""
         assert self.run is not None, "the trainer sets the run before fitting"
         return TrainFeed(self.run.plan.steps_in_epoch, self.run.batches)
 
     def val_dataloader(self) -> EvaluationFeed:
-        """Return the batches of the evaluation set."""
         return EvaluationFeed(self.hf_trainer.get_eval_dataloader())
 
     def build_loader(
@@ -109,7 +110,7 @@ class TrainerDataModule(pl.LightningDataModule):
         *,
         description: str,
         batch_size: int,
-        sampler_fn: Callable[[Any], Any] | None,
+        sampler_fn: "Callable[[Examples], Sampler[Any] | None] | None",
         is_training: bool,
     ) -> "DataLoader[Any]":
         """Return a plain loader over ``dataset``, without the columns the model does not take.
@@ -118,11 +119,14 @@ class TrainerDataModule(pl.LightningDataModule):
             dataset: Map-style or iterable data set.
             description: Word for the messages: ``"training"``, ``"evaluation"`` or ``"test"``.
             batch_size: Examples in a batch.
-            sampler_fn: Gives the sampler of a map-style data set.
+            sampler_fn: Returns the sampler of a map-style data set.
             is_training: Seed the workers.
         """
-        args = self.hf_trainer.args
-        dataset, collate_fn = self._without_unused_columns(dataset, description)
+        trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
+            dataset = trainer._remove_unused_columns(dataset, description=description)
+        else:
+            collate_fn = trainer._get_collator_with_removed_columns(collate_fn, description=description)
         options: dict[str, Any] = {
             "batch_size": batch_size,
             "collate_fn": collate_fn,
@@ -141,23 +145,15 @@ class TrainerDataModule(pl.LightningDataModule):
                 del options["batch_size"]
                 options["batch_sampler"] = sampler
             else:
-                if sampler is not None:
-                    options["sampler"] = sampler
-                options["drop_last"] = args.dataloader_drop_last
+                options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
             if is_training:
                 options["worker_init_fn"] = partial(
                     seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
                 )
         return DataLoader(dataset, **options)
 
-    def _without_unused_columns(self, dataset: "Examples", description: str) -> tuple[Any, Any]:
-        trainer = self.hf_trainer
-        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:
-            return trainer._remove_unused_columns(dataset, description=description), trainer.data_collator
-        return dataset, trainer._get_collator_with_removed_columns(trainer.data_collator, description=description)
-
-    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> Any:
-        """Return ``dataset`` (of the ``datasets`` kind) with the columns the model takes.
+    def remove_unused_columns(self, dataset: "Examples", description: str | None) -> "Examples":
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes.
 
         Raises:
             InputError: If no column is left.
@@ -190,14 +186,10 @@ class TrainerDataModule(pl.LightningDataModule):
         if not columns or key in self._announced:
             return
         self._announced.add(key)
-        forward = f"`{type(self.hf_trainer.model).__name__}.forward`"
         logger.info(
-            f"Columns of the {description or 'given'} set that {forward} does not take are left out: "
-            f"{', '.join(columns)}."
+            f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
+            f"not take are left out: {', '.join(columns)}."
         )
-
-
-_NEED_LENGTHS = ("group_by_length", "batch_rebalance")
 
 
 def train_sampler(
@@ -206,20 +198,19 @@ def train_sampler(
     """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
     strategy = args.train_sampling_strategy
     if not has_length(dataset):
-        if strategy in _NEED_LENGTHS:
+        if strategy in ("group_by_length", "batch_rebalance"):
             logging.getLogger(__name__).warning(
                 "`train_sampling_strategy=%r` is ignored because the training data set has no length; examples come "
                 "in its own order.",
                 strategy,
             )
         return None
-    sized: Any = dataset
     if strategy == "group_by_length":
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
-        return _length_grouped(sized, batch_size, args, processing_class)
+        return _length_grouped(dataset, batch_size, args, processing_class)
     if strategy == "batch_rebalance":
-        return _batch_rebalanced(sized, args, processing_class)
-    return SequentialSampler(sized) if strategy == "sequential" else RandomSampler(sized)
+        return _batch_rebalanced(dataset, args, processing_class)
+    return SequentialSampler(dataset) if strategy == "sequential" else RandomSampler(dataset)
 
 
 def eval_sampler(
@@ -228,11 +219,11 @@ def eval_sampler(
     """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
     if not has_length(dataset):
         return None
-    sized: Any = dataset
     if args.train_sampling_strategy == "group_by_length":
+        # A generator seeded here, so that an evaluation draws nothing from the global one.
         generator = torch.Generator().manual_seed(args.seed if args.data_seed is None else args.data_seed)
-        return _length_grouped(sized, args.eval_batch_size, args, processing_class, generator=generator)
-    return SequentialSampler(sized)
+        return _length_grouped(dataset, args.eval_batch_size, args, processing_class, generator=generator)
+    return SequentialSampler(dataset)
 
 
 def _length_grouped(

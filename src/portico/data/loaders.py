@@ -2,29 +2,28 @@
 
 Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
 it fetches **one batch ahead** of the batch it yields, so data sets and collators that draw random numbers do so at the
-same moments.
+same moments. Both are accelerate's (``data_loader.py``), which ``transformers.Trainer`` uses.
+
+Read :func:`prepare_data_loader` at the end first, which chooses; then the samplers and the two loaders.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
-from portico.data.sharding import (
-    BatchSamplerShard,
-    IterableDatasetShard,
-    check_split,
-)
+from portico.data.sharding import BatchSamplerShard, IterableDatasetShard, check_split
 from portico.errors import InputError
 from portico.hf_compat import find_batch_size, has_length
 from portico.tree import map_tensors
 
 if TYPE_CHECKING:
-    from portico.annotations import Batch, Examples, Loader
+    from portico.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
     "num_workers",
@@ -48,27 +47,16 @@ class SeedableRandomSampler(RandomSampler):
     Args:
         data_source: Data set to draw indices of.
         seed: First epoch's seed; ``None`` takes the seed of torch's global generator.
-        replacement: Draw with replacement.
-        num_samples: Indices in an epoch; ``None`` for all.
-        generator: Generator to reseed; ``None`` makes one.
+        **options: Options of ``RandomSampler``; its ``generator`` is reseeded for each epoch.
     """
 
-    def __init__(
-        self,
-        data_source: Sized,
-        *,
-        seed: int | None = None,
-        replacement: bool = False,
-        num_samples: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(data_source, replacement=replacement, num_samples=num_samples, generator=generator)
+    def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
+        super().__init__(data_source, **options)
         self.seed = torch.random.initial_seed() if seed is None else seed
         self.epoch = 0
 
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int | None) -> "SeedableRandomSampler":
-        """Return the seeded counterpart of a plain random sampler."""
         return cls(
             sampler.data_source,
             seed=seed,
@@ -78,7 +66,6 @@ class SeedableRandomSampler(RandomSampler):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -97,19 +84,16 @@ class SkipBatchSampler(BatchSampler):
         num_batches: Batches to skip.
     """
 
-    def __init__(self, batch_sampler: Any, num_batches: int) -> None:
+    def __init__(self, batch_sampler: BatchSampler, num_batches: int) -> None:
         self.batch_sampler = batch_sampler
         self.num_batches = num_batches
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
-        """Examples in a batch."""
         return int(self.batch_sampler.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for index, batch in enumerate(self.batch_sampler):
-            if index >= self.num_batches:
-                yield batch
+        yield from islice(self.batch_sampler, self.num_batches, None)
 
     def __len__(self) -> int:
         return max(len(self.batch_sampler) - self.num_batches, 0)
@@ -199,6 +183,7 @@ class DataLoaderShard(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of ``epoch`` in every sampler, and in the data set if it cares."""
         self.epoch = epoch
+        # accelerate stops at the outer batch sampler; transformers 5.23 `_run_epoch` reaches for the one inside.
         sampler: Any = self.sampler if self.batch_sampler is None else self.batch_sampler
         while sampler is not None:
             if hasattr(sampler, "set_epoch"):
@@ -218,16 +203,15 @@ class DataLoaderShard(DataLoader[Any]):
         self.end_of_dataloader = False
         self.remainder = self._known_remainder()
         self.set_epoch(self.epoch)
+        # The only `iter()` of this pass: each one draws a base seed from the global generator.
         for index, (batch, is_last) in enumerate(with_last_flag(self._batches(super().__iter__()))):
-            given = self._prepared(batch, is_last)
-            if is_last:
-                self.end_of_dataloader = True
+            prepared = self._prepared(batch, is_last)
+            self.end_of_dataloader = is_last
             if index >= self.num_batches_to_skip:
-                yield given
+                yield prepared
         self.epoch += 1
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches to fetch ahead."""
         return batches
 
     def _prepared(self, batch: "Batch", is_last: bool) -> Any:
@@ -246,7 +230,7 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
     """Return a loader that starts after ``num_batches``: by index where there are indices, else by fetching them."""
     if not isinstance(loader, DataLoader):
         return _SkippedIterable(loader, num_batches)
-    options = carried_options(loader) | batching_options(loader)
+    options = _options_of(loader)
     by_index = not isinstance(loader.dataset, IterableDataset)
     for name in ("sampler", "batch_sampler"):
         if by_index and name in options:
@@ -267,7 +251,7 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
     return plain if by_index else _SkippedIterable(plain, num_batches)
 
 
-def move_to_device(data: Any, device: torch.device, *, non_blocking: bool = False) -> Any:
+def move_to_device(data: "Nested", device: torch.device, *, non_blocking: bool = False) -> Any:
     """Move every tensor of a batch (nested mappings, lists, tuples) to ``device``, keeping the containers' types."""
     if isinstance(data, Mapping) and hasattr(data, "to"):
         # A `BatchEncoding` has more than its tensors.
@@ -283,13 +267,11 @@ class _SkippedIterable:
         self.num_batches = num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        for index, batch in enumerate(self.batches):
-            if index >= self.num_batches:
-                yield batch
+        yield from islice(self.batches, self.num_batches, None)
 
 
 def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each batch with whether it is the last, one batch late."""
+    """Yield each batch with whether it is the last, one batch late (accelerate, ``DataLoaderShard.__iter__``)."""
     try:
         current = next(batches)
     except StopIteration:
@@ -300,18 +282,14 @@ def with_last_flag(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     yield current, True
 
 
-def carried_options(loader: "DataLoader[Any]") -> dict[str, Any]:
-    """Return the options of ``loader`` that do not concern batching."""
-    return {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
-
-
-def batching_options(loader: "DataLoader[Any]") -> dict[str, Any]:
-    """Return the options of ``loader`` that concern batching."""
+def _options_of(loader: "Loader") -> dict[str, Any]:
+    """Return the options with which ``loader`` was made."""
+    options = {name: getattr(loader, name) for name in _CARRIED_OPTIONS if hasattr(loader, name)}
     if isinstance(loader.dataset, IterableDataset) or (loader.batch_size is None and loader.batch_sampler is None):
+        options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         # Where the sampler yields whole batches, the loader does not batch.
-        sampler = {"sampler": loader.sampler} if isinstance(loader.sampler, BatchSampler) else {}
-        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last, **sampler}
-    return {"batch_sampler": loader.batch_sampler}
+        return options | ({"sampler": loader.sampler} if isinstance(loader.sampler, BatchSampler) else {})
+    return options | {"batch_sampler": loader.batch_sampler}
 
 
 class DataLoaderDispatcher(DataLoaderShard):
@@ -325,10 +303,7 @@ class DataLoaderDispatcher(DataLoaderShard):
     """
 
     def __len__(self) -> int:
-        total = super().__len__()
-        if self.config.split_batches:
-            return total
-        rounds = total / self.config.num_processes
+        rounds = super().__len__() / (1 if self.config.split_batches else self.config.num_processes)
         return math.ceil(rounds) if self.keeps_remainder else math.floor(rounds)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -337,16 +312,15 @@ class DataLoaderDispatcher(DataLoaderShard):
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         # Every process has made an iterator, and drawn its seed; only the first one advances it.
-        joint = self._joint_batches(batches)
-        is_first = self.config.process_index == 0
-        is_empty = True
-        while (batch := self.config.broadcast(next(joint, None) if is_first else None)) is not None:
-            is_empty = False
+        joint = self._joint_batches(batches) if self.config.process_index == 0 else iter(())
+        num_batches = 0
+        while (batch := self.config.broadcast(next(joint, None))) is not None:
+            num_batches += 1
             yield batch
-        if is_empty:
+        if num_batches == 0:
             raise InputError(
                 f"The data set (`{type(self.dataset).__name__}`) yielded no batch; it must yield some each time it "
-                "is iterated, and training iterates a stream until `max_steps`: give one that starts over with "
+                "is iterated, and training iterates a stream until `max_steps`: pass one that starts over with "
                 "each `iter()`, set `max_steps` to the number it has, or set `accelerator_config="
                 "{'dispatch_batches': False}`, with which training ends with the data."
             )
@@ -354,20 +328,16 @@ class DataLoaderDispatcher(DataLoaderShard):
     def _joint_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the joined batches of all processes."""
         count = 1 if self.config.split_batches else self.config.num_processes
-        collected: list[Any] = []
-        for batch in batches:
-            collected.append(batch)
-            if len(collected) == count:
+        while collected := list(islice(batches, count)):
+            if len(collected) == count or self.keeps_remainder:
                 yield _concatenated(collected)
-                collected = []
-        if collected and self.keeps_remainder:
-            yield _concatenated(collected)
 
     def _prepared(self, batch: "Batch", is_last: bool) -> Any:
         config, count = self.config, self.config.num_processes
         batch = super()._prepared(batch, is_last)
         num_examples = find_batch_size(batch)
         if is_last:
+            # Of a stream the remainder is known only now (accelerate, `DataLoaderDispatcher.__iter__`).
             self.remainder = num_examples or -1
         if count == 1 or num_examples is None:
             return batch
@@ -389,10 +359,18 @@ def _concatenated(batches: list[Any]) -> Any:
     if len(batches) == 1:
         return first
     if isinstance(first, torch.Tensor):
-        return _concatenated_tensors(batches)
+        try:
+            return torch.cat(batches)
+        except RuntimeError as error:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in batches)
+            raise RuntimeError(
+                f"The first process reads the batches of all and joins them, but theirs have the shapes {shapes}; pad "
+                "them to one length in the collator, or set `dispatch_batches=False` (every process reads the data) "
+                "or `split_batches=True` in `accelerator_config`."
+            ) from error
     if isinstance(first, Mapping):
-        joined = {key: _concatenated([batch[key] for batch in batches]) for key in first}
-        return type(first)(joined)  # type: ignore[call-arg]
+        columns = {key: _concatenated([batch[key] for batch in batches]) for key in first}
+        return type(first)(columns)  # type: ignore[call-arg]
     if isinstance(first, list | tuple):
         values = [_concatenated(list(column)) for column in zip(*batches, strict=True)]
         return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
@@ -402,19 +380,7 @@ def _concatenated(batches: list[Any]) -> Any:
     )
 
 
-def _concatenated_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
-    try:
-        return torch.cat(tensors)
-    except RuntimeError as error:
-        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
-        raise RuntimeError(
-            f"The first process reads the batches of all and joins them, but theirs have the shapes {shapes}; pad "
-            "them to one length in the collator, or set `dispatch_batches=False` (every process reads the data) or "
-            "`split_batches=True` in `accelerator_config`."
-        ) from error
-
-
-def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> Any:
+def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
     Args:
@@ -429,20 +395,18 @@ def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> Any:
     batches = loader.sampler if isinstance(loader.sampler, BatchSampler) else loader.batch_sampler
     if config.split_batches:
         check_split(loader.batch_size or getattr(batches, "batch_size", None), config.num_processes)
-    options: dict[str, Any] = {"config": config, "keeps_remainder": not loader.drop_last}
+    options = _options_of(loader) | {"config": config, "keeps_remainder": not loader.drop_last}
     _seed_order(batches, config)
     if config.reads_in_one_process(loader.dataset):
-        carried = carried_options(loader)
-        carried.pop("generator", None)
-        return DataLoaderDispatcher(loader.dataset, **options, **carried, **batching_options(loader))
-    options["shared_generator"] = _shared_generator(loader, batches, config)
-    return DataLoaderShard(
-        _own_examples(loader, config), **options, **carried_options(loader), **_shared_batching(loader, config)
-    )
+        options.pop("generator", None)
+        return DataLoaderDispatcher(loader.dataset, **options)
+    generator = _shared_generator(loader, batches, config)
+    options = _shared_batching(options, config)
+    return DataLoaderShard(_own_examples(loader, config), shared_generator=generator, **options)
 
 
-def _shared_batching(loader: "DataLoader[Any]", config: DataLoaderConfig) -> dict[str, Any]:
-    options = batching_options(loader)
+def _shared_batching(options: dict[str, Any], config: DataLoaderConfig) -> dict[str, Any]:
+    """Return the options of a loader with this process's part of the batches."""
     if config.num_processes == 1:
         return options
     if config.split_batches and options.get("batch_size"):
@@ -459,11 +423,10 @@ def _shared_batching(loader: "DataLoader[Any]", config: DataLoaderConfig) -> dic
     return options
 
 
-def _own_examples(loader: "DataLoader[Any]", config: DataLoaderConfig) -> Any:
+def _own_examples(loader: "Loader", config: DataLoaderConfig) -> "Examples":
     """Return the examples that this process reads: those of data with indices are chosen by the sampler."""
-    dataset: Any = loader.dataset
-    is_stream = isinstance(loader.dataset, IterableDataset)
-    if config.num_processes == 1 or not is_stream:
+    dataset: Examples = loader.dataset
+    if config.num_processes == 1 or not isinstance(loader.dataset, IterableDataset):
         return dataset
     if getattr(dataset, "n_shards", 0) >= config.num_processes and not config.split_batches:
         # A stream of the `datasets` library: every process reads different files.
@@ -485,7 +448,7 @@ def _seed_order(batches: Any, config: DataLoaderConfig) -> None:
         batches.sampler = SeedableRandomSampler.like(sampler, config.data_seed)
 
 
-def _shared_generator(loader: "DataLoader[Any]", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
+def _shared_generator(loader: "Loader", batches: Any, config: DataLoaderConfig) -> torch.Generator | None:
     """Return the generator from which all processes must draw the same order."""
     if config.num_processes == 1:
         return None

@@ -1,7 +1,12 @@
-"""Each process's share of the data, cut as ``transformers.Trainer`` cuts it."""
+"""Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``).
+
+:class:`BatchSamplerShard` shares the indices of data that have them, :class:`IterableDatasetShard` the examples of
+other data.
+"""
 
 import math
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from portico.annotations import Examples
 
 
+@dataclass(eq=False, repr=False)
 class BatchSamplerShard(BatchSampler):
     """The batches of one process.
 
@@ -28,24 +34,18 @@ class BatchSamplerShard(BatchSampler):
         InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
-    def __init__(
-        self,
-        batch_sampler: Any,
-        *,
-        num_processes: int = 1,
-        process_index: int = 0,
-        split_batches: bool = False,
-        even_batches: bool = True,
-    ) -> None:
-        self.batch_sampler = batch_sampler
-        self.num_processes = num_processes
-        self.process_index = process_index
-        self.split_batches = split_batches
-        self.even_batches = even_batches
-        self.batch_size = getattr(batch_sampler, "batch_size", None)  # type: ignore[assignment]
-        self.drop_last = getattr(batch_sampler, "drop_last", False)
-        if split_batches:
-            check_split(self.batch_size, num_processes)
+    batch_sampler: BatchSampler
+    _: KW_ONLY
+    num_processes: int = 1
+    process_index: int = 0
+    split_batches: bool = False
+    even_batches: bool = True
+
+    def __post_init__(self) -> None:
+        self.batch_size = getattr(self.batch_sampler, "batch_size", None)  # type: ignore[assignment]
+        self.drop_last = getattr(self.batch_sampler, "drop_last", False)
+        if self.split_batches:
+            check_split(self.batch_size, self.num_processes)
 
     def __len__(self) -> int:
         total = len(self.batch_sampler)
@@ -106,6 +106,7 @@ class BatchSamplerShard(BatchSampler):
         return [list(islice(indices, self.batch_size)) for _ in range(self.num_processes)]
 
 
+@dataclass(eq=False, repr=False)
 class IterableDatasetShard(IterableDataset[Any]):
     """The examples of one process, of a data set without indices that every process reads in full.
 
@@ -121,28 +122,20 @@ class IterableDatasetShard(IterableDataset[Any]):
         InputError: If batches are to be split and their size is not a multiple of the number of processes.
     """
 
-    def __init__(
-        self,
-        dataset: "Examples",
-        *,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        num_processes: int = 1,
-        process_index: int = 0,
-        split_batches: bool = False,
-    ) -> None:
-        if split_batches:
-            check_split(batch_size, num_processes)
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.num_processes = num_processes
-        self.process_index = process_index
-        self.split_batches = split_batches
+    dataset: "Examples"
+    _: KW_ONLY
+    batch_size: int = 1
+    drop_last: bool = False
+    num_processes: int = 1
+    process_index: int = 0
+    split_batches: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split_batches:
+            check_split(self.batch_size, self.num_processes)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the data set which epoch comes, if it cares."""
         self.epoch = epoch
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
@@ -169,11 +162,7 @@ class IterableDatasetShard(IterableDataset[Any]):
 
 
 def check_split(batch_size: int | None, num_processes: int) -> None:
-    """Refuse batches that cannot be split evenly.
-
-    Raises:
-        InputError: Names the size and the number of processes.
-    """
+    """Raise ``InputError`` for batches that cannot be split evenly."""
     if batch_size is None or batch_size % num_processes:
         raise InputError(
             f"`split_batches=True` splits each batch of {batch_size} examples over {num_processes} processes, which "

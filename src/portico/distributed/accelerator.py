@@ -1,13 +1,19 @@
-"""``trainer.accelerator`` and its settings, ``TrainingArguments.accelerator_config``; accelerate is not needed."""
+"""``trainer.accelerator`` and its settings, ``TrainingArguments.accelerator_config``; accelerate is not needed.
+
+First the settings, then :class:`Accelerator` by topic: processes, waiting, results of several processes, what
+accelerate keeps in other objects, gradients, models and data.
+"""
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import safetensors.torch
 import torch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -21,23 +27,19 @@ from portico.lightning_compat import launches_workers
 from portico.tree import map_tensors, pad_to_longest
 
 if TYPE_CHECKING:
+    from lightning.pytorch.plugins import Precision
     from lightning.pytorch.strategies import Strategy
 
     from portico.annotations import Loader, Nested
     from portico.arguments import TrainingArguments
 
 
-_SHARING = {"split_batches": False, "dispatch_batches": None, "even_batches": True, "use_seedable_sampler": True}
-_FIELDS = {**_SHARING, "non_blocking": False, "gradient_accumulation_kwargs": None, "use_configured_state": False}
+_FIELDS: Mapping[str, Any] = AcceleratorConfig().to_dict()
 _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_dataloader")
 
 
 def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
-    """Return every field of ``accelerator_config``, with the defaults of those that were left out.
-
-    Args:
-        args: Training arguments; the field may hold an ``AcceleratorConfig``, a dict, the path of a JSON file or
-            nothing.
+    """Return every field of ``args.accelerator_config``: an ``AcceleratorConfig``, a dict, a JSON file's path or None.
 
     Raises:
         InputError: If a field is unknown.
@@ -68,10 +70,10 @@ def syncs_each_batch(args: "TrainingArguments") -> bool:
     return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
 
 
-def forget_unused_state(config: Any) -> None:
+def forget_unused_state(config: object) -> None:
     """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
 
-    Transformers drops it when it sets up the processes; arguments are written alike by both then.
+    Transformers drops it when it sets up the processes, so both write the same arguments.
     """
     if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
         config.pop("use_configured_state")
@@ -84,19 +86,13 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
         InputError: If the settings contradict the training arguments, or require accelerate's state.
     """
     settings = accelerator_settings(args)
+    accumulation = settings["gradient_accumulation_kwargs"] or {}
     if settings["use_configured_state"]:
         raise InputError(
             "`accelerator_config={'use_configured_state': True}` reuses the processes of an `Accelerator` made "
             "before, but Lightning makes the processes of this run; leave it out, and set `strategy`, `devices` and "
             "`accelerator` in `portico.TrainingArguments`."
         )
-    accumulation = settings["gradient_accumulation_kwargs"] or {}
-    _check_accumulation(accumulation, args)
-    if "num_steps" in accumulation:
-        args.gradient_accumulation_steps = accumulation["num_steps"]
-
-
-def _check_accumulation(accumulation: Mapping[str, Any], args: "TrainingArguments") -> None:
     unknown = sorted(set(accumulation) - set(_ACCUMULATION))
     if unknown:
         raise InputError(
@@ -106,8 +102,10 @@ def _check_accumulation(accumulation: Mapping[str, Any], args: "TrainingArgument
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
-            f"{accumulation['num_steps']}` in `accelerator_config` both set the accumulation; set one of them."
+            f"{accumulation['num_steps']}` in `accelerator_config` set the accumulation; set one of them."
         )
+    if "num_steps" in accumulation:
+        args.gradient_accumulation_steps = accumulation["num_steps"]
 
 
 _Function = Callable[..., Any]
@@ -117,10 +115,10 @@ _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
-    Each answer comes from the Lightning strategy of the present run.
+    Each answer comes from the Lightning strategy of the current run.
 
     Args:
-        strategy: Returns the Lightning strategy of the present run.
+        strategy: Returns the Lightning strategy of the current run.
         dataloader_options: Options of ``DataLoaderConfig`` for prepared loaders.
 
     Attributes:
@@ -129,7 +127,7 @@ class Accelerator:
         backward_now: What :meth:`backward` calls at once; ``None`` while Lightning differentiates the loss.
     """
 
-    # The Lightning strategy holds what DeepSpeed and FSDP are told, and splits the work.
+    # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
     deepspeed_plugin = None
     fsdp_plugin = None
     parallelism_config = None
@@ -152,7 +150,6 @@ class Accelerator:
 
     @property
     def device(self) -> torch.device:
-        """Device of this process."""
         return self._strategy().root_device
 
     @property
@@ -163,27 +160,22 @@ class Accelerator:
 
     @property
     def process_index(self) -> int:
-        """Rank of this process among all."""
         return int(getattr(self._strategy(), "global_rank", 0))
 
     @property
     def local_process_index(self) -> int:
-        """Rank of this process on its machine."""
         return int(getattr(self._strategy(), "local_rank", 0))
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the first process of all."""
         return self.process_index == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is the first process of its machine."""
         return self.local_process_index == 0
 
     @property
     def is_last_process(self) -> bool:
-        """Whether this is the last process of all."""
         return self.process_index == self.num_processes - 1
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -194,23 +186,22 @@ class Accelerator:
     # Waiting
 
     def wait_for_everyone(self) -> None:
-        """Wait until every process is here."""
         self._connected().barrier("wait_for_everyone")
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Let the first process of all do the block before the others."""
+        """Let the first process of all run the block before the others."""
         with first_process_first(self._connected(), is_first=self.is_main_process):
             yield
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Let the first process of each machine do the block before the others."""
+        """Let the first process of each machine run the block before the others."""
         with first_process_first(self._connected(), is_first=self.is_local_main_process):
             yield
 
     def end_training(self) -> None:
-        """Destroy the process group, at the end of a script."""
+        """Destroy the process group. Call at the end of a script."""
         disconnect()
 
     # Results of several processes
@@ -244,6 +235,7 @@ class Accelerator:
         """
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
+        # No early return for a single process: losses are repeated to a full batch, and the last one is smaller.
         loader = self._loaders[-1] if self._loaders else None
         if loader is None or not loader.end_of_dataloader or loader.remainder <= 0:
             return gathered
@@ -256,17 +248,13 @@ class Accelerator:
         """Pad a (nested) tensor along ``dim`` to the longest of all processes."""
         if self.num_processes == 1:
             return tensor
-        strategy = self._connected()
-        options: dict[str, Any] = {"dim": dim, "pad_index": pad_index, "pad_first": pad_first}
-        return pad_to_longest(lambda length: all_gather(strategy, length), tensor, **options)
+        gather = functools.partial(all_gather, self._connected())
+        return pad_to_longest(gather, tensor, dim=dim, pad_index=pad_index, pad_first=pad_first)
 
     def reduce(self, tensor: "Nested", reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Reduce a (nested) tensor over all processes; ``scale`` has no effect: accelerate uses it on TPUs only.
+        """Reduce a (nested) tensor over all processes by ``"sum"``, ``"mean"`` or ``"max"``.
 
-        Args:
-            tensor: Nested tensors.
-            reduction: ``"sum"``, ``"mean"`` or ``"max"``.
-            scale: Without effect.
+        ``scale`` has no effect: accelerate uses it on TPUs only.
         """
         if self.num_processes == 1:
             return tensor
@@ -294,6 +282,8 @@ class Accelerator:
             "`trainer.lightning_trainer` and its `strategy`."
         )
 
+    # What accelerate keeps in other objects
+
     @property
     def state(self) -> "Accelerator":
         """The accelerator itself, which has what accelerate keeps in a separate state."""
@@ -313,7 +303,6 @@ class Accelerator:
 
     @property
     def use_distributed(self) -> bool:
-        """Whether several processes train together."""
         return self.num_processes > 1
 
     @property
@@ -324,7 +313,6 @@ class Accelerator:
 
     @property
     def scaler(self) -> Any:
-        """The gradient scaler of the run's precision, if it has one."""
         return getattr(self.precision_plugin, "scaler", None)
 
     def on_main_process(self, function: _Function) -> _Function:
@@ -349,33 +337,21 @@ class Accelerator:
         """Return an empty context: the trainer accumulates."""
         return nullcontext()
 
-    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """Clip each gradient to ``[-clip_value, clip_value]``."""
+    def clip_grad_value_(self, parameters: "torch.Tensor | Iterable[torch.Tensor]", clip_value: float) -> None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the weights of ``model``."""
         return dict(model.state_dict())
 
-    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
-        """Write ``obj`` to the file ``f``, from one process.
-
-        Args:
-            obj: Anything picklable; weights by name with ``safe_serialization``.
-            f: Path.
-            safe_serialization: Write safetensors.
-        """
-        if not self.is_main_process:
-            return
-        if safe_serialization:
-            from safetensors.torch import save_file
-
-            save_file(obj, f, metadata={"format": "pt"})
-        else:
+    def save(self, obj: Any, f: "str | PathLike[str]", safe_serialization: bool = False) -> None:
+        """Write ``obj`` to the file ``f``, from one process; with ``safe_serialization`` it holds weights by name."""
+        if self.is_main_process and safe_serialization:
+            safetensors.torch.save_file(obj, f, metadata={"format": "pt"})
+        elif self.is_main_process:
             torch.save(obj, f)
 
     @property
-    def precision_plugin(self) -> Any:
+    def precision_plugin(self) -> "Precision":
         """Lightning's precision of the run."""
         return self._strategy().precision_plugin
 
@@ -394,19 +370,21 @@ class Accelerator:
             self._deferred = loss
 
     def take_deferred_loss(self) -> torch.Tensor:
-        """Hand the loss of the last :meth:`backward` to Lightning."""
+        """Hand the loss of the last :meth:`backward` to Lightning, which differentiates it through the strategy."""
         loss, self._deferred = self._deferred, None
         if loss is None:
             raise RuntimeError(
-                "`training_step` did not call `accelerator.backward`, so there is nothing to learn from."
+                "`training_step` did not call `accelerator.backward`, so there is no loss to differentiate."
             )
         return loss
 
-    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+    def clip_grad_norm_(
+        self, parameters: "torch.Tensor | Iterable[torch.Tensor]", max_norm: float, norm_type: float = 2
+    ) -> torch.Tensor:
         """Clip gradients to a norm and return the norm they had."""
         spread = getattr(self._strategy(), "model", None)
         if isinstance(spread, FullyShardedDataParallel):
-            # Each process has a part of the gradients: their norm is that of all parts.
+            # Each process has a part of the gradients; their norm is that of all parts.
             return spread.clip_grad_norm_(max_norm, norm_type)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
 
@@ -416,7 +394,7 @@ class Accelerator:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the forward context of the run's precision."""
-        return self._strategy().precision_plugin.forward_context()
+        return self.precision_plugin.forward_context()
 
     # Models and data
 
@@ -430,7 +408,6 @@ class Accelerator:
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def skip_first_batches(self, dataloader: "Loader", num_batches: int = 0) -> Any:
-        """Return a loader that starts after ``num_batches``."""
         return skip_first_batches(dataloader, num_batches)
 
     def prepare_model(self, model: nn.Module, **kwargs: Any) -> nn.Module:
@@ -460,10 +437,8 @@ class Accelerator:
 
 
 def _all_tensors(data: "Nested") -> bool:
-    if isinstance(data, Mapping):
-        return all(_all_tensors(value) for value in data.values())
-    if isinstance(data, list | tuple):
-        return all(_all_tensors(value) for value in data)
+    if isinstance(data, Mapping | list | tuple):
+        return all(map(_all_tensors, data.values() if isinstance(data, Mapping) else data))
     return isinstance(data, torch.Tensor)
 
 

@@ -1,4 +1,8 @@
-"""Where a run happens: the Lightning strategy behind a set of training arguments."""
+"""Where a run happens: the Lightning strategy behind a set of training arguments.
+
+:func:`lightning_placement` reads the arguments, :func:`run_placement` makes the strategy of a run, and
+:func:`resolve_strategy` answers what a run would use (``args.device``, ``args.world_size``).
+"""
 
 import os
 from copy import deepcopy
@@ -50,7 +54,7 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
 
 
-def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model: nn.Module | None) -> Any:
+def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model: nn.Module | None) -> Strategy | str:
     strategy = placement["strategy"]
     if isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
@@ -63,9 +67,9 @@ def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model
 
 def _drives_several(placement: dict[str, Any]) -> bool:
     """Return whether Lightning would choose data-parallel training; portico's backends choose themselves."""
-    devices = placement["devices"]
     if placement["accelerator"] not in ("auto", "cpu", "cuda", "gpu"):
         return False
+    devices = placement["devices"]
     if devices in (-1, "-1", "auto"):
         devices = 1 if placement["accelerator"] == "cpu" else torch.accelerator.device_count()
     if isinstance(devices, str):
@@ -90,9 +94,9 @@ def resolve_strategy(args: "TrainingArguments") -> Strategy:
                 enable_model_summary=False,
             ).strategy
     except (MisconfigurationException, ImportError) as error:
-        asked = ", ".join(f"{name}={value!r}" for name, value in placement.items())
+        requested = ", ".join(f"{name}={value!r}" for name, value in placement.items())
         raise InputError(
-            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {asked}. Set "
+            f"Lightning cannot place the run here ({' '.join(str(error).split())}); it got {requested}. Set "
             "`accelerator` and `devices` to values that this machine supports, for example 'cpu' and 1."
         ) from error
 

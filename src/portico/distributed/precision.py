@@ -1,4 +1,7 @@
-"""Mixed precision as in transformers: the model's forward casts, and nothing around it does."""
+"""Mixed precision as in transformers: the model's forward casts, and nothing around it does.
+
+:func:`autocast_forward` is accelerate's ``Accelerator.prepare_model``: autocast inside ``forward``, float32 outputs.
+"""
 
 import functools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,8 @@
-"""Start the processes of a run, connect them, run trainer methods in them, and end them together."""
+"""Start the processes of a run, connect them, run trainer methods in them, and end them together.
+
+First the process group (:func:`connect`) and what several processes do with it, then :func:`run_in_workers` for
+strategies that spawn or fork a worker for each call.
+"""
 
 import pickle
 import subprocess
@@ -51,27 +55,23 @@ def connect_early(strategy: "Strategy") -> None:
 def all_gather(strategy: "Strategy", tensor: torch.Tensor) -> torch.Tensor:
     """Stack the tensors of all processes of ``strategy``, which have one shape, without gradients."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        stacked: torch.Tensor = strategy.all_gather(tensor)
-        return stacked
-    parts = [
-        torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        for _ in range(torch.distributed.get_world_size())
-    ]
-    torch.distributed.all_gather(parts, tensor.detach().contiguous())
+        return strategy.all_gather(tensor)
+    tensor = tensor.detach().contiguous()
+    parts = [torch.empty_like(tensor) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, tensor)
     return torch.stack(parts)
 
 
 def disconnect() -> None:
-    """Destroy the process group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 @contextmanager
 def kill_children_on_error() -> Iterator[None]:
-    """Kill the processes that this one started when the block fails: they would wait for it for ever.
+    """Kill the processes that this one started when the block fails: they would wait for it forever.
 
-    Only the outermost of nested blocks does: the code in it may handle an error that all processes raise alike.
+    Only the outermost of nested blocks does so: the code in it may handle an error that all processes raise.
     """
     global _kills_children_on_error
     if _kills_children_on_error:
@@ -138,7 +138,7 @@ def run_in_workers(method: Callable[Concatenate[F, P], R]) -> Callable[Concatena
     return run  # type: ignore[return-value]
 
 
-def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     strategy: Any = trainer.lightning_trainer.strategy
     call: Any = (trainer, run, args, kwargs)
     if not forks_workers(strategy):
@@ -163,7 +163,7 @@ def _run_in_workers(trainer: "Trainer", run: Callable[..., Any], args: Any, kwar
     return result
 
 
-def _work(call: Any, outcome: str) -> None:
+def _work(call: bytes | tuple[Any, ...], outcome: str) -> None:
     global _inside_worker
     _inside_worker = True
     trainer, run, args, kwargs = pickle.loads(call) if isinstance(call, bytes) else call
@@ -171,9 +171,7 @@ def _work(call: Any, outcome: str) -> None:
     result = run(trainer, *args, **kwargs)
     if trainer.args.process_index == 0:
         attributes = {name: getattr(trainer, name) for name in trainer._carried_from_workers}
-        torch.save((result, attributes, _weights(trainer.model)), outcome)
+        state = trainer.model.state_dict() if trainer.model is not None else None
+        weights = state and {name: tensor.cpu() for name, tensor in state.items()}
+        torch.save((result, attributes, weights), outcome)
     trainer.accelerator.wait_for_everyone()
-
-
-def _weights(model: torch.nn.Module | None) -> dict[str, torch.Tensor] | None:
-    return None if model is None else {name: tensor.cpu() for name, tensor in model.state_dict().items()}

@@ -1,7 +1,11 @@
-"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
+"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed.
+
+Read in order: :class:`ModelDDPStrategy` and the ``ddp_*`` arguments, the options of FSDP, then
+:func:`sharded_strategy`, which chooses between FSDP and DeepSpeed, and what sharded weights cannot do.
+"""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -59,7 +63,8 @@ class ModelDDPStrategy(DDPStrategy):
         if trainer.state.fn is TrainerFn.FITTING:
             super().setup(trainer)
             return
-        # For evaluations Lightning would overwrite each process's model with the first one's.
+        # For evaluations Lightning would overwrite each process's model with the first one's (`_sync_module_states`),
+        # where a step of the user's may have let them drift.
         assert self.accelerator is not None
         assert self.model is not None
         self.accelerator.setup(trainer)
@@ -119,14 +124,9 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
 
 
 def refuse_ddp_arguments(strategy: Strategy, args: "TrainingArguments") -> None:
-    """Refuse ``ddp_*`` arguments next to a strategy object, which has its own options.
-
-    Raises:
-        InputError: Names them.
-    """
-    fields = [
-        field for field in ("ddp_find_unused_parameters", *_ARGUMENTS.values()) if getattr(args, field) is not None
-    ]
+    """Raise ``InputError`` for ``ddp_*`` arguments next to a strategy object, which has its own options."""
+    names = ("ddp_find_unused_parameters", *_ARGUMENTS.values())
+    fields = [name for name in names if getattr(args, name) is not None]
     if fields and isinstance(strategy, DDPStrategy):
         raise InputError(
             f"`strategy` is a {type(strategy).__name__} object, which ignores {', '.join(fields)}; give the options "
@@ -145,6 +145,7 @@ def _recomputes_activations(args: "TrainingArguments", model: nn.Module | None) 
     return bool(args.gradient_checkpointing or getattr(model, name, False))
 
 
+_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}
 _SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
@@ -164,7 +165,9 @@ _KNOWN = {
 _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
 
 
-def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[str, Any]:
+def fsdp_options(
+    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None", model: nn.Module | None
+) -> dict[str, Any]:
     """Return options of ``FSDPStrategy``.
 
     Args:
@@ -200,11 +203,12 @@ def fsdp_options(fsdp: Any, fsdp_config: Any, model: nn.Module | None) -> dict[s
     return options
 
 
-def _normalised(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
-    if isinstance(fsdp_config, str):
-        fsdp_config = json.loads(Path(fsdp_config).read_text(encoding="utf-8"))
-    config = {name.removeprefix("fsdp_"): value for name, value in (fsdp_config or {}).items()}
-    words = fsdp.split() if isinstance(fsdp, str) else [] if fsdp is True else list(fsdp)
+def _normalised(
+    fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None"
+) -> dict[str, Any]:
+    given = _read(fsdp_config) if fsdp_config else {}
+    config = {name.removeprefix("fsdp_"): value for name, value in given.items()}
+    words = fsdp.split() if isinstance(fsdp, str) else [] if isinstance(fsdp, bool) else list(fsdp or ())
     for word in (str(getattr(word, "value", word)) for word in words):
         if word in _SHARDING:
             config.setdefault("reshard_after_forward", word)
@@ -218,7 +222,12 @@ def _normalised(fsdp: Any, fsdp_config: Any) -> dict[str, Any]:
     return config
 
 
-def _sharding(value: Any) -> str:
+def _read(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that are given as a mapping or as the path of a JSON file."""
+    return dict(config) if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+
+
+def _sharding(value: object) -> str:
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         return "full_shard" if _is_on(value) else "shard_grad_op"
     if str(value).lower() not in _SHARDING:
@@ -249,16 +258,12 @@ def _wrap_policy(config: Mapping[str, Any], layers: set[type[nn.Module]]) -> Any
     return layers if layers and kind == "TRANSFORMER_BASED_WRAP" else None
 
 
-def _is_on(value: Any) -> bool:
+def _is_on(value: object) -> bool:
     return str(value).lower() in ("true", "1", "yes", "on", "y", "t")
 
 
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
     """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
-
-    Args:
-        args: Training arguments.
-        model: Model to train, if known; its layers may be sharded one by one.
 
     Raises:
         InputError: If this machine or other arguments do not allow it.
@@ -268,15 +273,15 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
             f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "
             "parallelism; leave it out, and set Lightning's `strategy=ModelParallelStrategy(...)` with the same sizes."
         )
-    makers = {name: maker for name, maker in _MAKERS.items() if getattr(args, name)}
-    if not makers:
+    names = [name for name in _NAMES if getattr(args, name)]
+    if not names:
         return None
-    if len(makers) > 1 or getattr(args, "strategy", None) is not None:
-        fields = [*makers, *(["strategy"] if getattr(args, "strategy", None) is not None else [])]
-        raise InputError(f"{' and '.join(f'`{name}`' for name in fields)} each choose a strategy; set one of them.")
-    (name, maker), *_ = makers.items()
-    _check_place(name, args)
-    return maker(args, model)
+    if getattr(args, "strategy", None) is not None:
+        names.append("strategy")
+    if len(names) > 1:
+        raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
+    _check_place(names[0], args)
+    return _fsdp(args, model) if names == ["fsdp"] else _deepspeed(args)
 
 
 def is_sharded(strategy: "Strategy") -> bool:
@@ -285,11 +290,7 @@ def is_sharded(strategy: "Strategy") -> bool:
 
 
 def refuse_sharded_weights(strategy: "Strategy") -> None:
-    """Refuse to write Hugging Face's files from sharded weights.
-
-    Raises:
-        InputError: Names Lightning's way to save them.
-    """
+    """Raise ``InputError`` instead of writing Hugging Face's files from sharded weights."""
     if is_sharded(strategy):
         raise InputError(
             f"Under {type(strategy).__name__} each process has only a part of the weights, which are not written as "
@@ -299,11 +300,7 @@ def refuse_sharded_weights(strategy: "Strategy") -> None:
 
 
 def refuse_own_backward(strategy: "Strategy") -> None:
-    """Refuse a training step that runs backward itself under a strategy that wraps the whole LightningModule.
-
-    Raises:
-        InputError: Names the strategy that allows it.
-    """
+    """Raise ``InputError`` for a step that runs backward itself under a strategy around the whole LightningModule."""
     wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
     if wraps_module or is_sharded(strategy):
         raise InputError(
@@ -330,7 +327,7 @@ def _fsdp(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
     )
 
 
-def _deepspeed(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
+def _deepspeed(args: "TrainingArguments") -> Strategy:
     if find_spec("deepspeed") is None:
         raise InputError(
             "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
@@ -345,8 +342,7 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
     Raises:
         InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
     """
-    given: Any = args.deepspeed
-    config = dict(given) if isinstance(given, Mapping) else json.loads(Path(given).read_text(encoding="utf-8"))
+    config = _read(args.deepspeed)  # type: ignore[arg-type]  # transformers declares only one of the forms
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(
@@ -373,7 +369,3 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
 def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in config.items() if value != "auto"}
     return {name: _without_auto(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
-
-
-_MAKERS: Mapping[str, Callable[[Any, nn.Module | None], Strategy]] = {"fsdp": _fsdp, "deepspeed": _deepspeed}
-_NAMES = {"fsdp": "FSDPStrategy", "deepspeed": "DeepSpeedStrategy"}

@@ -1,7 +1,13 @@
-"""One pass over a data set without training: from batches to an ``EvalLoopOutput``."""
+"""One pass over a data set without training: from batches to an ``EvalLoopOutput``.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+Read :func:`run_evaluation` at the end first, then :class:`EvaluationSession` in the order of its calls: ``start``,
+``step`` and ``keep`` for each batch, ``finish``. The reference is ``Trainer.evaluation_loop`` in transformers 5.23.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -11,13 +17,7 @@ from portico.data.datamodule import EvaluationFeed
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
 from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
-from portico.lightning_compat import (
-    evaluate_inside,
-    exit_on_sigterm,
-    has_data,
-    keep_gradients,
-    quiet_lightning,
-)
+from portico.lightning_compat import evaluate_inside, exit_on_sigterm, has_data, keep_gradients, quiet_lightning
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 from portico.loop.run import log_evaluation_start
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
+@dataclass(eq=False, repr=False)
 class EvaluationSession:
     """Collects the results of ``prediction_step`` and turns them into metrics.
 
@@ -42,24 +43,19 @@ class EvaluationSession:
         metric_key_prefix: Prefix of every metric's name.
     """
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        loader: "Loader",
-        *,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> None:
-        args = trainer.args
-        self.trainer = trainer
-        self.loader = loader
+    trainer: "Trainer"
+    loader: "Loader"
+    _: KW_ONLY
+    description: str
+    prediction_loss_only: bool | None = None
+    ignore_keys: list[str] | None = None
+    metric_key_prefix: str = "eval"
+
+    def __post_init__(self) -> None:
+        trainer, args = self.trainer, self.trainer.args
+        if self.prediction_loss_only is None:
+            self.prediction_loss_only = args.prediction_loss_only
         self.model = trainer.model
-        self.description = description
-        self.prediction_loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        self.ignore_keys = ignore_keys
-        self.metric_key_prefix = metric_key_prefix
         self.batch_size = args.eval_batch_size
         self.num_observed_examples = 0
         self.output: EvalLoopOutput | None = None
@@ -67,7 +63,7 @@ class EvaluationSession:
         nested = trainer.module.evaluation is not None
         self.stream = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
         # `predict` returns its arrays, with or without metrics.
-        self.keeps_arrays = description == "Prediction" or not (self.stream or args.batch_eval_metrics)
+        self.keeps_arrays = self.description == "Prediction" or not (self.stream or args.batch_eval_metrics)
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
@@ -80,14 +76,12 @@ class EvaluationSession:
         trainer.callback_handler.eval_dataloader = self.loader
 
     def step(self, inputs: "Batch", batch_idx: int) -> None:
-        """Predict one batch and keep its outputs."""
         trainer = self.trainer
-        size = find_batch_size(inputs)
-        if size is not None:
+        if (size := find_batch_size(inputs)) is not None:
             self.num_observed_examples += size
             self.batch_size = self.batch_size or size
         loss, logits, labels = trainer.prediction_step(
-            self.model, inputs, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            self.model, inputs, bool(self.prediction_loss_only), ignore_keys=self.ignore_keys
         )
         self.keep(loss, logits, labels, inputs)
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -96,9 +90,22 @@ class EvaluationSession:
         self, loss: torch.Tensor | None, logits: "Nested | None", labels: "Nested | None", inputs: "Batch"
     ) -> None:
         """Gather the outputs of one batch over all processes; keep them, or update the metrics with them."""
-        losses = self.keep_loss(loss)
-        main_input = self._gather_main_input(inputs) if "inputs" in self.trainer.args.include_for_metrics else None
-        logits, labels = self._gather_outcome(logits, labels)
+        losses, main_input = self.keep_loss(loss), None
+        trainer, gather = self.trainer, self.trainer.gather_function
+        # In the order of `evaluation_loop`; padded first, since processes may have batches of different widths.
+        pad = partial(trainer.accelerator.pad_across_processes, dim=1, pad_index=-100)
+        if "inputs" in trainer.args.include_for_metrics:
+            name = getattr(trainer.model, "main_input_name", "input_ids")
+            main_input = gather(pad(trainer._prepare_input(inputs[name])))
+        if labels is not None:
+            labels = pad(labels)
+        if logits is not None:
+            logits = pad(logits)
+            if trainer.preprocess_logits_for_metrics is not None:
+                logits = trainer.preprocess_logits_for_metrics(logits, labels)
+            logits = gather(logits)
+        if labels is not None:
+            labels = gather(labels)
         if self.keeps_arrays:
             for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
                 if outcome is not None:
@@ -111,12 +118,12 @@ class EvaluationSession:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
         if loss is None:
             return None
+        # Repeated to the full batch size; `gather_for_metrics` cuts the last batch, on a single process too.
         gathered: torch.Tensor = self.trainer.gather_function(loss.repeat(self.batch_size))
         self.losses.add(gathered)
         return gathered
 
     def finish(self) -> EvalLoopOutput:
-        """Compute the metrics of the whole set."""
         losses, logits = self.losses.result(), self.logits.result()
         labels, inputs = self.labels.result(), self.inputs.result()
         metrics = denumpify_detensorize(dict(self.compute_metrics(logits, labels, losses, inputs)))
@@ -136,7 +143,7 @@ class EvaluationSession:
             return self.stream.compute()
         if trainer.compute_metrics is None or logits is None or labels is None:
             return {}
-        function: Any = trainer.compute_metrics
+        function = cast("Callable[..., Any]", trainer.compute_metrics)
         metrics = function(self._prediction(logits, labels, losses, inputs))
         if not isinstance(metrics, Mapping):
             raise InputTypeError(
@@ -147,32 +154,10 @@ class EvaluationSession:
 
     def num_samples(self) -> int:
         """Return how many examples were evaluated."""
-        loader: Any = self.loader
-        dataset = getattr(loader, "dataset", None)
-        known = 0
+        dataset = getattr(self.loader, "dataset", None)
         if has_length(dataset):
-            known = len(dataset)
-        elif has_length(self.loader):
-            known = self.trainer.num_examples(loader)
-        return known or self.num_observed_examples
-
-    def _gather_main_input(self, inputs: "Batch") -> Any:
-        trainer = self.trainer
-        main_input = trainer._prepare_input(inputs[getattr(trainer.model, "main_input_name", "input_ids")])
-        return trainer.gather_function(trainer.accelerator.pad_across_processes(main_input, dim=1, pad_index=-100))
-
-    def _gather_outcome(self, logits: "Nested | None", labels: "Nested | None") -> tuple[Any, Any]:
-        trainer, accelerator = self.trainer, self.trainer.accelerator
-        if labels is not None:
-            labels = accelerator.pad_across_processes(labels, dim=1, pad_index=-100)
-        if logits is not None:
-            logits = accelerator.pad_across_processes(logits, dim=1, pad_index=-100)
-            if trainer.preprocess_logits_for_metrics is not None:
-                logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            logits = trainer.gather_function(logits)
-        if labels is not None:
-            labels = trainer.gather_function(labels)
-        return logits, labels
+            return len(dataset) or self.num_observed_examples
+        return (has_length(self.loader) and self.trainer.num_examples(self.loader)) or self.num_observed_examples
 
     def _arrays(self) -> OutputBuffer | OutputList:
         args = self.trainer.args
@@ -221,19 +206,14 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     try:
         session.start()
         if len(feed) == 0:
-            # Lightning would warn, then skip its loop and with it the hook that finishes. Iterating a loader draws a
-            # seed from the global generator, even if it is empty.
+            # Lightning would warn, then skip its loop and with it the hook that finishes. The loader is iterated, as
+            # transformers does: each `iter(DataLoader)` draws a seed from the global generator, even if it is empty.
             next(iter(session.loader), None)
             session.finish()
         elif enclosing is not None or (trainer.is_in_train and has_data(pl_trainer)):
             evaluate_inside(pl_trainer, feed, predicts=predicts)
         else:
-            with (
-                kill_children_on_error(),
-                quiet_lightning(),
-                keep_gradients(module),
-                exit_on_sigterm(pl_trainer),
-            ):
+            with kill_children_on_error(), quiet_lightning(), keep_gradients(module), exit_on_sigterm(pl_trainer):
                 connect(pl_trainer.strategy)
                 run = pl_trainer.test if predicts else pl_trainer.validate
                 run(module, dataloaders=feed, verbose=False)

@@ -1,4 +1,7 @@
-"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics."""
+"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics.
+
+Read :func:`batch_metrics` first, which chooses, then the two forms, then the checks of what the user passed.
+"""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -17,6 +20,8 @@ from portico.tree import map_tensors
 if TYPE_CHECKING:
     from portico.annotations import ComputeMetrics, Nested
     from portico.arguments import TrainingArguments
+
+_TORCH_METRICS = (Metric, MetricCollection, dict)
 
 
 class BatchMetrics(ABC):
@@ -43,11 +48,9 @@ class BatchedComputeMetrics(BatchMetrics):
         self._metrics: Mapping[str, Any] = {}
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Call the function."""
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
-        """Return the last value of the function."""
         return self._metrics
 
 
@@ -63,15 +66,14 @@ class TorchMetrics(BatchMetrics):
         own: Work on a copy, because an enclosing evaluation is using the same metrics.
     """
 
-    def __init__(self, metrics: Any, *, own: bool = False) -> None:
-        collection = metrics if isinstance(metrics, MetricCollection) else MetricCollection(metrics)
+    def __init__(self, metrics: "Metric | MetricCollection | dict[str, Metric]", *, own: bool = False) -> None:
+        collection = metrics if isinstance(metrics, MetricCollection) else MetricCollection(metrics)  # type: ignore[arg-type]
         self.metrics = collection.clone() if own else collection
         # An interrupted evaluation may have left counts behind.
         self.metrics.reset()
         self._num_updates = 0
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Count a batch, on the device where it is."""
         logits, labels = prediction.predictions, prediction.label_ids
         if self._num_updates == 0 and isinstance(logits, torch.Tensor):
             self.metrics.to(logits.device)
@@ -96,27 +98,17 @@ class TorchMetrics(BatchMetrics):
         return {name: _plain(result) for name, result in results.items()}
 
 
-def is_torch_metrics(compute_metrics: "ComputeMetrics | None") -> bool:
-    """Return whether ``compute_metrics`` is a metric of torchmetrics, a collection, or a dict of them."""
-    return isinstance(compute_metrics, Metric | MetricCollection | dict)
-
-
 @contextmanager
 def _without_synchronisation(metrics: MetricCollection) -> Iterator[None]:
     """Keep the metrics inside ``metrics`` from synchronising with other processes."""
-    single = [module for module in metrics.modules() if isinstance(module, Metric)]
-    saved = [metric.distributed_available_fn for metric in single]
-    for metric in single:
-        metric.distributed_available_fn = _is_not_distributed
+    saved = {module: module.distributed_available_fn for module in metrics.modules() if isinstance(module, Metric)}
+    for metric in saved:
+        metric.distributed_available_fn = lambda: False
     try:
         yield
     finally:
-        for metric, function in zip(single, saved, strict=True):
+        for metric, function in saved.items():
             metric.distributed_available_fn = function
-
-
-def _is_not_distributed() -> bool:
-    return False
 
 
 def _plain(result: object) -> Any:
@@ -145,10 +137,9 @@ def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, ne
         batched: Whether ``batch_eval_metrics`` is set.
         nested: Whether this is an evaluation inside another one.
     """
-    if is_torch_metrics(compute_metrics):
+    if isinstance(compute_metrics, _TORCH_METRICS):
         return TorchMetrics(compute_metrics, own=nested)
-    function: Any = compute_metrics
-    return BatchedComputeMetrics(function) if batched and function is not None else None
+    return BatchedComputeMetrics(compute_metrics) if batched and callable(compute_metrics) else None
 
 
 def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
@@ -157,19 +148,14 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
     Raises:
         InputError: Names what is allowed (a ``TypeError`` too for an object that cannot be called).
     """
-    if is_torch_metrics(compute_metrics):
+    if isinstance(compute_metrics, _TORCH_METRICS):
         _check_torch_metrics(compute_metrics, args)
     elif compute_metrics is not None and not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
             "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
         )
-    elif args.batch_eval_metrics and compute_metrics is not None:
-        _check_function_of_batches(compute_metrics)
-
-
-def _check_function_of_batches(compute_metrics: Callable[..., Any]) -> None:
-    if "compute_result" not in inspect.signature(compute_metrics).parameters:
+    elif compute_metrics is not None and args.batch_eval_metrics and not _takes_compute_result(compute_metrics):
         raise InputError(
             "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
             "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
@@ -177,7 +163,11 @@ def _check_function_of_batches(compute_metrics: Callable[..., Any]) -> None:
         )
 
 
-def _check_torch_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
+def _takes_compute_result(function: Callable[..., Any]) -> bool:
+    return "compute_result" in inspect.signature(function).parameters
+
+
+def _check_torch_metrics(compute_metrics: "ComputeMetrics", args: "TrainingArguments") -> None:
     entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
     others = sorted({type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)})
     if others or not entries:

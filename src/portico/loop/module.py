@@ -1,10 +1,15 @@
-"""The ``LightningModule`` under the trainer: it decides *when*; the methods that users override decide *what*."""
+"""The ``LightningModule`` under the trainer: it decides *when*; the methods that users override decide *what*.
+
+Read after :mod:`portico.loop.run`, whose table says which hook does what: :class:`TrainerModule` in the order in which
+Lightning calls its hooks, then what is computed of one batch (labels, tokens, loss, logits).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import nn
 
 from portico.hf_compat import logger, nested_detach
@@ -18,6 +23,9 @@ from portico.lightning_compat import (
 from portico.optim import scheduler_config, updates_in_backward
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
     from portico.annotations import Batch, Nested, NumItems, ProcessingClass
     from portico.loop.evaluation import EvaluationSession
     from portico.loop.run import TrainingRun
@@ -45,7 +53,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
             self.model = model  # type: ignore[assignment]  # None: a search released the model of its last trial
 
     def set_wrapped_model(self, wrapped: nn.Module) -> None:
-        """Train through ``wrapped``, the model in the wrapper of the strategy."""
+        """Train through ``wrapped``: the strategy's wrapper around the model."""
         self.hf_trainer.model_wrapped = wrapped
 
     @property
@@ -54,18 +62,15 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         return self._training_run.closes_window
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the user's model."""
         return self.model(*args, **kwargs)
 
     # Training
 
     def configure_optimizers(self) -> Any:
-        """Make optimizer and schedule through the trainer's hooks."""
         self.hf_trainer._create_optimizer_and_scheduler_for(self._training_run.plan.max_steps)
         return {"optimizer": self.hf_trainer.optimizer, **scheduler_config(self.hf_trainer.lr_scheduler)}
 
     def on_fit_start(self) -> None:
-        """Restore a resumed run; Lightning has restored nothing at this point."""
         skip_lightning_backward(self.trainer, self.hf_trainer._runs_own_backward)
         self._training_run.restore()
 
@@ -89,28 +94,28 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
             super().backward(loss, *args, **kwargs)
 
     def on_after_backward(self) -> None:
-        """Count the batch, now that it has been differentiated."""
         if not self.hf_trainer._runs_own_backward:
             run = self._training_run
             assert run.unfinished is not None, "a training step came before"
             run.add_loss(*run.unfinished)
 
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
-        """Clip through the trainer, in the order of the model's parameters.
-
-        Lightning clips by the optimizer's groups; a norm is a float sum, whose last bits depend on the order.
-        """
+        # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's
+        # groups; a norm is a float sum, whose last bits depend on the order (4e-5 after 26 steps, measured).
         self._training_run.before_optimizer_step()
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: "Optimizer | LightningOptimizer",
+        optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """Run forward and backward, then step if the batch closes its window in Hugging Face's counting.
-
-        Lightning also steps on the last batch of the data, even inside a window.
-        """
+        """Run forward and backward, then step if the batch closes its window in Hugging Face's counting."""
         assert optimizer_closure is not None
+        assert isinstance(optimizer, LightningOptimizer)
         run = self._training_run
+        # Lightning also steps on the last batch of a stream, even inside a window, where Hugging Face does not.
         if not run.plan.ends_window(batch_idx):
             optimizer_closure()
             return
@@ -118,16 +123,17 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         self.trainer.strategy.optimizer_step(steppable, optimizer_closure, self)
         run.after_optimizer_step()
 
-    def lr_scheduler_step(self, scheduler: Any, metric: object) -> None:
-        """Step the schedule, unless the optimizer step was skipped or the window is open."""
-        if self.hf_trainer.accelerator.sync_gradients and not self.hf_trainer.accelerator.optimizer_step_was_skipped:
+    def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
+        # A step skipped by the gradient scaler does not move the schedule (transformers 5.23, `_run_epoch`).
+        accelerator = self.hf_trainer.accelerator
+        if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
             scheduler.step()
 
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Any) -> None:
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: "Optimizer") -> None:
         """Do nothing: gradients are zeroed after the step, as in transformers; Lightning zeroes before backward."""
 
     def on_train_end(self) -> None:
-        """Finish the run while strategy and model are still set up."""
+        # Here, while strategy and model are still set up: the best model may be loaded.
         self._training_run.finish()
 
     @property
@@ -138,24 +144,22 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     # Evaluation
 
     def validation_step(self, batch: "Batch", batch_idx: int) -> None:
-        """Run one batch of an evaluation."""
         assert self.evaluation is not None
         with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
-    def test_step(self, batch: "Batch", batch_idx: int) -> None:
-        """Run one batch of a prediction."""
-        self.validation_step(batch, batch_idx)
+    # A prediction runs in Lightning's test loop (`portico.lightning_compat.evaluate_inside` says why).
+    test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
-        """Compute the metrics before the loop ends: Lightning's ``EarlyStopping`` reads them at its end."""
+        # Before the loop ends: Lightning's `EarlyStopping` reads the metrics at its end.
         assert self.evaluation is not None
         publish_metrics(self.trainer, self.evaluation.finish().metrics or {})
 
     def on_test_epoch_end(self) -> None:
-        """Compute the metrics of a prediction; inside a fit they are hidden from callbacks that monitor the fit."""
         assert self.evaluation is not None
         metrics = self.evaluation.finish().metrics or {}
+        # Inside a fit they are hidden from callbacks that monitor the fit.
         if not self.hf_trainer.is_in_train:
             publish_metrics(self.trainer, metrics)
 
@@ -176,7 +180,7 @@ class _ClosureFirst:
     step must find the gradients computed.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: "Optimizer") -> None:
         self._optimizer = optimizer
 
     def __getattr__(self, name: str) -> Any:
@@ -199,21 +203,17 @@ def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItem
         shifts_labels: Whether the loss is causal: it never predicts the first position.
 
     Returns:
-        An int64 scalar, or ``None`` for labels that are no tensors, such as the boxes of object detection.
+        An int64 scalar, or ``None`` for labels that are not tensors, such as the boxes of object detection.
     """
+
+    def scored(batch: "Batch") -> torch.Tensor:
+        labels: torch.Tensor = batch["shift_labels"] if "shift_labels" in batch else batch["labels"]
+        return labels[..., 1:] if shifts_labels and "shift_labels" not in batch else labels
+
     try:
-        return sum(_scored_labels(batch, shifts_labels).ne(-100).sum() for batch in batches)
+        return sum(scored(batch).ne(-100).sum() for batch in batches)
     except (TypeError, AttributeError):
         return None
-
-
-def _scored_labels(batch: "Batch", shifts_labels: bool) -> torch.Tensor:
-    labels: torch.Tensor
-    if "shift_labels" in batch:
-        labels = batch["shift_labels"]
-    else:
-        labels = batch["labels"][..., 1:] if shifts_labels else batch["labels"]
-    return labels
 
 
 def count_tokens(
@@ -227,12 +227,12 @@ def count_tokens(
         processing_class: Knows the padding token, for batches without an ``attention_mask``.
         padding: Whether padding counts.
     """
-    if not padding and "attention_mask" in batch:
-        return torch.as_tensor(batch["attention_mask"].sum())
-    pad_token_id = getattr(processing_class, "pad_token_id", None)
-    if not padding and pad_token_id is not None:
-        return torch.as_tensor((batch[main_input] != pad_token_id).sum())
     if not padding:
+        if "attention_mask" in batch:
+            return torch.as_tensor(batch["attention_mask"].sum())
+        pad_token_id = getattr(processing_class, "pad_token_id", None)
+        if pad_token_id is not None:
+            return torch.as_tensor((batch[main_input] != pad_token_id).sum())
         logger.warning(
             "`include_num_input_tokens_seen='non_padding'` counts padding too, because there is neither an "
             "`attention_mask` in the batch nor a `pad_token_id`; give the trainer its `processing_class`."
@@ -246,34 +246,26 @@ def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
     Raises:
         ValueError: If the outputs are named and none is the loss.
     """
-    named: Any = outputs
-    if isinstance(outputs, dict):
-        if "loss" not in outputs:
-            raise ValueError(
-                f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it "
-                "labels under the name it takes, load one of the `AutoModelFor...` classes if it has no head for a "
-                "task, or override `compute_loss`."
-            )
-        loss: torch.Tensor = named["loss"]
-    else:
-        loss = named[0]
+    if isinstance(outputs, dict) and "loss" not in outputs:
+        raise ValueError(
+            f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it labels "
+            "under the name it takes, load one of the `AutoModelFor...` classes if it has no head for a task, or "
+            "override `compute_loss`."
+        )
+    loss: torch.Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
     return loss
 
 
 def logits_of(outputs: "Nested", ignored: list[str], *, skip_first: bool) -> Any:
     """Return everything a model returned but the outputs named in ``ignored``; detached.
 
-    Args:
-        outputs: A mapping, or a tuple.
-        ignored: Names to leave out.
-        skip_first: Leave out the first entry of a tuple, which is the loss.
+    ``skip_first`` leaves out the first entry of a tuple, which is the loss.
     """
     if isinstance(outputs, dict):
-        logits: Any = tuple(value for key, value in outputs.items() if key not in ignored)
-    else:
-        positional: Any = outputs
-        logits = positional[1:] if skip_first else positional
-    logits = nested_detach(logits)
+        outputs = tuple(value for key, value in outputs.items() if key not in ignored)
+    elif skip_first:
+        outputs = outputs[1:]
+    logits = nested_detach(outputs)
     return logits[0] if len(logits) == 1 else logits
 
 

@@ -1,5 +1,8 @@
 """One training run: the loop, the event table, the state of the run and the ``lightning.Trainer`` that runs it.
 
+Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
+of a run, and at the end the ``lightning.Trainer``.
+
 The loop, with the events of ``transformers.Trainer`` marked::
 
     trainer = Trainer(...)                                    # on_init_end
@@ -52,12 +55,14 @@ Lightning                                      Hugging Face
 =============================================  ==============================================================
 
 Lightning's ``on_before_optimizer_step`` comes before clipping, too early for ``on_pre_optimizer_step``; its
-``optimizer_zero_grad`` comes before backward, where Hugging Face zeroes after the step.
+``optimizer_zero_grad`` comes before backward, where Hugging Face zeroes after the step. The reference is
+``Trainer._run_epoch`` in transformers 5.23.
 """
 
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -77,6 +82,7 @@ from portico.distributed.processes import connect, inside_worker, kill_children,
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
 from portico.lightning_compat import (
+    USES_SHORTCUTS,
     NullProfiler,
     disable_sigterm_handler,
     drop_launcher,
@@ -110,40 +116,38 @@ class EventBridge(Callback):
         self.run = run
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin the run; inside an epoch, begin that epoch too, since Lightning leaves its hook out there."""
         self.run.begin()
+        # Lightning leaves out the hook of an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
         if restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin an epoch."""
         self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: "Batch", batch_idx: int
     ) -> None:
-        """Begin a step at the first batch of its window."""
         self.run.begin_batch(batch_idx)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: object, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: object, batch: "Batch", batch_idx: int
     ) -> None:
-        """End a step at the last batch of its window, then stop if either library wants to."""
         self.run.end_batch(batch_idx)
         self._agree_on_stopping(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End the epoch."""
         self._agree_on_stopping(trainer)
         self.run.end_epoch()
         self._agree_on_stopping(trainer)
 
     def _agree_on_stopping(self, trainer: pl.Trainer) -> None:
+        # A Lightning callback (`EarlyStopping`) and a Hugging Face one may each stop the run.
         control = self.run.trainer.control
         stop = control.should_training_stop or trainer.should_stop
         control.should_training_stop = trainer.should_stop = stop
 
 
+@dataclass(eq=False, repr=False)
 class TrainingRun:
     """All state that lives from the start of one ``train()`` to its end.
 
@@ -158,54 +162,32 @@ class TrainingRun:
         resume_point: Where in the data the resumed run continues.
         trial: Trial of a hyperparameter search.
         ignore_keys_for_eval: Model outputs that evaluations during training leave out.
-
-    Attributes:
-        tr_loss: Sum of the losses since the last log, a scalar on the device.
-        total_loss_scalar: Sum of the losses logged so far.
-        globalstep_last_logged: Step of the last log.
-        epoch: Present epoch, from 0.
-        num_batches_seen: Batches of the present epoch, those skipped by resuming included.
-        num_items_in_batch: Labels in the present accumulation window, ``None`` where the model does not take it.
-        closes_window: Whether the present batch is the last of its window, be the window full or cut short by the end
-            of the data.
-        unfinished: Loss and inputs of a batch that Lightning has yet to differentiate.
-        grad_norm: Norm of the gradients at the last optimizer step.
-        learning_rate: Learning rate of the last optimizer step.
-        output: What ``train()`` returns, once the run has finished.
     """
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        *,
-        loader: "Loader",
-        plan: RunPlan,
-        checkpoint: str | None = None,
-        resume_point: ResumePoint | None = None,
-        trial: "Trial" = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> None:
-        self.trainer = trainer
-        self.loader = loader
-        self.plan = plan
-        self.checkpoint = checkpoint
-        self.resume_point = resume_point or ResumePoint()
-        self.trial = trial
-        self.ignore_keys_for_eval = ignore_keys_for_eval
-        # Summed on the device between two logs, so that a step does not wait for the device.
-        self.tr_loss = torch.tensor(0.0, device=trainer.args.device)
-        self.total_loss_scalar = 0.0
+    trainer: "Trainer"
+    _: KW_ONLY
+    loader: "Loader"
+    plan: RunPlan
+    checkpoint: str | None = None
+    resume_point: ResumePoint = field(default_factory=ResumePoint)
+    trial: "Trial" = None
+    ignore_keys_for_eval: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        # Sum of the losses since the last log, kept on the device, so that a step does not wait for the device.
+        self.tr_loss = torch.tensor(0.0, device=self.trainer.args.device)
+        self.total_loss_scalar = 0.0  # of the losses logged so far
         self.start_time = 0.0
         self.globalstep_last_logged = self.initial_global_step = 0
         self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
-        self.first_step = 0
-        self.num_batches_seen = 0
-        self.num_items_in_batch: NumItems = None
-        self.closes_window = True
-        self.unfinished: tuple[torch.Tensor, Batch] | None = None
-        self.grad_norm: torch.Tensor | float | None = None
-        self.learning_rate: float | None = None
+        self.first_step = 0  # of the epoch
+        self.num_batches_seen = 0  # in the epoch, those skipped by resuming included
+        self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
+        self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
+        self.unfinished: tuple[torch.Tensor, Batch] | None = None  # loss and inputs that await Lightning's backward
+        self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
+        self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
 
     def restore(self) -> None:
@@ -214,7 +196,6 @@ class TrainingRun:
             restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
 
     def begin(self) -> None:
-        """Start the clock, reset the sums and fire ``on_train_begin``."""
         trainer = self.trainer
         self.start_time = time.time()
         self.initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
@@ -225,7 +206,6 @@ class TrainingRun:
             trainer._evaluate(self.trial, self.ignore_keys_for_eval, skip_scheduler=True)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start epoch ``epoch``."""
         self.epoch = epoch
         self.first_step = self.trainer.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
@@ -233,8 +213,12 @@ class TrainingRun:
         self.learning_rate = None
         self._fire("on_epoch_begin")
 
-    def batches(self) -> Iterator[Any]:
-        """Yield the batches of the current epoch, fetched an accumulation window at a time."""
+    def batches(self) -> Iterator["Batch"]:
+        """Yield the batches of the current epoch, fetched an accumulation window at a time.
+
+        A window is fetched before its first batch is trained on, since its labels are counted first (transformers
+        5.23, ``Trainer._run_epoch`` and ``get_batch_samples``): data sets that draw random numbers notice.
+        """
         trainer, plan = self.trainer, self.plan
         loader, first_step, late_rng = self._epoch_loader()
         if hasattr(loader, "set_epoch"):
@@ -246,6 +230,7 @@ class TrainingRun:
             )
             trainer.current_gradient_accumulation_steps = len(window)
             if late_rng:
+                # Skipping batches draws random numbers, so transformers restores the states after the first window.
                 trainer._load_rng_state(self.checkpoint)
                 late_rng = False
             for position, batch in enumerate(window, start=1):
@@ -255,7 +240,10 @@ class TrainingRun:
                     return
 
     def _epoch_loader(self) -> tuple[Any, int, bool]:
-        """Return the epoch's loader, its first step, and whether random states are restored after the first window."""
+        """Return the epoch's loader, its first step, and whether random states are restored late.
+
+        Never iterate the loader here: each ``iter(DataLoader)`` draws a seed from the global generator.
+        """
         if self.checkpoint is None or self.epoch != self.resume_point.epoch:
             return self.loader, 0, False
         skip = self.resume_point.num_batches_to_skip
@@ -265,7 +253,6 @@ class TrainingRun:
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
     def begin_batch(self, batch_idx: int) -> None:
-        """Start batch ``batch_idx`` of the epoch; the first of a window starts a step."""
         self.num_batches_seen = batch_idx + 1
         self.trainer.accelerator.sync_gradients = self.plan.ends_window(batch_idx)
         if batch_idx % self.plan.gradient_accumulation_steps == 0:
@@ -274,6 +261,7 @@ class TrainingRun:
     def add_loss(self, loss: torch.Tensor, inputs: "Batch") -> None:
         """Add the loss of a batch whose backward pass is done, and count its operations and tokens."""
         trainer = self.trainer
+        # A loss that is not finite counts as the mean of those since the last log (transformers, `_run_epoch`).
         if trainer.args.logging_nan_inf_filter and not torch.isfinite(loss):
             since_log = 1 + trainer.state.global_step - self.globalstep_last_logged
             self.tr_loss += self.tr_loss / since_log
@@ -284,15 +272,15 @@ class TrainingRun:
         self.unfinished = None
 
     def before_optimizer_step(self) -> None:
-        """Clip the gradients and measure their norm."""
         trainer = self.trainer
+        # Measured without clipping too: transformers logs a norm under `max_grad_norm=0`.
         norm = trainer._clip_grad_norm(trainer.model) if trainer.args.max_grad_norm > 0 else None
         self.grad_norm = trainer._get_grad_norm(trainer.model, grad_norm=norm)
         self._fire("on_pre_optimizer_step")
 
     def after_optimizer_step(self) -> None:
-        """Note the learning rate of the step."""
         self._fire("on_optimizer_step")
+        # Before the schedule moves: the rate that is logged is the one of this step.
         self.learning_rate = self.trainer._get_learning_rate()
 
     def end_batch(self, batch_idx: int) -> None:
@@ -301,6 +289,7 @@ class TrainingRun:
         if not self.plan.ends_window(batch_idx):
             self._fire("on_substep_end")
             return
+        # transformers 5.23 `_run_epoch` zeroes after the step, so callbacks of `on_step_end` see no gradients.
         trainer.model.zero_grad()
         trainer.state.global_step += 1
         trainer.state.epoch = self.epoch + (batch_idx + 1) / self.plan.steps_in_epoch
@@ -312,7 +301,7 @@ class TrainingRun:
         trainer = self.trainer
         if self.num_batches_seen == 0:
             logger.warning(
-                "The training data gave no batch in epoch %d, so training stops at step %d of %d; an iterable data "
+                "The training data yielded no batch in epoch %d, so training stops at step %d of %d; an iterable data "
                 "set with fewer examples than `max_steps` needs does this.",
                 self.epoch,
                 trainer.state.global_step,
@@ -324,15 +313,15 @@ class TrainingRun:
         self._check_progress()
 
     def _check_progress(self) -> None:
-        """Refuse a stream too short for a single step, which would be iterated for ever."""
+        """Raise ``InputError`` for a stream too short for a single step, which would be iterated forever."""
         control, window = self.trainer.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
         made_no_step = self.trainer.state.global_step == self.first_step and self.num_batches_seen < window
         if made_no_step and not is_stopped:
             raise InputError(
-                f"The training data gave {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
+                f"The training data yielded {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
                 f"{window} that make an optimizer step, so training would never end; set "
-                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or give more data."
+                "`gradient_accumulation_steps` or `per_device_train_batch_size` lower, or pass more data."
             )
 
     def finish(self) -> None:
@@ -383,55 +372,43 @@ def log_overridden_arguments(trainer: "Trainer") -> None:
     """Log which training arguments are overridden by others, or by the kind of the training set."""
     args = trainer.args
     if args.max_steps > 0 and args.num_train_epochs > 0:
-        logger.info("`max_steps` ends the training, whatever `num_train_epochs` says.")
+        logger.info("`max_steps` overrides `num_train_epochs`.")
     if isinstance(trainer.train_dataset, IterableDataset):
         logger.info(
             f"`train_sampling_strategy='{args.train_sampling_strategy}'` has no effect on a data set without indices, "
-            "which gives its examples in its own order."
+            "which yields its examples in its own order."
         )
 
 
-def log_training_start(trainer: "Trainer", plan: "RunPlan", resume_point: "ResumePoint | None") -> None:
+def log_training_start(trainer: "Trainer", plan: RunPlan, resume_point: ResumePoint | None) -> None:
     """Log the counts of a training run, and where a resumed one continues."""
     args, batch_size = trainer.args, trainer._train_batch_size
-    logger.info("***** Running training *****")
-    logger.info(f"  Num examples = {plan.num_examples:,}")
-    logger.info(f"  Num Epochs = {plan.num_train_epochs:,}")
-    logger.info(f"  Num update steps per epoch = {plan.num_update_steps_per_epoch:,}")
-    logger.info(f"  Instantaneous batch size per device = {args.per_device_train_batch_size:,}")
-    if batch_size != args.per_device_train_batch_size:
-        logger.info(f"  Batch size of this run = {batch_size:,}")
-    logger.info(
-        f"  Total train batch size (w. parallel, distributed & accumulation) = {plan.total_train_batch_size:,}"
-    )
-    logger.info(f"  Gradient Accumulation steps = {args.gradient_accumulation_steps}")
-    logger.info(f"  Total optimization steps = {plan.max_steps:,}")
-    logger.info(
-        f"  Number of trainable parameters = {get_model_param_count(trainer.model_wrapped, trainable_only=True):,}"
-    )
+    num_parameters = get_model_param_count(trainer.model_wrapped, trainable_only=True)
+    lines = [
+        "***** Running training *****",
+        f"  Num examples = {plan.num_examples:,}",
+        f"  Num Epochs = {plan.num_train_epochs:,}",
+        f"  Num update steps per epoch = {plan.num_update_steps_per_epoch:,}",
+        f"  Instantaneous batch size per device = {args.per_device_train_batch_size:,}",
+        *([f"  Batch size of this run = {batch_size:,}"] if batch_size != args.per_device_train_batch_size else []),
+        f"  Total train batch size (w. parallel, distributed & accumulation) = {plan.total_train_batch_size:,}",
+        f"  Gradient Accumulation steps = {args.gradient_accumulation_steps}",
+        f"  Total optimization steps = {plan.max_steps:,}",
+        f"  Number of trainable parameters = {num_parameters:,}",
+    ]
     if resume_point is not None:
-        _announce_resuming(trainer, resume_point)
-
-
-def _announce_resuming(trainer: "Trainer", point: "ResumePoint") -> None:
-    logger.info(
-        f"  Resuming training from checkpoint with epoch {point.epoch} and global step {trainer.state.global_step}"
-    )
-    if not trainer.args.ignore_data_skip:
-        logger.info(
-            f"  Skipping {point.epoch} epochs and {point.num_batches_to_skip} batches that the checkpoint has seen"
+        epoch, skipped = resume_point.epoch, resume_point.num_batches_to_skip
+        lines.append(
+            f"  Resuming training from checkpoint with epoch {epoch} and global step {trainer.state.global_step}"
         )
+        if not args.ignore_data_skip:
+            lines.append(f"  Skipping {epoch} epochs and {skipped} batches that the checkpoint has seen")
+    for line in lines:
+        logger.info(line)
 
 
 def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str, batch_size: int) -> None:
-    """Log the counts of an evaluation or a prediction.
-
-    Args:
-        trainer: The trainer.
-        loader: Batches.
-        description: ``"Evaluation"`` or ``"Prediction"``.
-        batch_size: Examples in a batch.
-    """
+    """Log the counts of an evaluation; ``description`` is ``"Evaluation"`` or ``"Prediction"``."""
     logger.info(f"\n***** Running {description} *****")
     if has_length(loader):
         logger.info(f"  Num examples = {trainer.num_examples(loader)}")
@@ -462,14 +439,18 @@ def build_lightning_trainer(
     Raises:
         InputError: If a callback would change the accumulation that the trainer counts.
     """
-    _refuse_accumulation_schedulers(callbacks)
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise InputError(
+            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
+            "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
+        )
     with quiet_lightning():
         trainer = pl.Trainer(
             **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
-            profiler=NullProfiler(),
+            profiler=NullProfiler() if USES_SHORTCUTS else None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.
@@ -477,6 +458,7 @@ def build_lightning_trainer(
             max_epochs=plan.num_train_epochs if plan else 1,
             accumulate_grad_batches=args.gradient_accumulation_steps if plan else 1,
             check_val_every_n_epoch=sys.maxsize,
+            # A sanity check would iterate the evaluation loader, which draws a seed from the global generator.
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             use_distributed_sampler=False,
@@ -495,14 +477,6 @@ def build_lightning_trainer(
     else:
         stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
-
-
-def _refuse_accumulation_schedulers(callbacks: Sequence[Callback]) -> None:
-    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-        raise InputError(
-            "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
-            "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
-        )
 
 
 def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.LightningDataModule) -> None:
