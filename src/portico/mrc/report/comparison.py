@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from portico.errors import InputError
-from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
+from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer
 from portico.mrc.report.figures import (
     Change,
     Difference,
@@ -19,17 +19,9 @@ from portico.mrc.report.figures import (
     groupings,
     significance,
 )
-from portico.mrc.report.page import (
-    Section,
-    differing_settings,
-    macros,
-    panels,
-    render,
-    render_page,
-    settings_panels,
-)
+from portico.mrc.report.page import Section, differing_settings, macros, render, render_page, settings_panels
 from portico.mrc.report.results import QuestionResult, RunRecord
-from portico.mrc.report.run_page import num_questions, write_text
+from portico.mrc.report.run_page import group_tables, num_questions, picked, write_text
 
 # By convention, a difference with a p-value below is not due to chance.
 _SIGNIFICANT = 0.05
@@ -63,12 +55,10 @@ def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecor
 
 def _distinct_ends(first: str, second: str) -> tuple[str, str]:
     """Return the last parts of two paths, as few as make them differ."""
-    ends: tuple[list[str], list[str]] = ([], [])
-    for pair in zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False):
-        for end, part in zip(ends, pair, strict=True):
-            end.insert(0, part)
-        if pair[0] != pair[1]:
-            return "/".join(ends[0]), "/".join(ends[1])
+    parts, other_parts = Path(first).parts, Path(second).parts
+    for count in range(1, min(len(parts), len(other_parts)) + 1):
+        if parts[-count] != other_parts[-count]:
+            return "/".join(parts[-count:]), "/".join(other_parts[-count:])
     return f"{first} (first)", f"{second} (second)"
 
 
@@ -145,28 +135,23 @@ def _verdict(tested: Significance) -> str:
 
 
 def _tables(first: Results, second: Results, ways: Sequence[Grouping]) -> Markup:
-    tables = []
-    for number, grouping in enumerate(ways):
-        rows = [
-            (
-                difference(name, [first[index] for index in indices], [second[index] for index in indices]),
-                group_link(number, name),
-            )
-            for name, indices in grouping.members(second).items()
-        ]
-        tables.append(macros("parts.html.j2").difference_table(grouping, rows))
-    return panels(*tables)
+    return group_tables(
+        macros("parts.html.j2").difference_table,
+        ways,
+        second,
+        lambda name, rows: difference(name, picked(first, rows), picked(second, rows)),
+    )
 
 
 def _questions(first: RunRecord, second: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
-    pairs = zip(first.results, second.results, strict=True)
-    changed = [(before, after) for before, after in pairs if change(before, after) is not Change.UNCHANGED]
+    changes = list(map(change, first.results, second.results))
+    changed = [index for index, kind in enumerate(changes) if kind is not Change.UNCHANGED]
     if not changed:
         return Markup("<p>Both runs gave the same answer to every question.</p>")
     return Explorer(
         runs=[first.name, second.name],
-        answered=[[before for before, _ in changed], [after for _, after in changed]],
-        kinds=[change(before, after) for before, after in changed],
+        answered=[picked(first.results, changed), picked(second.results, changed)],
+        kinds=[changes[index] for index in changed],
         ranking=list(Change),
         groupings=ways,
         max_bytes=round(max_megabytes * BYTES),

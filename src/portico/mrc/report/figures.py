@@ -151,12 +151,11 @@ class Grouping:
 
 def groupings(results: Sequence[QuestionResult]) -> list[Grouping]:
     """Return the ways to group these questions; by type and by language only if some question has one."""
-    ways = [_BY_QUESTION_WORD, _BY_ANSWER_LENGTH, _BY_CONTEXT_LENGTH, _BY_ANSWERABILITY]
-    if any(result.question_type for result in results):
-        ways.insert(1, _BY_QUESTION_TYPE)
-    if any(result.language for result in results):
-        ways.append(_BY_LANGUAGE)
-    return ways
+    has = {
+        "By question type": any(result.question_type for result in results),
+        "By language": any(result.language for result in results),
+    }
+    return [grouping for grouping in _GROUPINGS if has.get(grouping.title, True)]
 
 
 def num_words(text: str) -> int:
@@ -206,24 +205,24 @@ def _tokens(text: str) -> Tokens:
     return tuple(_TOKEN.findall(text.lower()))
 
 
-_BY_QUESTION_WORD = Grouping("By question word", "asks", lambda result: question_word(result.question))
-_BY_QUESTION_TYPE = Grouping("By question type", "type", lambda result: result.question_type or "not said")
-_BY_ANSWERABILITY = Grouping(
-    "By answerability",
-    "holds",
-    lambda result: "an answer" if result.golds else NO_ANSWER,
-    ("an answer", NO_ANSWER),
+_GROUPINGS = (
+    Grouping("By question word", "asks", lambda result: question_word(result.question)),
+    Grouping("By question type", "type", lambda result: result.question_type or "not said"),
+    Grouping("By length of the answer", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
+    Grouping(
+        "By length of the passage",
+        "characters",
+        lambda result: _bin(len(result.context), _CHARACTER_BINS),
+        tuple(name for _, name in _CHARACTER_BINS),
+    ),
+    Grouping(
+        "By answerability",
+        "holds",
+        lambda result: "an answer" if result.golds else NO_ANSWER,
+        ("an answer", NO_ANSWER),
+    ),
+    Grouping("By language", "language", lambda result: result.language or "not said"),
 )
-_BY_ANSWER_LENGTH = Grouping(
-    "By length of the answer", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))
-)
-_BY_CONTEXT_LENGTH = Grouping(
-    "By length of the passage",
-    "characters",
-    lambda result: _bin(len(result.context), _CHARACTER_BINS),
-    tuple(name for _, name in _CHARACTER_BINS),
-)
-_BY_LANGUAGE = Grouping("By language", "language", lambda result: result.language or "not said")
 
 
 class Group(NamedTuple):
@@ -266,20 +265,14 @@ class Difference(NamedTuple):
 def difference(name: str, first: Sequence[QuestionResult], second: Sequence[QuestionResult]) -> Difference:
     """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
     first_Q2, second_Q2 = _scores(first), _scores(second)
-    (first_exact, first_f1), (second_exact, second_f1) = first_Q2.mean(axis=0), second_Q2.mean(axis=0)
-    exact_interval, f1_interval = mean_intervals(second_Q2 - first_Q2)
-    exact_gains_Q = second_Q2[:, 0] - first_Q2[:, 0]
+    gains_Q2 = second_Q2 - first_Q2
     return Difference(
-        name=name,
-        num_questions=len(first),
-        first_exact=float(first_exact),
-        second_exact=float(second_exact),
-        first_f1=float(first_f1),
-        second_f1=float(second_f1),
-        exact_interval=exact_interval,
-        f1_interval=f1_interval,
-        num_fixed=int((exact_gains_Q > 0).sum()),
-        num_broken=int((exact_gains_Q < 0).sum()),
+        name,
+        len(first),
+        *np.stack([first_Q2.mean(axis=0), second_Q2.mean(axis=0)], axis=1).ravel().tolist(),
+        *mean_intervals(gains_Q2),
+        num_fixed=int((gains_Q2[:, 0] > 0).sum()),
+        num_broken=int((gains_Q2[:, 0] < 0).sum()),
     )
 
 

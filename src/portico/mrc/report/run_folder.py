@@ -48,11 +48,12 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     nbest = _read_mapping(folder / f"{prefix}{_NBEST}")
     null_odds = _read_mapping(folder / f"{prefix}{_NULL_ODDS}")
     config = _read_mapping(folder / "config.yaml")
-    recorded = _read_mapping(folder / REPORT_RECORD)
-    spans = recorded.get("spans", {})
+    recorded = _read_record(folder / REPORT_RECORD)
     examples = _answered_examples(folder, _examples(folder, config, data), predictions)
     _check_same_questions(folder / f"{prefix}{_NBEST}", nbest, predictions)
     _check_same_questions(folder / f"{prefix}{_NULL_ODDS}", null_odds, predictions)
+    answered = [(example, example["id"], str(predictions[example["id"]])) for example in examples]
+    spans = recorded.get("spans") or {}
     return RunRecord(
         title=recorded.get("title") or str(config.get("name") or folder.resolve().name),
         name=str(folder.resolve()),
@@ -60,18 +61,15 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
             question_result(
                 example,
                 Answered(
-                    text=str(predictions[example["id"]]),
-                    span=_span(example, str(predictions[example["id"]]), spans),
-                    nbest=nbest.get(example["id"]),
-                    null_odds=null_odds.get(example["id"]),
+                    text=text, span=_span(example, text, spans), nbest=nbest.get(key), null_odds=null_odds.get(key)
                 ),
             )
-            for example in examples
+            for example, key, text in answered
         ],
         metrics=_metrics(folder, prefix),
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
-        sections=recorded.get("sections", {}),
+        sections=recorded.get("sections") or {},
         missing=[] if nbest else [_NO_NBEST.format(folder.resolve().name, f"{prefix}{_NBEST}")],
     )
 
@@ -107,6 +105,25 @@ def _read_mapping(path: Path) -> dict[str, Any]:
             "or of Hugging Face writes it, with answers by question id."
         )
     return dict(value)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the contents of ``report.json``, whose fields other programs may have written."""
+    recorded = _read_mapping(path)
+    for name in ("settings", "sections", "spans"):
+        if not isinstance(recorded.get(name) or {}, Mapping):
+            raise InputError(
+                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove it "
+                "to do without."
+            )
+    for key, span in (recorded.get("spans") or {}).items():
+        is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
+        if span is not None and not is_pair:
+            raise InputError(
+                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the file, "
+                "or remove it to do without."
+            )
+    return recorded
 
 
 def _metrics(folder: Path, prefix: str) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,25 +121,26 @@ def tiles(
     """
     answerable = [result for result in results if result.golds]
     unanswerable = [result for result in results if not result.golds]
-    # SQuAD 1.1's name, then SQuAD 2.0's.
-    exact = _metric(metrics, "exact_match", "exact")
-    f1 = _metric(metrics, "f1")
-    if results:
-        total = score("", results)
-        scores = [
-            _score_tile("F1", f1, total.f1, total.f1_interval),
-            _score_tile("Exact match", exact, total.exact, total.exact_interval),
-        ]
-    else:
-        measured = (("F1", f1), ("Exact match", exact))
-        scores = [Tile(label, f"{value:.1f}", value) for label, value in measured if value is not None]
+    # Label, questions, score, and names of the metric: SQuAD 1.1's, then SQuAD 2.0's.
+    wanted: list[tuple[str, Sequence[QuestionResult], str, tuple[str, ...]]] = [
+        ("F1", results, "f1", ("f1",)),
+        ("Exact match", results, "exact", ("exact_match", "exact")),
+    ]
     if answerable and unanswerable:
-        has_answer, no_answer = score("", answerable), score("", unanswerable)
-        f1, exact = _metric(metrics, "HasAns_f1"), _metric(metrics, "NoAns_exact")
-        scores += [
-            _score_tile("F1, has answer", f1, has_answer.f1, has_answer.f1_interval),
-            _score_tile("Accuracy, no answer", exact, no_answer.exact, no_answer.exact_interval),
+        wanted += [
+            ("F1, has answer", answerable, "f1", ("HasAns_f1",)),
+            ("Accuracy, no answer", unanswerable, "exact", ("NoAns_exact",)),
         ]
+    scores = []
+    for label, scored, name, names in wanted:
+        group, percent = score(label, scored) if scored else None, _metric(metrics, *names)
+        mean = getattr(group, name, None)
+        percent = mean if percent is None else percent
+        if percent is not None:
+            is_mean = mean is not None and abs(percent - mean) < _SAME
+            scores.append(
+                Tile(label, f"{percent:.1f}", percent, getattr(group, f"{name}_interval") if is_mean else None)
+            )
     return scores + _facts(len(results), metrics, log_history)
 
 
@@ -151,11 +152,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def _score_tile(label: str, measured: float | None, mean: float, interval: Interval) -> Tile:
-    percent = mean if measured is None else measured
-    return Tile(label, f"{percent:.1f}", percent, interval if abs(percent - mean) < _SAME else None)
 
 
 def _facts(count: int, metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -186,15 +182,36 @@ def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> M
     if not results:
         return Markup()
     parts = macros("parts.html.j2")
+    shares: Markup = parts.share_bar(count_kinds(map(outcome, results)))
+    return shares + group_tables(
+        parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
+    )
+
+
+def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
+    """Return the results at these indices."""
+    return [results[index] for index in indices]
+
+
+def group_tables(
+    table: Callable[..., Markup],
+    ways: Sequence[Grouping],
+    results: Sequence[QuestionResult],
+    figures_of: Callable[[str, list[int]], Any],
+) -> Markup:
+    """Return a table for each grouping.
+
+    Args:
+        table: The macro of a table.
+        ways: The groupings.
+        results: The questions to group.
+        figures_of: Returns the figures of a group from its name and the indices of its questions.
+    """
     tables = []
     for number, grouping in enumerate(ways):
-        rows = [
-            (score(name, [results[index] for index in indices]), group_link(number, name))
-            for name, indices in grouping.members(results).items()
-        ]
-        tables.append(parts.score_table(grouping, rows))
-    counts: Markup = parts.share_bar(count_kinds(map(outcome, results)))
-    return counts + panels(*tables)
+        members = grouping.members(results).items()
+        tables.append(table(grouping, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
+    return panels(*tables)
 
 
 def _confidence(record: RunRecord) -> Markup:
@@ -246,22 +263,19 @@ def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
 
 
 def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
-    losses = [
-        Series("training", "first", curve(log_history, "loss")),
-        Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
-    ]
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
-    scores = [
-        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
-        Series("exact match", "second", exact, dotted=True),
-    ]
-    rate = [Series("learning rate", "first", curve(log_history, "learning_rate"))]
-    return panels(
-        line_chart("Loss", losses),
-        line_chart("Scores in evaluation", scores),
-        line_chart("Learning rate", rate),
-        small=True,
-    )
+    charts = {
+        "Loss": [
+            Series("training", "first", curve(log_history, "loss")),
+            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
+        ],
+        "Scores in evaluation": [
+            Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+            Series("exact match", "second", exact, dotted=True),
+        ],
+        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
+    }
+    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
 
 
 def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
