@@ -88,10 +88,9 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
 
 
 def to_squad(examples: Iterable[Example]) -> dict[str, Any]:
-    """Nest examples as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
+    """Nest flat records as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
 
-    Args:
-        examples: Flat records; those of one passage must be consecutive.
+    The records of one passage must be consecutive.
     """
     data = []
     for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
@@ -156,7 +155,6 @@ class Templates:
 
 @cache
 def load_templates() -> Templates:
-    """Read ``templates.yaml``."""
     data = yaml.safe_load(files(__package__).joinpath("templates.yaml").read_text(encoding="utf-8"))
     traditions, topics = data.pop("traditions").values(), data.pop("topics")
     return Templates(
@@ -185,12 +183,7 @@ def is_validation_name(name: str) -> bool:
 
 
 class ValueMaker:
-    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades.
-
-    Args:
-        rng: Source of every choice.
-        validation: Make validation names; otherwise training names.
-    """
+    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades."""
 
     def __init__(self, rng: Random, *, validation: bool) -> None:
         self._rng = rng
@@ -293,13 +286,7 @@ Sentence = str | Comparison | tuple[str, list[Relation]]
 
 
 class PassageWriter:
-    """Writes one passage about two subjects.
-
-    Args:
-        rng: Source of every choice.
-        values: Makes names and values.
-        topic: What the passage is about.
-    """
+    """Writes one passage about two subjects; `values` makes their names and values."""
 
     def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
         self._rng = rng
@@ -314,7 +301,6 @@ class PassageWriter:
         self._previous_subject = ""
 
     def write(self) -> Passage:
-        """Return the passage."""
         for number, sentence in enumerate(self._plan()):
             self._append(" " if number else "")
             match sentence:
@@ -412,12 +398,7 @@ class Question:
 def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
     """Ask about a passage.
 
-    Args:
-        rng: Source of every choice.
-        values: Makes names that the passage does not contain.
-        passage: What to ask about.
-        num_draws: How many questions are drawn; duplicates, and questions the passage gives no occasion for, are
-            dropped.
+    Of `num_draws` drawn questions, duplicates and those to which the passage gives no occasion are dropped.
     """
     questions: dict[str, Question] = {}
     for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):

@@ -96,7 +96,7 @@ class Shortlist:
 def span_texts(
     contexts_E: Sequence[Sequence[str]], example_N: Int64s, context_N: Int64s, chars_N2: Int32s
 ) -> list[str]:
-    """Return the text of every span, ``N`` of them.
+    """Return the texts of ``N`` spans.
 
     Args:
         contexts_E: The contexts of each example.
@@ -125,10 +125,8 @@ def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, con
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
 
-    utils_qa.py of transformers does so where no span was found, or a single one without text.
-
-    Returns:
-        The spans, and which examples were given one, ``bool [E]``.
+    utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
+    examples were given one, ``bool [E]``.
     """
     texts = np.concatenate([[0], np.cumsum(_has_text(ranked.spans))])
     texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
@@ -181,14 +179,7 @@ class Choice:
 
 
 def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
-    """Choose between spans and "no answer".
-
-    Args:
-        ranked: The spans.
-        nulls: "No answer" of every example; ``None`` if it cannot be predicted.
-        threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
-        type_E: The answer type, ``int64 [E]``.
-    """
+    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see `Choice`."""
     if nulls is None:
         return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
     with_text = np.append(np.flatnonzero(_has_text(ranked.spans)), len(ranked.spans))
@@ -287,11 +278,9 @@ class Answers:
         return type(self)(self.shortlist, replace(self._choice, threshold=threshold))
 
     def write(self, folder: str | Path, prefix: str | None = "eval") -> None:
-        """Write the files of the QA example of transformers: predictions, n-best lists and null odds.
+        """Write the files of the QA example of transformers into a folder: predictions, n-best lists and null odds.
 
-        Args:
-            folder: Output folder; created if it is missing.
-            prefix: File names begin with this and ``_``; ``None`` leaves both out.
+        File names begin with the prefix and ``_``; ``None`` leaves both out.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -64,8 +64,8 @@ class Candidates(Columns):
         end_logit_Fn: Their logits.
         null_end_F: End logit of token 0.
         end_stdev_Fn: Standard deviations of the end logits.
-        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``; ``K`` is
-            0 without a classifier of answer types.
+        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``;
+            ``K`` is 0 without a classifier of answer types.
         similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` without a confidence head.
     """
 
@@ -224,11 +224,8 @@ class CandidateSearch:
 def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
 
-    Args:
-        logits_RL: Finite scores, ``float [R, L]``.
-        n: How many, at least 1.
-        order: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
-            which of them are kept, depends on the processor. ``"primeqa"`` sorts as PrimeQA does.
+    The logits are finite. With ``"hf"`` the order of equal logits, and so which of them are kept, depends on the
+    processor, as it does in the QA example of transformers.
     """
     sort = _SORTS[order]
     num_tokens = logits_RL.shape[1]

@@ -73,14 +73,7 @@ def _predictions(answers: Answers) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class StreamedAnswers:
-    """The post-processing of one evaluation.
-
-    Args:
-        examples: SQuAD records.
-        post_processor: Takes the outputs for their features.
-        tune_null: Whether to use the threshold of "no answer" that gives the best F1.
-        calibrate: See :class:`AnsweredQuestions`.
-    """
+    """The post-processing of one evaluation; with `tune_null`, the threshold of "no answer" that gives the best F1."""
 
     examples: Examples
     post_processor: SpanPostProcessor | BeamPostProcessor

@@ -46,10 +46,6 @@ class CandidateCollector:
     """Collects the candidates of each feature while an evaluation runs, in one process or several.
 
     It keeps about 260 bytes for each feature with 20 starts and ends in float32, however long its row is.
-
-    Args:
-        examples: The examples of the features.
-        search: Selects what to keep of a batch.
     """
 
     def __init__(self, examples: ExampleColumns, search: CandidateSearch) -> None:
@@ -93,11 +89,7 @@ class CandidateCollector:
         self._parts.append(candidates)
 
     def candidates(self) -> Candidates:
-        """Return what was collected, one row for each feature, in ascending order of the features.
-
-        Raises:
-            InputError: If no outputs were given at all.
-        """
+        """Return what was collected, one row for each feature, in ascending order of the features."""
         if not self._parts:
             raise InputError(
                 f"None of the {self.num_features} features got logits; evaluate the model on all of them before "
@@ -198,11 +190,7 @@ class SpanPostProcessor(CandidateCollector):
         self.update_outputs((start_logits, end_logits, *types), feature_indices)
 
     def compute(self) -> Answers:
-        """Return the answers of all examples.
-
-        Raises:
-            InputError: If a feature got no logits.
-        """
+        """Return the answers of all examples; raise `InputError` if a feature got no logits."""
         candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
@@ -266,11 +254,7 @@ class BeamPostProcessor(CandidateCollector):
         super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "beam_search"))
 
     def compute(self) -> BeamAnswers:
-        """Return the answers of all examples.
-
-        Raises:
-            InputError: If a feature got no outputs.
-        """
+        """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
         candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
         shortlist = _one_context_shortlist(self._examples, ranked, span_probabilities(ranked))

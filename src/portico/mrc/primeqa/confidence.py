@@ -85,10 +85,8 @@ class ConfidenceScorer:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
 
-        Args:
-            predictions: Records of each example.
-            references: From ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if its
-                characters overlap with those of a gold span by an F1 of at least one half.
+        The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
+        its characters overlap with those of a gold span by an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -134,9 +132,7 @@ class ScoreNormalizer:
     ) -> dict[str, list[SpanRecord]]:
         """Return the records with new confidences; boolean questions are answered by yes or no and no span.
 
-        Args:
-            predictions: Records of each example, best first.
-            boolean_answers: ``"yes"`` or ``"no"`` for each example whose question is boolean.
+        `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
         best = {example_id: records[0] for example_id, records in predictions.items()}
         features = [

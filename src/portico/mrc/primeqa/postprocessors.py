@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -103,10 +104,7 @@ class AbstractPostProcessor(ABC):
     ) -> EvalPredictionWithProcessing:
         """Return predictions and references; the ``post_process_function`` of an evaluation.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: The model's outputs for all features in order.
+        The arguments are those of :meth:`process`.
         """
         return self.evaluated(examples, self.process(examples, features, predictions))
 
@@ -156,12 +154,7 @@ class SpanRecords(CandidateCollector):
     update = CandidateCollector.update_outputs
 
     def compute(self) -> dict[str, list[SpanRecord]]:
-        """Return the records of every example, best first, by its identifier.
-
-        Raises:
-            InputError: If a feature got no logits, or the model returned no answer-type logits and the scorer needs
-                them.
-        """
+        """Return the records of every example, best first, by its identifier."""
         candidates, _ = self._all_candidates()
         ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
         spans, example_N = ranked.spans, ranked.example_N
@@ -321,12 +314,9 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         Args:
             examples: The examples.
             features: Their features, grouped by example in the order of the examples.
-            predictions: Start logits and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+            predictions: Start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
                 ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities,
                 ``float [F]``.
-
-        Raises:
-            InputError: If arrays or rows are missing, or the features do not match the examples.
         """
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
@@ -358,11 +348,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         return records
 
     def check_outputs(self, outputs: Sequence[Any]) -> None:
-        """Check the number of arrays and that they are of equal length.
-
-        Raises:
-            InputError: Names the expected arrays.
-        """
+        """Check the number of arrays and that they are of equal length."""
         lengths = [len(output) for output in outputs]
         if len(lengths) != len(self._outputs) or len(set(lengths)) != 1:
             raise InputError(
@@ -372,30 +358,26 @@ class ExtractivePostProcessor(AbstractPostProcessor):
             )
 
 
+@dataclass(frozen=True)
 class StreamedRecords:
-    """The post-processing of one evaluation.
+    """The post-processing of one evaluation."""
 
-    Args:
-        post_processor: Completes the records and finds their references.
-        examples: The examples.
-        ranking: Takes the outputs of their features.
-    """
-
-    def __init__(self, post_processor: ExtractivePostProcessor, examples: Examples, ranking: SpanRecords) -> None:
-        self._post_processor, self._examples, self._ranking = post_processor, examples, ranking
+    post_processor: ExtractivePostProcessor
+    examples: Examples
+    ranking: SpanRecords
 
     def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
         """Take the outputs of a batch of the features at ``feature_indices``."""
-        self._post_processor.check_outputs(outputs)
-        self._ranking.update(outputs, feature_indices)
+        self.post_processor.check_outputs(outputs)
+        self.ranking.update(outputs, feature_indices)
 
     def records(self) -> dict[str, list[SpanRecord]]:
         """Return the records of every example."""
-        return self._post_processor.completed(self._examples, self._ranking.compute())
+        return self.post_processor.completed(self.examples, self.ranking.compute())
 
     def compute(self) -> EvalPredictionWithProcessing:
         """Return records, metric-ready predictions and references."""
-        return self._post_processor.evaluated(self._examples, self.records())
+        return self.post_processor.evaluated(self.examples, self.records())
 
 
 def _reference(example: Any) -> dict[str, Any]:

@@ -44,14 +44,9 @@ def line_chart(
     x_from_zero: bool = True,
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Return a chart as an HTML figure, empty if no series has a point.
+    """Return a chart as an HTML figure, empty if no series has a point; other series without a point are left out.
 
-    Args:
-        title: Its heading.
-        series: Its lines; those without a point are left out.
-        x_name: What the x axis shows.
-        x_from_zero: Whether the x axis starts at zero instead of the first point.
-        marks: Values of x to mark.
+    The x axis starts at zero or at the first point.
     """
     series = [line for line in series if line.points]
     if not series:
@@ -121,13 +116,7 @@ class Frame:
 
 
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:
-    """Return round numbers, evenly spaced, the first not above `low` and the last not below `high`.
-
-    Args:
-        low: Smallest value to cover.
-        high: Largest value to cover, at least `low`.
-        about: How many numbers to aim for, at least 2; the result may have a few more or fewer.
-    """
+    """Return about this many round numbers, evenly spaced, the first not above `low` and the last not below `high`."""
     if high - low <= _FLAT * max(abs(low), abs(high)):
         low, high = low - abs(low or 1.0) / 2, high + abs(high or 1.0) / 2
     rough_step = (high - low) / (about - 1)

@@ -54,11 +54,7 @@ class Section:
 def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]) -> str:
     """Return a page that is complete in itself: it needs no network and no other file.
 
-    Args:
-        title: Its heading.
-        lead: A sentence below it.
-        head: HTML below that.
-        sections: The rest.
+    Below its title come the lead, a sentence, then the head, HTML, then the sections.
     """
     page = render(
         "page.html.j2",

@@ -113,15 +113,15 @@ def _read_record(path: Path) -> dict[str, Any]:
     for name in ("settings", "sections", "spans"):
         if not isinstance(recorded.get(name) or {}, Mapping):
             raise InputError(
-                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove it "
-                "to do without."
+                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove "
+                "it to do without."
             )
     for key, span in (recorded.get("spans") or {}).items():
         is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
         if span is not None and not is_pair:
             raise InputError(
-                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the file, "
-                "or remove it to do without."
+                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the "
+                "file, or remove it to do without."
             )
     return recorded
 

@@ -28,11 +28,7 @@ _RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
 
 
 def record_run(folder: str | Path, record: RunRecord) -> Path:
-    """Write a run's report into its folder, and what no other file of the run holds of it into ``report.json``.
-
-    Returns:
-        The page.
-    """
+    """Write a run's page into its folder, and what no other file holds of it into ``report.json``; return the page."""
     page = Path(folder, REPORT_PAGE)
     write_report(page, record)
     saved = {
@@ -62,12 +58,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return the report of a run as one HTML page.
-
-    Args:
-        record: The run.
-        max_megabytes: Limit for the size of the questions to read; the figures always count all questions.
-    """
+    """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
     results = record.results
     ways = groupings(results)
     parts = macros("parts.html.j2")
