@@ -1,7 +1,7 @@
 """Generates passages about people, places and organisations that do not exist, and questions about them.
 
-What can be said and asked is in ``templates.yaml``; this module chooses. The order in which random numbers are drawn
-is part of the contract: a seed gives the same corpus in every version.
+The wordings of sentences and questions are in ``templates.yaml``; this module chooses among them. The order in which
+random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ FACTS_PER_SUBJECT = (2, 3, 3)
 JOIN_PROBABILITY = 0.25
 """How often two facts about one subject share a sentence."""
 PRONOUN_PROBABILITY = 0.3
-"""How often a pronoun stands for the subject of the previous sentence."""
+"""How often a pronoun replaces the subject of the previous sentence."""
 SHORT_NAME_PROBABILITY = 0.4
 WHOLE_SENTENCE_PROBABILITY = 0.4
 """How often a fact is told by one of its sentences instead of a predicate after the subject."""
@@ -55,7 +55,7 @@ class Example(TypedDict):
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Generate an extractive question answering corpus.
 
-    The same arguments give the same corpus everywhere. No name of a person, place or organisation in the validation
+    The same arguments yield the same corpus everywhere. No name of a person, place or organisation in the validation
     examples occurs in any training examples, whatever their seeds.
 
     Args:
@@ -267,7 +267,7 @@ class Passage:
     """A finished passage: its text, and what it states about which subjects.
 
     The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
-    if any, with the spans of the greater and of the lesser subject.
+    if any, with the spans of the greater and of the smaller subject.
     """
 
     topic: Topic
@@ -282,7 +282,7 @@ class Passage:
 
 
 Sentence = str | Comparison | tuple[str, list[Relation]]
-"""What a sentence is to say: an aside as it stands, a comparison, or facts about one subject."""
+"""The content of a sentence: an aside as it is, a comparison, or facts about one subject."""
 
 
 class PassageWriter:
@@ -398,7 +398,7 @@ class Question:
 def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
     """Ask about a passage.
 
-    Of `num_draws` drawn questions, duplicates and those to which the passage gives no occasion are dropped.
+    Of `num_draws` drawn questions, duplicates and those that do not apply to the passage are dropped.
     """
     questions: dict[str, Question] = {}
     for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):
@@ -418,7 +418,7 @@ def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Ques
 
 
 def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
-    """Ask about one subject what the passage says only of the other: the hardest question without an answer."""
+    """Ask about one subject a fact that the passage states only of the other: the hardest unanswerable question."""
     missing = [
         (subject, relation)
         for subject in passage.subjects

@@ -183,7 +183,7 @@ def _answer(record: Record, key: object) -> NqAnswer:
     """Read PrimeQA's form, of a prediction or of an annotator."""
     passage = int(record["passage_index"])
     span = checked_span(record["start_position"], record["end_position"], key=key, may_be_empty=False)
-    # Passages are compared by their index alone.
+    # Passages are compared by their index only.
     long = _NULL if passage < 0 else NqSpan((passage, passage + 1), (-1, -1))
     return NqAnswer(long, _without_null([NqSpan(span, (-1, -1))]), checked_yes_no(record["yes_no_answer"], key=key))
 

@@ -1,6 +1,6 @@
 """Answers by their position: what the metrics of TyDi QA and Natural Questions share, and how a run is scored by them.
 
-A reference is what each annotator said of a question, in PrimeQA's form or in that of the official files.
+A reference contains the answers of every annotator of a question, in PrimeQA's form or in that of the official files.
 """
 
 import math
@@ -61,7 +61,7 @@ def shared_value(reference: Annotated, annotators: list[Record], name: str) -> A
     if isinstance(reference, Mapping) and not _is_list(reference[name]):
         return reference[name]
     raise InputError(
-        f"A reference without annotators has no `{name}`; for a question that nobody annotated, give "
+        f"A reference without annotators has no `{name}`; for a question without annotations, give "
         "`{'example_id': ..., 'language': ..., 'annotations': []}`."
     )
 

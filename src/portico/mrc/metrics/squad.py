@@ -116,7 +116,7 @@ class AnswerTexts(Metric):
 class SquadV1(AnswerTexts):
     """The metrics of SQuAD 1.1, equal to those of the official script.
 
-    ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and gives an F1 of 1 where the answer and a gold
+    ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and returns an F1 of 1 where the answer and a gold
     answer both consist of articles and punctuation only.
 
     Source: the official evaluation script of SQuAD 1.1, arXiv:1606.05250.

@@ -34,7 +34,7 @@ class TydiF1(QuestionRows):
     """F1, precision and recall of passages and minimal answers, each language at its best threshold.
 
     A question has a gold answer if enough annotators gave one. A predicted passage is right if an annotator gave it; a
-    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator said so.
+    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator agrees.
     In each language, answers with a lower confidence than the threshold with the best F1 are dropped. ``compute``
     returns, all in 0..1, ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with
     ``minimal``, means over the languages; and for every language, for example, ``arabic_passage_f1``,

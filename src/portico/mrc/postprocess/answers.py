@@ -153,7 +153,7 @@ class Choice:
 
     Attributes:
         span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
-        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" alone
+        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" itself
             where there is no span; ``None`` if "no answer" cannot be predicted.
         threshold: "No answer" is predicted where the odds exceed it.
         type_E: The answer type (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.

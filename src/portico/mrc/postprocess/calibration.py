@@ -1,4 +1,4 @@
-"""What labelled questions tell about scores: calibrated probabilities and the best threshold of "no answer".
+"""Calibrated probabilities and the best threshold of "no answer", fitted on labelled questions.
 
 Shape suffixes: E examples, N spans.
 """
@@ -141,7 +141,7 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
 
 
 def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: Floats) -> float:
-    """Return the threshold of "no answer" that gives the best mean score.
+    """Return the threshold of "no answer" with the best mean score.
 
     ``null_odds_E`` is the score of "no answer" minus that of the best span; the others are the scores (such as F1) of
     each example if its best span or "no answer" is predicted.

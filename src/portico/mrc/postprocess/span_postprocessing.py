@@ -73,7 +73,7 @@ def _predictions(answers: Answers) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class StreamedAnswers:
-    """The post-processing of one evaluation; with `tune_null`, the threshold of "no answer" that gives the best F1."""
+    """The post-processing of one evaluation; with `tune_null`, the threshold of "no answer" with the best F1."""
 
     examples: Examples
     post_processor: SpanPostProcessor | BeamPostProcessor
@@ -101,7 +101,7 @@ class SpanPostProcessing:
         n_best_size: Number of starts, ends and spans to consider.
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this;
-            ``"best"`` uses the threshold that gives the best F1 on the labelled questions themselves.
+            ``"best"`` uses the threshold with the best F1 on the labelled questions themselves.
         mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
             no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
             the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.

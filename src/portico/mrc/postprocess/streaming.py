@@ -126,8 +126,8 @@ class SpanPostProcessor(CandidateCollector):
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
         ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and uses
-            the model's answer types. ``"hf"`` gives the answers of the QA example of transformers to the last bit: its
-            order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
+            the model's answer types. ``"hf"`` returns the answers of the QA example of transformers to the last bit:
+            its order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
         search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
         scorer: Rank spans by PrimeQA's score, which implies PrimeQA's selection of tokens and order of ties; "no
             answer" is then never predicted.
@@ -201,7 +201,7 @@ class SpanPostProcessor(CandidateCollector):
 
     def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
         ranked, literal_E = with_literal_empty(ranked)
-        # utils_qa.py gives its text "empty" Python floats as scores, and their array with the logits is float64.
+        # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
         return _one_context_shortlist(self._examples, ranked, span_probabilities(ranked, literal_E))
 
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:

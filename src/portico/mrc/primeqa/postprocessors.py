@@ -398,7 +398,7 @@ def _reference(example: Any) -> dict[str, Any]:
 
 
 class SQUADPostProcessor(ExtractivePostProcessor):
-    """Gives the text of the best span and the texts of the gold answers, as SQuAD's metric takes them."""
+    """Prepares the text of the best span and the texts of the gold answers as SQuAD's metric takes them."""
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers": {"text", "answer_start"}}`` of every example.

@@ -84,8 +84,8 @@ def _head(path: Path) -> bytes:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="portico-report",
-        description="Write the report of a reading comprehension run again, or compare two runs: what was fixed, what "
-        "broke, and whether the difference is more than chance.",
+        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
+        "fixed or broken, and whether the difference is significant.",
     )
     parser.add_argument("run", type=Path, help="folder of a run")
     parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")

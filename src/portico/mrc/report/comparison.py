@@ -1,4 +1,4 @@
-"""Two runs compared: which questions were fixed, which broke, and whether the difference is more than chance."""
+"""Two runs compared: which answers were fixed or broken, and whether the difference is significant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -104,34 +104,34 @@ def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float
         _lead(whole),
         templates.scoreboard(first.name, second.name, whole),
         [
-            Section("What was fixed and what broke", parts.share_bar(changes), "Changes"),
+            Section("Fixed and broken answers", parts.share_bar(changes), "Changes"),
             Section(
-                "Whether it is more than chance",
+                "Statistical significance",
                 templates.significance(_verdict(tested), whole, tested),
                 "Significance",
             ),
-            Section("Where it moved", _tables(first.results, second.results, ways), "Groups"),
+            Section("Changes by group", _tables(first.results, second.results, ways), "Groups"),
             Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
-            Section("Settings that differ", settings_panels(settings), "Settings"),
-            Section("How to read the figures", render("methods.html.j2"), "Methods"),
+            Section("Different settings", settings_panels(settings), "Settings"),
+            Section("How to read these figures", render("methods.html.j2"), "Methods"),
         ],
     )
 
 
 def _lead(whole: Difference) -> str:
     moved = whole.second_f1 - whole.first_f1
-    verb = "rose" if moved > 0 else "fell" if moved < 0 else "stayed"
+    verb = "rose" if moved > 0 else "fell" if moved < 0 else "is unchanged"
     by = f" by {abs(moved):.1f} to {whole.second_f1:.1f}" if moved else f" at {whole.second_f1:.1f}"
     count = num_questions(whole.num_questions)
-    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} were fixed and {whole.num_broken:,} broke."
+    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
 
 
 def _verdict(tested: Significance) -> str:
     real = [name for name, p in (("F1", tested.f1), ("exact match", tested.exact)) if p < _SIGNIFICANT]
     if not real:
-        return "Neither difference is clearly more than chance: two equally good runs would often differ as much."
-    differs = "differ" if len(real) > 1 else "differs"
-    return f"In {' and in '.join(real)} the runs {differs} by more than chance explains well."
+        return "Neither difference is significant: two equally good runs would often differ by as much."
+    noun, verb = ("differences", "are") if len(real) > 1 else ("difference", "is")
+    return f"The {noun} in {' and '.join(real)} {verb} statistically significant (p < {_SIGNIFICANT})."
 
 
 def _tables(first: Results, second: Results, ways: Sequence[Grouping]) -> Markup:

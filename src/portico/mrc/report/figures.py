@@ -64,11 +64,11 @@ class Outcome(Kind):
     """Right, or wrong in which way."""
 
     EXACT = ("correct", "equal to an accepted answer")
-    DECLINED = ("correct no-answer", "there is no answer, and none was given")
-    BOUNDARY = ("boundary", "the right place, but too long or too short")
-    WRONG_SPAN = ("wrong span", "text from another place")
-    FALSE_NO_ANSWER = ("false no-answer", "there is an answer, but none was given")
-    MISSED_NO_ANSWER = ("missed no-answer", "there is no answer, but one was given")
+    DECLINED = ("correct no-answer", "the question has no answer, and the model gave none")
+    BOUNDARY = ("boundary", "overlaps an accepted answer, but is too long or too short")
+    WRONG_SPAN = ("wrong span", "text from elsewhere in the passage")
+    FALSE_NO_ANSWER = ("false no-answer", "the question has an answer, but the model gave none")
+    MISSED_NO_ANSWER = ("missed no-answer", "the question has no answer, but the model gave one")
 
     @property
     def is_right(self) -> bool:
@@ -79,11 +79,11 @@ class Outcome(Kind):
 class Change(Kind):
     """What changed from one run to another."""
 
-    FIXED = ("fixed", "exactly right only in the second run")
-    BROKEN = ("broken", "exactly right only in the first run")
-    BETTER = ("better", "not exact in either, but F1 rose")
-    WORSE = ("worse", "not exact in either, but F1 fell")
-    OTHER_ANSWER = ("other answer", "another text with the same scores")
+    FIXED = ("fixed", "correct only in the second run")
+    BROKEN = ("broken", "correct only in the first run")
+    BETTER = ("better", "incorrect in both, but F1 rose")
+    WORSE = ("worse", "incorrect in both, but F1 fell")
+    OTHER_ANSWER = ("other answer", "a different text with the same scores")
     UNCHANGED = ("unchanged", "the same answer")
 
 
@@ -172,7 +172,7 @@ def _answer_length(result: QuestionResult) -> str:
 
 
 def question_word(question: str) -> str:
-    """Return the English question word that the first question word stands for, or "other" if there is none.
+    """Return the English equivalent of the first question word, or "other" if there is none.
 
     The words of some twenty languages are known. English words are looked for first, because a few of the others are
     also English words or names.
@@ -206,22 +206,22 @@ def _tokens(text: str) -> Tokens:
 
 
 _GROUPINGS = (
-    Grouping("By question word", "asks", lambda result: question_word(result.question)),
-    Grouping("By question type", "type", lambda result: result.question_type or "not said"),
-    Grouping("By length of the answer", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
+    Grouping("By question word", "word", lambda result: question_word(result.question)),
+    Grouping("By question type", "type", lambda result: result.question_type or "not given"),
+    Grouping("By answer length", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
     Grouping(
-        "By length of the passage",
+        "By passage length",
         "characters",
         lambda result: _bin(len(result.context), _CHARACTER_BINS),
         tuple(name for _, name in _CHARACTER_BINS),
     ),
     Grouping(
         "By answerability",
-        "holds",
+        "passage has",
         lambda result: "an answer" if result.golds else NO_ANSWER,
         ("an answer", NO_ANSWER),
     ),
-    Grouping("By language", "language", lambda result: result.language or "not said"),
+    Grouping("By language", "language", lambda result: result.language or "not given"),
 )
 
 
@@ -271,8 +271,8 @@ def difference(name: str, first: Sequence[QuestionResult], second: Sequence[Ques
         len(first),
         *np.stack([first_Q2.mean(axis=0), second_Q2.mean(axis=0)], axis=1).ravel().tolist(),
         *mean_intervals(gains_Q2),
-        num_fixed=int((gains_Q2[:, 0] > 0).sum()),
-        num_broken=int((gains_Q2[:, 0] < 0).sum()),
+        int((gains_Q2[:, 0] > 0).sum()),
+        int((gains_Q2[:, 0] < 0).sum()),
     )
 
 

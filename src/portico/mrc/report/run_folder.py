@@ -24,9 +24,7 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
-_NO_NBEST = (
-    "{} holds no {}, so there are neither candidates nor confidences: no calibration and no curve over thresholds."
-)
+_NO_NBEST = "{} has no {}, so the page shows no candidates, no calibration and no threshold curve."
 
 Example = Mapping[str, Any]
 
@@ -78,13 +76,15 @@ def _answer_prefix(folder: Path) -> str:
     """Return the prefix of the names of a run's answer files."""
     if not folder.is_dir():
         what = "a file, not a folder" if folder.exists() else "no such folder"
-        raise InputError(f"{folder}: {what}; name the folder of a run, which holds its {_PREFIXES[0]}{_PREDICTIONS}.")
+        raise InputError(
+            f"{folder}: {what}; name the folder of a run, which contains its {_PREFIXES[0]}{_PREDICTIONS}."
+        )
     for prefix in _PREFIXES:
         if (folder / f"{prefix}{_PREDICTIONS}").is_file():
             return prefix
     raise InputError(
-        f"{folder}: not the folder of a finished run, as it holds no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
-        "a run whose evaluation has ended."
+        f"{folder}: not the folder of a finished run: it has no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
+        "a run that has been evaluated."
     )
 
 
@@ -101,8 +101,8 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(value, Mapping):
         raise InputError(
-            f"{path}: holds a {type(value).__name__}, not a mapping; expected a file as the post-processing of SQuAD "
-            "or of Hugging Face writes it, with answers by question id."
+            f"{path}: contains a {type(value).__name__}, not a mapping; expected a file as the post-processing of "
+            "SQuAD or of Hugging Face writes it, with answers by question id."
         )
     return dict(value)
 

@@ -67,13 +67,13 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
         lead(results),
         parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
         [
-            Section("Where it is strong and weak", _breakdown(results, ways), "Breakdown"),
-            Section("Whether its confidence can be trusted", _confidence(record), "Confidence"),
-            Section("How it learned", _learning(record.log_history), "Learning"),
+            Section("Scores by group", _breakdown(results, ways), "Breakdown"),
+            Section("Confidence and calibration", _confidence(record), "Confidence"),
+            Section("Training history", _learning(record.log_history), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
-            Section("Questions to read", _questions(record, ways, max_megabytes), "Questions"),
+            Section("Individual questions", _questions(record, ways, max_megabytes), "Questions"),
             Section("Settings", settings_panels(record.settings)),
-            Section("How to read the figures", render("methods.html.j2") if results else Markup(), "Methods"),
+            Section("How to read these figures", render("methods.html.j2") if results else Markup(), "Methods"),
         ],
     )
 
@@ -85,7 +85,7 @@ def lead(results: Sequence[QuestionResult]) -> str:
     num_right = sum(outcome(result).is_right for result in results)
     num_unanswerable = sum(not result.golds for result in results)
     of_which = f", {num_unanswerable:,} of them without an answer" if num_unanswerable else ""
-    return f"{num_questions(len(results))}{of_which}: {num_right:,} right, {len(results) - num_right:,} to look at."
+    return f"{num_questions(len(results))}{of_which}: {num_right:,} correct, {len(results) - num_right:,} incorrect."
 
 
 def num_questions(count: int) -> str:
@@ -217,7 +217,7 @@ def _confidence(record: RunRecord) -> Markup:
         sentences.append(
             Markup(
                 "The best threshold for these questions is <b>{:.3g}</b>, with an F1 of <b>{:.1f}</b>; on other "
-                "questions it may do worse, as it was chosen on these."
+                "questions it may do worse, because it was chosen on these."
             ).format(thresholds.thresholds_T[best], thresholds.f1_T[best])
         )
     if not charts:
@@ -242,7 +242,7 @@ def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
     if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
         marks.append(Mark(f"used, {used:.3g}", used))
     return line_chart(
-        "Another threshold for no answer",
+        "Scores by no-answer threshold",
         [
             Series("F1", "first", list(zip(xs, f1, strict=True))),
             Series("exact match", "second", list(zip(xs, exact, strict=True))),
@@ -260,7 +260,7 @@ def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
             Series("training", "first", curve(log_history, "loss")),
             Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
         ],
-        "Scores in evaluation": [
+        "Evaluation scores": [
             Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
             Series("exact match", "second", exact, dotted=True),
         ],
