@@ -42,8 +42,6 @@ class GoldAnswers(TypedDict):
 
 
 class Example(TypedDict):
-    """One question with its passage, as a flat SQuAD record."""
-
     id: str
     title: str
     context: str
@@ -145,8 +143,6 @@ class Topic:
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """The contents of ``templates.yaml``; a tradition is its starts, middles and ends of names."""
-
     traditions: list[tuple[list[str], list[str], list[str]]]
     weights: list[int]
     words: dict[str, list[str]]
@@ -206,21 +202,17 @@ class ValueMaker:
                 return name
 
     def person(self) -> str:
-        """Return a first name and a surname, sometimes with a middle name."""
         num_words = 3 if self._rng.random() < 0.1 else 2
         return " ".join(self.name() for _ in range(num_words))
 
     def place(self) -> str:
-        """Return the name of a town, of one to three words."""
         form = self._word("place_forms")
         return form.format(*(self.name() for _ in range(form.count("{}"))))
 
     def organisation(self) -> str:
-        """Return the name of an institution or a company, of two to four words."""
         return self._word("organisation_forms").format(self.name())
 
     def year(self) -> str:
-        """Return a year from 1600 to 1999."""
         return str(self._rng.randrange(1600, 2000))
 
     def date(self) -> str:
@@ -232,7 +224,6 @@ class ValueMaker:
         return f"{self._rng.randrange(1, 29)} {self._word('months')}"
 
     def small_count(self) -> str:
-        """Return a number from 2 to 15, in words."""
         return self._word("number_words")
 
     def large_count(self) -> str:
@@ -277,7 +268,6 @@ class Passage:
     text: str
 
     def relations(self) -> list[Relation]:
-        """Return the relations stated of any subject, each once."""
         return list(dict.fromkeys(relation for _, relation in self.facts))
 
 

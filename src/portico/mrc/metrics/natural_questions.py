@@ -121,7 +121,6 @@ class NqSpan(NamedTuple):
 
     @property
     def is_null(self) -> bool:
-        """Whether it represents no answer."""
         return self.byte[0] < 0 and self.token[0] < 0
 
     def equals(self, other: "NqSpan") -> bool:
@@ -146,7 +145,6 @@ class NqAnswer(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether there is a short answer, or yes, or no."""
         return self.has_span or self.yes_no != "none"
 
 
@@ -170,7 +168,6 @@ _NULL = NqSpan((-1, -1), (-1, -1))
 
 
 def _reference(reference: Annotated) -> tuple[str, list[NqAnswer]]:
-    """Return the id of a question and the annotators' answers."""
     if isinstance(reference, Mapping) and "annotations" in reference:
         key = str(reference["example_id"])
         return key, [_official_answer(annotation, key) for annotation in reference["annotations"]]

@@ -130,7 +130,6 @@ def read_prediction(
 
 
 def check_same_questions(predictions: Mapping[Any, Any], references: Mapping[Any, Any]) -> None:
-    """Raise `InputError` if predictions and references are not of the same questions."""
     different = predictions.keys() ^ references.keys()
     if different:
         key = min(different, key=str)
@@ -158,7 +157,6 @@ class SpanScores:
 
     @property
     def most_annotators(self) -> int:
-        """The largest number of annotators of a question."""
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
     def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
@@ -172,22 +170,17 @@ class SpanScores:
 
 
 def _predictions(answers: "Answers") -> list[dict[str, Any]]:
-    """Return the best span of every question in PrimeQA's form."""
     best = answers.at_null_threshold(np.inf)
-    records = []
-    for key, span in best.spans.items():
-        start, end = span or (-1, -1)
-        records.append(
-            {
-                "example_id": key,
-                "start_position": start,
-                "end_position": end,
-                "passage_index": best.passages[key],
-                "yes_no_answer": int(best.answer_types[key]),
-                "confidence_score": _confidence(best, key),
-            }
-        )
-    return records
+    return [
+        {
+            "example_id": key,
+            **dict(zip(("start_position", "end_position"), span or (-1, -1), strict=True)),
+            "passage_index": best.passages[key],
+            "yes_no_answer": int(best.answer_types[key]),
+            "confidence_score": _confidence(best, key),
+        }
+        for key, span in best.spans.items()
+    ]
 
 
 def _confidence(answers: "Answers", key: str) -> float:

@@ -128,7 +128,6 @@ class Curve(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        """Area under the curve, in 0..1."""
         return float(_running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
 
 
@@ -164,5 +163,4 @@ def _running_sums(terms: Doubles) -> Doubles:
 
 
 def _safe_divide(dividend_T: Doubles, divisor_T: Doubles) -> Doubles:
-    """Divide; 0 where the divisor is 0."""
     return np.divide(dividend_T, divisor_T, out=np.zeros_like(dividend_T), where=divisor_T != 0)

@@ -152,7 +152,6 @@ class TydiAnswer(NamedTuple):
 
     @property
     def is_minimal(self) -> bool:
-        """Whether it has a span, or is yes or no."""
         return self.has_span or self.yes_no != "none"
 
 
@@ -180,7 +179,6 @@ def _mean(values: list[float]) -> float:
 
 
 def _reference(reference: Annotated) -> tuple[str, tuple[str, list[TydiAnswer]]]:
-    """Return the id of a question, its language and the annotators' answers."""
     if isinstance(reference, Mapping) and "annotations" in reference:
         key = str(reference["example_id"])
         return key, (reference["language"], [_annotation(one, key) for one in reference["annotations"]])
@@ -199,7 +197,6 @@ def _answer(record: Record, key: object) -> TydiAnswer:
 
 
 def _official_answer(record: Record, key: object) -> TydiAnswer:
-    """Read a record of an official predictions file."""
     span = record.get("minimal_answer", {})
     return TydiAnswer(
         int(record.get("passage_answer_index", -1)),
@@ -209,7 +206,6 @@ def _official_answer(record: Record, key: object) -> TydiAnswer:
 
 
 def _annotation(annotation: Record, key: object) -> TydiAnswer:
-    """Read an annotation of the official data."""
     span = annotation["minimal_answer"]
     return TydiAnswer(
         int(annotation["passage_answer"]["candidate_index"]),

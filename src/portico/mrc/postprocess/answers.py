@@ -82,13 +82,11 @@ class Shortlist:
             yield example_id, [SpanAnswer(*values) for values in zip(self.texts(rows), *columns, strict=True)]
 
     def examples(self) -> Iterator[tuple[str, slice]]:
-        """Yield identifier and rows of the spans of every example."""
         rows = self.ranked.row_starts.tolist()
         for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
             yield example_id, slice(first, end)
 
     def texts(self, rows: slice) -> list[str]:
-        """Return the texts of some spans."""
         example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
         return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
 
@@ -255,7 +253,6 @@ class Answers:
 
     @cached_property
     def answer_types(self) -> dict[str, TargetType]:
-        """The answer types, ``{id: TargetType}``."""
         types = np.where(self._choice.is_null_E, TargetType.NO_ANSWER, self._choice.type_E).tolist()
         return self._by_id(map(TargetType, types))
 
@@ -305,7 +302,6 @@ class Answers:
         return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
 
     def _records(self, rows: slice) -> list[NBestRecord]:
-        """Return the n-best list of one example."""
         shortlist, spans = self.shortlist, self.shortlist.ranked.spans
         numbers = (spans.chars_N2[:, 0], spans.start_logit_N, spans.end_logit_N, shortlist.probability_N)
         columns = zip(*(column[rows].tolist() for column in numbers), shortlist.texts(rows), strict=True)
@@ -361,7 +357,6 @@ def _write_json(path: Path, values: Mapping[str, str | float]) -> None:
 
 
 def _scalars_json(values: Sequence[str | float]) -> list[str]:
-    """Return every value of a sequence as JSON."""
     if not values:
         return []
     return json.dumps(values, separators=("\n", ": "))[1:-1].split("\n")  # JSON escapes line breaks within strings

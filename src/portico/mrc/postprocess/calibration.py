@@ -109,7 +109,6 @@ def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
 
 
 def _gold_texts(examples: Examples) -> dict[str, list[str]]:
-    """Return the gold answers of every example by its identifier."""
     for example in examples:
         if example.get("answers") is None:
             raise InputError(

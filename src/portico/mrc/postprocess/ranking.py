@@ -62,12 +62,10 @@ class RankedSpans:
 
     @cached_property
     def example_N(self) -> Int64s:
-        """The example of each span, ``int64 [N]``."""
         return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)
 
     @property
     def counts_E(self) -> Int64s:
-        """Spans of each example, ``int64 [E]``."""
         return np.diff(self.row_starts)
 
     def select(self, spans_N: Bools) -> "RankedSpans":
@@ -105,7 +103,6 @@ class ScoreDifference:
 
     @property
     def needs_types(self) -> bool:
-        """Whether the model must classify the answer type."""
         return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
 
     def __call__(

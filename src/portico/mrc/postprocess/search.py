@@ -30,7 +30,6 @@ class Columns:
     """A table: arrays of equal length, with one row for each feature or span."""
 
     def columns(self) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays in order of declaration."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def __len__(self) -> int:
@@ -41,12 +40,10 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays, in bytes."""
         return sum(column.nbytes for column in self.columns())
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all parts, at least one."""
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
 
@@ -302,7 +299,6 @@ def _beam_outputs(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _check_finite(name: str, column_name: str, values: Floats, feature_indices_B: Int64s) -> None:
-    """Refuse values that cannot be ranked, naming the first."""
     if not np.isfinite(values).all():
         row, place = np.argwhere(~np.isfinite(values))[0]
         raise InputError(

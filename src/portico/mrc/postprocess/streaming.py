@@ -85,7 +85,6 @@ class CandidateCollector:
             self._parts.append(self._search(outputs, indices_B))
 
     def merge(self, candidates: Candidates) -> None:
-        """Take what another process collected."""
         self._parts.append(candidates)
 
     def candidates(self) -> Candidates:
@@ -370,7 +369,6 @@ def _answers_of(
     prefix: str | None,
     log_level: int | None,
 ) -> Answers:
-    """Post-process whole arrays and write the files."""
     if log_level is not None:
         logger.setLevel(log_level)
     num_features = post_processor.num_features

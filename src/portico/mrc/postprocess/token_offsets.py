@@ -50,7 +50,6 @@ class ExampleColumns:
 
     @cached_property
     def contexts(self) -> list[Sequence[str]]:
-        """The contexts of each example."""
         contexts = column(self._examples, "context")
         return [[context] if isinstance(context, str) else context for context in contexts]
 
@@ -180,7 +179,6 @@ def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Int3
 
 
 def _example_indices(ids_F: Sequence[str], example_ids: Sequence[str]) -> Int64s:
-    """Return the example that each feature belongs to, ``int64 [F]``."""
     index = {example_id: e for e, example_id in enumerate(example_ids)}
     examples = [index.get(example_id, -1) for example_id in ids_F]
     if -1 in examples:

@@ -30,11 +30,9 @@ class CollectingMetric(ABC):
         self._references: list[Annotated] = []
 
     def add(self, *, prediction: Record, reference: Annotated) -> None:
-        """Add one prediction with its reference."""
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add predictions with their references."""
         self._predictions.extend(predictions)
         self._references.extend(references)
 
@@ -86,8 +84,6 @@ class CollectingMetric(ABC):
 
 
 class SQUAD(CollectingMetric):
-    """Exact match and F1 of SQuAD 1.1; see `SquadV1`."""
-
     def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores:
         return self._scored_by(SquadV1(sync_on_compute=False))
 

@@ -85,10 +85,8 @@ class AbstractPostProcessor(ABC):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: The model's outputs for all features in order.
+        The features are grouped by example in the order of the examples; `predictions` are the model's outputs for all
+        features in order.
         """
 
     @abstractmethod
@@ -109,7 +107,6 @@ class AbstractPostProcessor(ABC):
         return self.evaluated(examples, self.process(examples, features, predictions))
 
     def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
-        """Return the result of :meth:`process` together with its references."""
         return EvalPredictionWithProcessing(
             predictions=processed,
             label_ids=self.prepare_examples_as_references(examples),
@@ -126,12 +123,8 @@ class SpanRecords(CandidateCollector):
         k: Spans to keep of each example.
         n_best_size: Number of starts and ends to consider in each feature.
         max_answer_length: Longest answer, in tokens.
-        scorer: What spans are ranked by.
-        single_context: Whether each example has one context of several passages (``passage_candidates``), and not a
-            context for each passage.
-
-    Raises:
-        InputError: If the features are not grouped, or an example has none.
+        scorer: The score by which spans are ranked.
+        single_context: As in :class:`ExtractivePostProcessor`.
     """
 
     def __init__(
@@ -311,12 +304,8 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: Start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
-                ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities,
-                ``float [F]``.
+        `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+        ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
@@ -327,7 +316,6 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         return [_reference(example) for example in examples]
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        """Return the best span of every example."""
         return [
             {
                 "example_id": example_id,
@@ -367,16 +355,13 @@ class StreamedRecords:
     ranking: SpanRecords
 
     def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        """Take the outputs of a batch of the features at ``feature_indices``."""
         self.post_processor.check_outputs(outputs)
         self.ranking.update(outputs, feature_indices)
 
     def records(self) -> dict[str, list[SpanRecord]]:
-        """Return the records of every example."""
         return self.post_processor.completed(self.examples, self.ranking.compute())
 
     def compute(self) -> EvalPredictionWithProcessing:
-        """Return records, metric-ready predictions and references."""
         return self.post_processor.evaluated(self.examples, self.records())
 
 
@@ -450,7 +435,6 @@ class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
         ]
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        """Return the best span of every example in bytes."""
         predictions = super().prepare_predictions(examples, processed)
         return [{**one, **_in_bytes(one, example)} for one, example in zip(predictions, examples, strict=True)]
 

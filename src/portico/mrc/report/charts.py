@@ -102,7 +102,6 @@ class Frame:
 
     @property
     def x_labels(self) -> list[tuple[float, str]]:
-        """Position and text of the numbers below the chart."""
         first, last = self.x_range
         # Rounding must not drop a tick on an edge.
         slack = 1e-9 * (last - first)
@@ -111,7 +110,6 @@ class Frame:
 
     @property
     def y_labels(self) -> list[tuple[float, str]]:
-        """Position and text of the numbers at the left of the chart; each has a grid line."""
         return list(zip(map(self.y, self.y_ticks), tick_labels(self.y_ticks), strict=True))
 
 
@@ -147,7 +145,6 @@ def _frame(series: Sequence[Series], x_from_zero: bool) -> Frame:
 
 
 def _line_paths(line: Series, frame: Frame) -> dict[str, str]:
-    """Return the SVG paths of a series by their CSS class."""
     places = [f"{frame.x(x):.2f} {frame.y(value):.2f}" for x, value in line.points]
     paths = {"line": f"M{'L'.join(places)}"}
     if line.dotted or len(places) == 1:

@@ -56,7 +56,6 @@ class Explorer:
         return [grouping.members(self.answered[-1]) for grouping in self.groupings]
 
     def html(self) -> Markup:
-        """Return the explorer, empty if there is no question."""
         if not self.kinds:
             return Markup()
         data, left_out = self.fitted()

@@ -51,7 +51,6 @@ class Kind(Enum):
 
     @property
     def rank(self) -> int:
-        """Its position among the members of its class."""
         return list(type(self)).index(self)
 
     @property
@@ -61,8 +60,6 @@ class Kind(Enum):
 
 
 class Outcome(Kind):
-    """Right, or wrong in which way."""
-
     EXACT = ("correct", "equal to an accepted answer")
     DECLINED = ("correct no-answer", "the question has no answer, and the model gave none")
     BOUNDARY = ("boundary", "overlaps an accepted answer, but is too long or too short")
@@ -72,13 +69,10 @@ class Outcome(Kind):
 
     @property
     def is_right(self) -> bool:
-        """Whether the question counts as exactly right."""
         return self in (Outcome.EXACT, Outcome.DECLINED)
 
 
 class Change(Kind):
-    """What changed from one run to another."""
-
     FIXED = ("fixed", "correct only in the second run")
     BROKEN = ("broken", "correct only in the first run")
     BETTER = ("better", "incorrect in both, but F1 rose")
@@ -91,7 +85,6 @@ KindT = TypeVar("KindT", bound=Kind)
 
 
 def outcome(result: QuestionResult) -> Outcome:
-    """Return the outcome of a question."""
     if not result.golds:
         return Outcome.MISSED_NO_ANSWER if result.predicted_text else Outcome.DECLINED
     if result.exact:
@@ -110,7 +103,6 @@ def _touches_gold(result: QuestionResult) -> bool:
 
 
 def change(first: QuestionResult, second: QuestionResult) -> Change:
-    """Return the change of a question that two runs answered."""
     if bool(first.exact) != bool(second.exact):
         return Change.FIXED if second.exact else Change.BROKEN
     if first.f1 != second.f1:
@@ -208,7 +200,7 @@ def _tokens(text: str) -> Tokens:
 _GROUPINGS = (
     Grouping("By question word", "word", lambda result: question_word(result.question)),
     Grouping("By question type", "type", lambda result: result.question_type or "not given"),
-    Grouping("By answer length", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
+    Grouping("By answer length", "length", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
     Grouping(
         "By passage length",
         "characters",
@@ -237,7 +229,6 @@ class Group(NamedTuple):
 
 
 def score(name: str, results: Sequence[QuestionResult]) -> Group:
-    """Return the mean scores of at least one result, with their intervals."""
     scores_Q2 = _scores(results)
     exact, f1 = scores_Q2.mean(axis=0).tolist()
     return Group(name, len(results), exact, f1, *mean_intervals(scores_Q2))

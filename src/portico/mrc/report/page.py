@@ -47,7 +47,6 @@ class Section:
 
     @property
     def identifier(self) -> str:
-        """Its id on the page."""
         return "-".join((self.name or self.heading).lower().split())
 
 
@@ -90,7 +89,6 @@ def panels(*contents: Markup, small: bool = False) -> Markup:
 
 
 def styles() -> str:
-    """Return the style sheet of the pages."""
     return "".join(map(_asset, _STYLES))
 
 

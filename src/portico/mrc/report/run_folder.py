@@ -73,7 +73,6 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
 
 
 def _answer_prefix(folder: Path) -> str:
-    """Return the prefix of the names of a run's answer files."""
     if not folder.is_dir():
         what = "a file, not a folder" if folder.exists() else "no such folder"
         raise InputError(

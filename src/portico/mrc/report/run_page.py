@@ -79,7 +79,6 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
 
 
 def lead(results: Sequence[QuestionResult]) -> str:
-    """Return a sentence that sums up the evaluation."""
     if not results:
         return "No question was evaluated."
     num_right = sum(outcome(result).is_right for result in results)
@@ -89,7 +88,6 @@ def lead(results: Sequence[QuestionResult]) -> str:
 
 
 def num_questions(count: int) -> str:
-    """Return a number of questions as text."""
     return "1 question" if count == 1 else f"{count:,} questions"
 
 
@@ -180,7 +178,6 @@ def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> M
 
 
 def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
-    """Return the results at these indices."""
     return [results[index] for index in indices]
 
 
@@ -283,7 +280,6 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the number last logged under the key, or None."""
     return next((float(entry[key]) for entry in reversed(log_history) if key in entry), None)
 
 

@@ -98,8 +98,7 @@ def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = S
     return (num_as_large + 1) / (NUM_ROUNDS + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfidenceBin:
+class ConfidenceBin(NamedTuple):
     """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.
 
     Accuracy is the fraction answered exactly, with its bootstrap interval. All but the count are in 0..1.
@@ -136,16 +135,10 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
     bins = []
     for index in np.unique(bin_Q).tolist():
         is_in_Q = bin_Q == index
+        confidence, accuracy = float(confidence_Q[is_in_Q].mean()), float(exact_Q[is_in_Q].mean())
         (interval,) = mean_intervals(exact_Q[is_in_Q, None])
         bins.append(
-            ConfidenceBin(
-                low=index / NUM_BINS,
-                high=(index + 1) / NUM_BINS,
-                count=int(is_in_Q.sum()),
-                confidence=float(confidence_Q[is_in_Q].mean()),
-                accuracy=float(exact_Q[is_in_Q].mean()),
-                interval=interval,
-            )
+            ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, int(is_in_Q.sum()), confidence, accuracy, interval)
         )
     error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)
     return Calibration(bins, error)
