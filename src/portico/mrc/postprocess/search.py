@@ -105,7 +105,9 @@ class CandidateSearch:
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
         self._longest = int(offsets.lengths_F.max())
-        self._token_dtype = np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32
+        self._token_dtype: type[np.signedinteger[Any]] = (
+            np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32
+        )
 
     def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         """Return the candidates of a batch.
@@ -206,13 +208,12 @@ class CandidateSearch:
         score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
         best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
         none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
-        start, end = (
-            (
-                np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1).astype(self._token_dtype),
-                np.take_along_axis(scores_BP, best_Bn, axis=1),
-            )
-            for tokens_BP, scores_BP in ((starts_BP, start_scores_BP), (ends_BP, end_scores_BP))
-        )
+
+        def kept(tokens_BP: Int64s, scores_BP: Floats) -> tuple[Tokens, Floats]:
+            tokens_Bn = np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1)
+            return tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1)
+
+        start, end = kept(starts_BP, start_scores_BP), kept(ends_BP, end_scores_BP)
         # The head has one score of "no answer", which counts as that of the start.
         no_end_B = np.zeros_like(null_B)
         return Candidates(feature_indices_B, *start, null_B, none_B0, *end, no_end_B, none_B0, none_B0, none_B0)

@@ -7,6 +7,7 @@ scores unknown languages, for both of which PrimeQA returns 0; and nothing is pr
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchmetrics import Metric
 
@@ -74,7 +75,7 @@ class CollectingMetric(ABC):
         return scores
 
     @abstractmethod
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores | None:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         """Return the scores of everything collected."""
 
     def _scored_by(self, metric: Metric, read: Callable[[Record], Record] = lambda record: record) -> Scores:
@@ -84,14 +85,14 @@ class CollectingMetric(ABC):
 
 
 class SQUAD(CollectingMetric):
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         return self._scored_by(SquadV1(sync_on_compute=False))
 
 
 class MLQA(CollectingMetric):
     """Exact match and F1 in the language of the answers; see `Mlqa`."""
 
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         if dataset_config_name is None:
             raise InputError(
                 "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
@@ -106,7 +107,7 @@ class TyDiF1(CollectingMetric):
     ``compute`` returns ``None`` if some question has no annotator.
     """
 
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores | None:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         if not all(annotators_of(reference) for reference in self._references):
             return None
         scores = self._scored_by(TydiF1(**thresholds, sync_on_compute=False), _yes_no_without_span)
@@ -119,7 +120,7 @@ class TyDiF1(CollectingMetric):
 class NQF1(CollectingMetric):
     """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
 
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         scores = self._scored_by(NqF1(precision_targets=(), sync_on_compute=False), _yes_no_without_span)
         return {name: score for name, score in scores.items() if "_best_" not in name}
 
@@ -127,7 +128,7 @@ class NQF1(CollectingMetric):
 class ROUGE(CollectingMetric):
     """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
 
-    def _scores(self, thresholds: dict[str, int], verbose: bool, dataset_config_name: str | None) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
         scores = self._scored_by(metric)
         renamed = {"rougeLsum": "google_rougeL"}

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,10 @@ from portico.mrc.postprocess.token_offsets import (
     offsets_of_rows,
     token_offsets,
 )
-from portico.mrc.primeqa.confidence import ConfidenceScorer, SpanRecord
+from portico.mrc.primeqa.confidence import ConfidenceScorer
+
+SpanRecord: TypeAlias = dict[str, Any]
+"""One possible answer, by PrimeQA's keys."""
 
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")

@@ -256,15 +256,15 @@ class Difference(NamedTuple):
 def difference(name: str, first: Sequence[QuestionResult], second: Sequence[QuestionResult]) -> Difference:
     """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
     first_Q2, second_Q2 = _scores(first), _scores(second)
-    gains_Q2 = second_Q2 - first_Q2
-    return Difference(
-        name,
-        len(first),
-        *np.stack([first_Q2.mean(axis=0), second_Q2.mean(axis=0)], axis=1).ravel().tolist(),
-        *mean_intervals(gains_Q2),
-        int((gains_Q2[:, 0] > 0).sum()),
-        int((gains_Q2[:, 0] < 0).sum()),
+    (first_exact, first_f1), (second_exact, second_f1) = (
+        first_Q2.mean(axis=0).tolist(),
+        second_Q2.mean(axis=0).tolist(),
     )
+    gains_Q2 = second_Q2 - first_Q2
+    exact_interval, f1_interval = mean_intervals(gains_Q2)
+    num_fixed, num_broken = int((gains_Q2[:, 0] > 0).sum()), int((gains_Q2[:, 0] < 0).sum())
+    means = (first_exact, second_exact, first_f1, second_f1)
+    return Difference(name, len(first), *means, exact_interval, f1_interval, num_fixed, num_broken)
 
 
 class Significance(NamedTuple):

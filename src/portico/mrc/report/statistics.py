@@ -98,7 +98,8 @@ def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = S
     return (num_as_large + 1) / (NUM_ROUNDS + 1)
 
 
-class ConfidenceBin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConfidenceBin:
     """Questions whose confidence is in [low, high), or [low, 1]: their mean confidence, and their accuracy.
 
     Accuracy is the fraction answered exactly, with its bootstrap interval. All but the count are in 0..1.
