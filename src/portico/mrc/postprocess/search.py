@@ -146,8 +146,9 @@ class CandidateSearch:
         )
 
     def _kept(self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats) -> tuple[Tokens, Floats, Floats, Floats]:
-        num_missing = max(0, self.n_best_size - top_Bn.shape[1])
-        top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
+        num_missing = self.n_best_size - top_Bn.shape[1]
+        if num_missing > 0:  # np.pad costs time even where it adds nothing
+            top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
         in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
         logit_Bn = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
         stdev_Bn = np.take_along_axis(stdevs_BL, in_row_Bn, axis=1) if stdevs_BL.shape[1] else stdevs_BL
