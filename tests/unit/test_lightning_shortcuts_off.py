@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-from unit.toy import Points, toy_trainer
+from models import Points, toy_trainer
 
 WITH_AND_WITHOUT_EVALUATION = (
     {"eval_strategy": "steps", "eval_steps": 3},

@@ -1,7 +1,7 @@
 """Generates passages about people, places and organisations that do not exist, and questions about them.
 
-What can be said and asked is in ``templates.yaml``; this module chooses. The order in which random numbers are drawn
-is part of the contract: a seed gives the same corpus in every version.
+The wordings of sentences and questions are in ``templates.yaml``; this module chooses among them. The order in which
+random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ FACTS_PER_SUBJECT = (2, 3, 3)
 JOIN_PROBABILITY = 0.25
 """How often two facts about one subject share a sentence."""
 PRONOUN_PROBABILITY = 0.3
-"""How often a pronoun stands for the subject of the previous sentence."""
+"""How often a pronoun replaces the subject of the previous sentence."""
 SHORT_NAME_PROBABILITY = 0.4
 WHOLE_SENTENCE_PROBABILITY = 0.4
 """How often a fact is told by one of its sentences instead of a predicate after the subject."""
@@ -42,8 +42,6 @@ class GoldAnswers(TypedDict):
 
 
 class Example(TypedDict):
-    """One question with its passage, as a flat SQuAD record."""
-
     id: str
     title: str
     context: str
@@ -55,7 +53,7 @@ class Example(TypedDict):
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Generate an extractive question answering corpus.
 
-    The same arguments give the same corpus everywhere. No name of a person, place or organisation in the validation
+    The same arguments yield the same corpus everywhere. No name of a person, place or organisation in the validation
     examples occurs in any training examples, whatever their seeds.
 
     Args:
@@ -88,10 +86,9 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
 
 
 def to_squad(examples: Iterable[Example]) -> dict[str, Any]:
-    """Nest examples as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
+    """Nest flat records as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
 
-    Args:
-        examples: Flat records; those of one passage must be consecutive.
+    The records of one passage must be consecutive.
     """
     data = []
     for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
@@ -146,8 +143,6 @@ class Topic:
 
 @dataclass(frozen=True, eq=False)
 class Templates:
-    """The contents of ``templates.yaml``; a tradition is its starts, middles and ends of names."""
-
     traditions: list[tuple[list[str], list[str], list[str]]]
     weights: list[int]
     words: dict[str, list[str]]
@@ -156,7 +151,6 @@ class Templates:
 
 @cache
 def load_templates() -> Templates:
-    """Read ``templates.yaml``."""
     data = yaml.safe_load(files(__package__).joinpath("templates.yaml").read_text(encoding="utf-8"))
     traditions, topics = data.pop("traditions").values(), data.pop("topics")
     return Templates(
@@ -185,12 +179,7 @@ def is_validation_name(name: str) -> bool:
 
 
 class ValueMaker:
-    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades.
-
-    Args:
-        rng: Source of every choice.
-        validation: Make validation names; otherwise training names.
-    """
+    """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades."""
 
     def __init__(self, rng: Random, *, validation: bool) -> None:
         self._rng = rng
@@ -213,21 +202,17 @@ class ValueMaker:
                 return name
 
     def person(self) -> str:
-        """Return a first name and a surname, sometimes with a middle name."""
         num_words = 3 if self._rng.random() < 0.1 else 2
         return " ".join(self.name() for _ in range(num_words))
 
     def place(self) -> str:
-        """Return the name of a town, of one to three words."""
         form = self._word("place_forms")
         return form.format(*(self.name() for _ in range(form.count("{}"))))
 
     def organisation(self) -> str:
-        """Return the name of an institution or a company, of two to four words."""
         return self._word("organisation_forms").format(self.name())
 
     def year(self) -> str:
-        """Return a year from 1600 to 1999."""
         return str(self._rng.randrange(1600, 2000))
 
     def date(self) -> str:
@@ -239,7 +224,6 @@ class ValueMaker:
         return f"{self._rng.randrange(1, 29)} {self._word('months')}"
 
     def small_count(self) -> str:
-        """Return a number from 2 to 15, in words."""
         return self._word("number_words")
 
     def large_count(self) -> str:
@@ -274,7 +258,7 @@ class Passage:
     """A finished passage: its text, and what it states about which subjects.
 
     The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
-    if any, with the spans of the greater and of the lesser subject.
+    if any, with the spans of the greater and of the smaller subject.
     """
 
     topic: Topic
@@ -284,22 +268,15 @@ class Passage:
     text: str
 
     def relations(self) -> list[Relation]:
-        """Return the relations stated of any subject, each once."""
         return list(dict.fromkeys(relation for _, relation in self.facts))
 
 
 Sentence = str | Comparison | tuple[str, list[Relation]]
-"""What a sentence is to say: an aside as it stands, a comparison, or facts about one subject."""
+"""The content of a sentence: an aside as it is, a comparison, or facts about one subject."""
 
 
 class PassageWriter:
-    """Writes one passage about two subjects.
-
-    Args:
-        rng: Source of every choice.
-        values: Makes names and values.
-        topic: What the passage is about.
-    """
+    """Writes one passage about two subjects; `values` makes their names and values."""
 
     def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
         self._rng = rng
@@ -314,7 +291,6 @@ class PassageWriter:
         self._previous_subject = ""
 
     def write(self) -> Passage:
-        """Return the passage."""
         for number, sentence in enumerate(self._plan()):
             self._append(" " if number else "")
             match sentence:
@@ -412,12 +388,7 @@ class Question:
 def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
     """Ask about a passage.
 
-    Args:
-        rng: Source of every choice.
-        values: Makes names that the passage does not contain.
-        passage: What to ask about.
-        num_draws: How many questions are drawn; duplicates, and questions the passage gives no occasion for, are
-            dropped.
+    Of `num_draws` drawn questions, duplicates and those that do not apply to the passage are dropped.
     """
     questions: dict[str, Question] = {}
     for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):
@@ -437,7 +408,7 @@ def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Ques
 
 
 def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
-    """Ask about one subject what the passage says only of the other: the hardest question without an answer."""
+    """Ask about one subject a fact that the passage states only of the other: the hardest unanswerable question."""
     missing = [
         (subject, relation)
         for subject in passage.subjects

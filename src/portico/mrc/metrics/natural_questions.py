@@ -13,15 +13,16 @@ from portico.mrc.metrics.spans import (
     Record,
     Span,
     annotators_of,
-    check_prediction,
     check_same_questions,
     checked_span,
     checked_yes_no,
+    read_prediction,
     shared_value,
 )
 from portico.mrc.metrics.thresholds import Doubles, PrefixSweep, QuestionRows, quality_of_all
 
 _TASKS = ("long_answer", "short_answer")
+_OFFICIAL_SCORES = ("long_answer_score", "short_answers_score")
 
 
 class NqF1(QuestionRows):
@@ -74,7 +75,10 @@ class NqF1(QuestionRows):
             InputError: If the questions differ, a span does not end after its start, or a prediction is yes or no and
                 a span.
         """
-        predicted = {str(record["example_id"]): _prediction(record) for record in predictions}
+        predicted = {
+            str(record["example_id"]): read_prediction(record, _answer, _official_answer, _OFFICIAL_SCORES)
+            for record in predictions
+        }
         gold = dict(map(_reference, references))
         check_same_questions(predicted, gold)
         outcomes = [self._outcomes(annotators, predicted[key]) for key, annotators in gold.items()]
@@ -88,14 +92,14 @@ class NqF1(QuestionRows):
             scores |= {f"{task}_{name}": value for name, value in self._task_scores(outcomes[:, row]).items()}
         return scores
 
-    def _outcomes(self, annotators: list["NqAnswer"], predicted: "_NqPrediction") -> list[list[float]]:
+    def _outcomes(self, annotators: list["NqAnswer"], predicted: tuple["NqAnswer", float, float]) -> list[list[float]]:
         has_long = sum(not one.long.is_null for one in annotators) >= self.long_non_null_threshold
         has_short = sum(one.is_short for one in annotators) >= self.short_non_null_threshold
-        answer = predicted.answer
+        answer, long_score, short_score = predicted
         is_right_long = any(one.long.equals(answer.long) for one in annotators)
         return [
-            [has_long, not answer.long.is_null, has_long and is_right_long, predicted.long_score],
-            [has_short, answer.is_short, has_short and _is_right_short(annotators, answer), predicted.short_score],
+            [has_long, not answer.long.is_null, has_long and is_right_long, long_score],
+            [has_short, answer.is_short, has_short and _is_right_short(annotators, answer), short_score],
         ]
 
     def _task_scores(self, outcomes_E4: Doubles) -> dict[str, float]:
@@ -117,7 +121,6 @@ class NqSpan(NamedTuple):
 
     @property
     def is_null(self) -> bool:
-        """Whether it stands for no answer."""
         return self.byte[0] < 0 and self.token[0] < 0
 
     def equals(self, other: "NqSpan") -> bool:
@@ -137,9 +140,12 @@ class NqAnswer(NamedTuple):
     yes_no: str
 
     @property
+    def has_span(self) -> bool:
+        return bool(self.shorts)
+
+    @property
     def is_short(self) -> bool:
-        """Whether there is a short answer, or yes, or no."""
-        return bool(self.shorts) or self.yes_no != "none"
+        return self.has_span or self.yes_no != "none"
 
 
 def _is_right_short(annotators: list[NqAnswer], answer: NqAnswer) -> bool:
@@ -158,29 +164,10 @@ def _same_spans(gold: NqAnswer, predicted: NqAnswer) -> bool:
     )
 
 
-class _NqPrediction(NamedTuple):
-    answer: NqAnswer
-    long_score: float
-    short_score: float
-
-
 _NULL = NqSpan((-1, -1), (-1, -1))
 
 
-def _prediction(record: Record) -> _NqPrediction:
-    key = record["example_id"]
-    if "start_position" in record:
-        answer, short_score = _answer(record, key), float(record["confidence_score"])
-        long_score = float(record.get("passage_score", short_score))
-    else:
-        answer = _official_answer(record, key)
-        long_score, short_score = (float(record[f"{name}_score"]) for name in ("long_answer", "short_answers"))
-    check_prediction(answer.yes_no, has_span=bool(answer.shorts), scores=(long_score, short_score), key=key)
-    return _NqPrediction(answer, long_score, short_score)
-
-
 def _reference(reference: Annotated) -> tuple[str, list[NqAnswer]]:
-    """Return the id of a question and the annotators' answers."""
     if isinstance(reference, Mapping) and "annotations" in reference:
         key = str(reference["example_id"])
         return key, [_official_answer(annotation, key) for annotation in reference["annotations"]]
@@ -193,7 +180,7 @@ def _answer(record: Record, key: object) -> NqAnswer:
     """Read PrimeQA's form, of a prediction or of an annotator."""
     passage = int(record["passage_index"])
     span = checked_span(record["start_position"], record["end_position"], key=key, may_be_empty=False)
-    # Passages are compared by their index alone.
+    # Passages are compared by their index only.
     long = _NULL if passage < 0 else NqSpan((passage, passage + 1), (-1, -1))
     return NqAnswer(long, _without_null([NqSpan(span, (-1, -1))]), checked_yes_no(record["yes_no_answer"], key=key))
 

@@ -67,7 +67,6 @@ class MlqaNormalization:
         self.language = language
 
     def __call__(self, text: str) -> str:
-        """Return the normalised text."""
         # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
         articles = _ARTICLES[self.language]
         text = "".join(char for char in text.lower() if not _is_punctuation(char))

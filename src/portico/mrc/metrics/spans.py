@@ -1,10 +1,10 @@
 """Answers by their position: what the metrics of TyDi QA and Natural Questions share, and how a run is scored by them.
 
-A reference is what each annotator said of a question, in PrimeQA's form or in that of the official files.
+A reference contains the answers of every annotator of a question, in PrimeQA's form or in that of the official files.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -61,7 +61,7 @@ def shared_value(reference: Annotated, annotators: list[Record], name: str) -> A
     if isinstance(reference, Mapping) and not _is_list(reference[name]):
         return reference[name]
     raise InputError(
-        f"A reference without annotators has no `{name}`; for a question that nobody annotated, give "
+        f"A reference without annotators has no `{name}`; for a question without annotations, give "
         "`{'example_id': ..., 'language': ..., 'annotations': []}`."
     )
 
@@ -78,9 +78,6 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
         end: Its end, exclusive.
         key: Id of the question, for the error.
         may_be_empty: Whether the end may equal the start.
-
-    Raises:
-        InputError: If only one end is negative, or the end comes before the start.
     """
     if start < 0 and end < 0:
         return (-1, -1)
@@ -93,11 +90,7 @@ def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True
 
 
 def checked_yes_no(value: Any, *, key: object) -> str:
-    """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types.
-
-    Raises:
-        InputError: If it is another word.
-    """
+    """Return ``"yes"``, ``"no"`` or ``"none"`` for such a word in any case, or for one of PrimeQA's target types."""
     if not isinstance(value, str):
         return _YES_NO_BY_TARGET_TYPE.get(int(value), "none")
     if value.lower() not in YES_NO_NONE:
@@ -107,19 +100,36 @@ def checked_yes_no(value: Any, *, key: object) -> str:
     return value.lower()
 
 
-def check_prediction(yes_no: str, *, has_span: bool, scores: Sequence[float], key: object) -> None:
-    """Raise `InputError` for a prediction with both a span and yes or no, or with a score that is NaN."""
-    if yes_no != "none" and has_span:
+def read_prediction(
+    record: Record,
+    read: Callable[[Record, object], Any],
+    read_official: Callable[[Record, object], Any],
+    official_scores: tuple[str, str],
+) -> tuple[Any, float, float]:
+    """Return a prediction in PrimeQA's form or in the official one, and the scores of its long and short answer.
+
+    Raises:
+        InputError: If it has both a span and yes or no, or a score is NaN.
+    """
+    key = record["example_id"]
+    if "start_position" in record:
+        answer, score = read(record, key), float(record["confidence_score"])
+        long_score = float(record.get("passage_score", score))
+    else:
+        # Official predictions have one score per task, PrimeQA's one for both.
+        answer = read_official(record, key)
+        long_score, score = (float(record[name]) for name in official_scores)
+    if answer.yes_no != "none" and answer.has_span:
         raise InputError(
-            f"Question {key!r} was answered with {yes_no!r} and with a span; give only one of them (-1 and -1 as the "
-            "span, or 'none' as the yes-no answer)."
+            f"Question {key!r} was answered with {answer.yes_no!r} and with a span; give only one of them (-1 and -1 "
+            "as the span, or 'none' as the yes-no answer)."
         )
-    if any(math.isnan(score) for score in scores):
+    if math.isnan(long_score) or math.isnan(score):
         raise InputError(f"The answer to question {key!r} has a score that is not a number; give scores without NaN.")
+    return answer, long_score, score
 
 
 def check_same_questions(predictions: Mapping[Any, Any], references: Mapping[Any, Any]) -> None:
-    """Raise `InputError` if predictions and references are not of the same questions."""
     different = predictions.keys() ^ references.keys()
     if different:
         key = min(different, key=str)
@@ -147,7 +157,6 @@ class SpanScores:
 
     @property
     def most_annotators(self) -> int:
-        """The largest number of annotators of a question."""
         return max((len(reference["start_position"]) for reference in self._references.values()), default=0)
 
     def __call__(self, answered: "AnsweredQuestions") -> dict[str, float]:
@@ -161,22 +170,17 @@ class SpanScores:
 
 
 def _predictions(answers: "Answers") -> list[dict[str, Any]]:
-    """Return the best span of every question in PrimeQA's form."""
     best = answers.at_null_threshold(np.inf)
-    records = []
-    for key, span in best.spans.items():
-        start, end = span or (-1, -1)
-        records.append(
-            {
-                "example_id": key,
-                "start_position": start,
-                "end_position": end,
-                "passage_index": best.passages[key],
-                "yes_no_answer": int(best.answer_types[key]),
-                "confidence_score": _confidence(best, key),
-            }
-        )
-    return records
+    return [
+        {
+            "example_id": key,
+            **dict(zip(("start_position", "end_position"), span or (-1, -1), strict=True)),
+            "passage_index": best.passages[key],
+            "yes_no_answer": int(best.answer_types[key]),
+            "confidence_score": _confidence(best, key),
+        }
+        for key, span in best.spans.items()
+    ]
 
 
 def _confidence(answers: "Answers", key: str) -> float:

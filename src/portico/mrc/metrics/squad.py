@@ -116,7 +116,7 @@ class AnswerTexts(Metric):
 class SquadV1(AnswerTexts):
     """The metrics of SQuAD 1.1, equal to those of the official script.
 
-    ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and gives an F1 of 1 where the answer and a gold
+    ``torchmetrics.text.SQuAD`` can differ: it sums in ``float32``, and returns an F1 of 1 where the answer and a gold
     answer both consist of articles and punctuation only.
 
     Source: the official evaluation script of SQuAD 1.1, arXiv:1606.05250.
@@ -283,7 +283,6 @@ def gold_texts(reference: Record) -> list[str]:
 
 
 def check_complete(predictions: Records, references: Records) -> None:
-    """Raise `InputError` if a reference has no prediction."""
     missing = _unanswered(predictions, references)
     if missing:
         raise InputError(
@@ -293,12 +292,10 @@ def check_complete(predictions: Records, references: Records) -> None:
 
 
 def nothing_scored() -> InputError:
-    """Return the error of a metric that was computed before any update."""
     return InputError("No question was scored; call `update` with predictions and references before `compute`.")
 
 
 def _unanswered(predictions: Records, references: Records) -> list[Any]:
-    """Return the ids of the references that have no prediction, in their order."""
     answered = {prediction["id"] for prediction in predictions}
     return [reference["id"] for reference in references if reference["id"] not in answered]
 

@@ -16,11 +16,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class QuestionRows(Metric):
-    """A metric that keeps rows of numbers; processes concatenate theirs in rank order.
-
-    Args:
-        **kwargs: As in ``torchmetrics.Metric``.
-    """
+    """A metric that keeps rows of numbers; processes concatenate theirs in rank order."""
 
     full_state_update = False
     higher_is_better = True
@@ -30,23 +26,12 @@ class QuestionRows(Metric):
         self._empty_rows: dict[str, torch.Tensor] = {}
 
     def add_rows(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
-        """Declare a state of rows.
-
-        Args:
-            name: Name of the state.
-            *shape: Shape of one row.
-            dtype: Type of the numbers.
-        """
+        """Declare a state of rows, each of this shape."""
         self.add_state(name, [], dist_reduce_fx="cat")
         self._empty_rows[name] = torch.empty(0, *shape, dtype=dtype)
 
     def append_rows(self, name: str, rows: torch.Tensor | npt.NDArray[Any] | Sequence[Any]) -> None:
-        """Append rows to a state.
-
-        Args:
-            name: Name of the state.
-            rows: A sequence of rows, or a tensor ``[N, *shape]``.
-        """
+        """Append rows, ``[N, *shape]``, to a state."""
         empty = self._empty_rows[name]
         tensor = torch.as_tensor(rows, dtype=empty.dtype, device=self.device)
         getattr(self, name).append(tensor.reshape(-1, *empty.shape[1:]))
@@ -118,8 +103,7 @@ class PrefixSweep:
     def recall_at_precision(self, targets: Sequence[float]) -> dict[float, tuple[float, float]]:
         """Return for each target the best recall with at least that precision, and the precision there.
 
-        Args:
-            targets: Precisions in 0..1; one that is never reached gives zeros.
+        A precision that is never reached gets zeros.
         """
         found = {}
         for target in targets:
@@ -144,19 +128,14 @@ class Curve(NamedTuple):
 
     @property
     def average_precision(self) -> float:
-        """Area under the curve, in 0..1."""
         return float(_running_sums(self.precision_T[1:] * np.diff(self.recall_T))[-1])
 
 
 def best_threshold(null_probability_E: Doubles, gain_E: Doubles, num_unanswerable: int) -> tuple[float, float]:
     """Return the best sum of scores from answering only the first few questions, and the last one's probability.
 
-    Answering none of them gets every unanswerable question right; its threshold is 0.
-
-    Args:
-        null_probability_E: Probability of "no answer".
-        gain_E: What answering the question adds to the sum of scores.
-        num_unanswerable: Questions without an answer.
+    Answering none of them gets every unanswerable question right; its threshold is 0. ``gain_E`` is what answering a
+    question adds to the sum of scores.
     """
     order_E = null_probability_E.argsort(kind="stable")
     score_E = _running_sums(np.append(float(num_unanswerable), gain_E[order_E]))
@@ -167,10 +146,7 @@ def best_threshold(null_probability_E: Doubles, gain_E: Doubles, num_unanswerabl
 def precision_recall_curve(null_probability_E: Doubles, has_answer_E: Doubles, worth_E: Doubles | float) -> Curve:
     """Return precision and recall of answering all questions up to each probability of "no answer".
 
-    Args:
-        null_probability_E: Probability of "no answer"; at least one question.
-        has_answer_E: 1 for a question with an answer, else 0; at least one has.
-        worth_E: What the answer is worth, in 0..1; counts only where the question has an answer.
+    At least one question has an answer (1 in ``has_answer_E``); what an answer is worth, in 0..1, counts only there.
     """
     # In SQuAD 2.0 every question below the threshold counts as predicted, even with an empty text.
     predicted_E = np.ones_like(has_answer_E)
@@ -187,5 +163,4 @@ def _running_sums(terms: Doubles) -> Doubles:
 
 
 def _safe_divide(dividend_T: Doubles, divisor_T: Doubles) -> Doubles:
-    """Divide; 0 where the divisor is 0."""
     return np.divide(dividend_T, divisor_T, out=np.zeros_like(dividend_T), where=divisor_T != 0)

@@ -16,15 +16,16 @@ from portico.mrc.metrics.spans import (
     Record,
     Span,
     annotators_of,
-    check_prediction,
     check_same_questions,
     checked_span,
     checked_yes_no,
+    read_prediction,
     shared_value,
 )
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
 _TASKS = ("passage", "minimal")
+_OFFICIAL_SCORES = ("passage_answer_score", "minimal_answer_score")
 _ENGLISH = ("english", "en")
 _NAME_END = b"\0"
 
@@ -33,7 +34,7 @@ class TydiF1(QuestionRows):
     """F1, precision and recall of passages and minimal answers, each language at its best threshold.
 
     A question has a gold answer if enough annotators gave one. A predicted passage is right if an annotator gave it; a
-    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator said so.
+    minimal answer is worth its best overlap with an annotator's span, and yes or no is right if an annotator agrees.
     In each language, answers with a lower confidence than the threshold with the best F1 are dropped. ``compute``
     returns, all in 0..1, ``avg_passage_f1``, ``avg_passage_precision``, ``avg_passage_recall`` and the same with
     ``minimal``, means over the languages; and for every language, for example, ``arabic_passage_f1``,
@@ -85,7 +86,10 @@ class TydiF1(QuestionRows):
         Raises:
             InputError: If the questions differ, a span ends before it starts, or a prediction is yes or no and a span.
         """
-        predicted = {str(record["example_id"]): _prediction(record) for record in predictions}
+        predicted = {
+            str(record["example_id"]): read_prediction(record, _answer, _official_answer, _OFFICIAL_SCORES)
+            for record in predictions
+        }
         gold = dict(map(_reference, references))
         check_same_questions(predicted, gold)
         languages = [language for language, _ in gold.values()]
@@ -112,20 +116,17 @@ class TydiF1(QuestionRows):
                 scores |= {f"{language}_{task}_{name}": value for name, value in quality._asdict().items()}
         return scores
 
-    def _outcomes(self, annotators: list["TydiAnswer"], predicted: "_TydiPrediction") -> list[list[float]]:
+    def _outcomes(
+        self, annotators: list["TydiAnswer"], predicted: tuple["TydiAnswer", float, float]
+    ) -> list[list[float]]:
         has_passage = sum(one.passage_index >= 0 for one in annotators) >= self.passage_non_null_threshold
         has_minimal = sum(one.is_minimal for one in annotators) >= self.minimal_non_null_threshold
-        answer = predicted.answer
+        answer, passage_score, minimal_score = predicted
         names_passage = answer.passage_index >= 0
         is_right_passage = names_passage and any(one.passage_index == answer.passage_index for one in annotators)
         return [
-            [has_passage, names_passage, has_passage and is_right_passage, predicted.passage_score],
-            [
-                has_minimal,
-                answer.is_minimal,
-                has_minimal * _minimal_worth(annotators, answer),
-                predicted.minimal_score,
-            ],
+            [has_passage, names_passage, has_passage and is_right_passage, passage_score],
+            [has_minimal, answer.is_minimal, has_minimal * _minimal_worth(annotators, answer), minimal_score],
         ]
 
     def _counted_languages(self, languages: list[str]) -> list[str]:
@@ -146,9 +147,12 @@ class TydiAnswer(NamedTuple):
     yes_no: str
 
     @property
+    def has_span(self) -> bool:
+        return self.span[0] >= 0
+
+    @property
     def is_minimal(self) -> bool:
-        """Whether it has a span, or is yes or no."""
-        return self.span[0] >= 0 or self.yes_no != "none"
+        return self.has_span or self.yes_no != "none"
 
 
 def overlap_f1(gold: Span, predicted: Span) -> float:
@@ -164,9 +168,9 @@ def _minimal_worth(annotators: list[TydiAnswer], answer: TydiAnswer) -> float:
     # A yes-no answer is not compared with spans: it is right or wrong as a whole.
     if answer.yes_no != "none":
         return float(any(one.yes_no == answer.yes_no for one in annotators))
-    if answer.span[0] < 0:
+    if not answer.has_span:
         return 0.0
-    return max((overlap_f1(one.span, answer.span) for one in annotators if one.span[0] >= 0), default=0.0)
+    return max((overlap_f1(one.span, answer.span) for one in annotators if one.has_span), default=0.0)
 
 
 def _mean(values: list[float]) -> float:
@@ -174,27 +178,7 @@ def _mean(values: list[float]) -> float:
     return float(np.add.accumulate(values)[-1] / len(values)) if values else 0.0
 
 
-class _TydiPrediction(NamedTuple):
-    answer: TydiAnswer
-    passage_score: float
-    minimal_score: float
-
-
-def _prediction(record: Record) -> _TydiPrediction:
-    key = record["example_id"]
-    if "start_position" in record:
-        answer, minimal_score = _answer(record, key), float(record["confidence_score"])
-        passage_score = float(record.get("passage_score", minimal_score))
-    else:
-        answer = _official_answer(record, key)
-        # Official predictions have one score per task, PrimeQA's one for both.
-        passage_score, minimal_score = (float(record[f"{name}_answer_score"]) for name in _TASKS)
-    check_prediction(answer.yes_no, has_span=answer.span[0] >= 0, scores=(passage_score, minimal_score), key=key)
-    return _TydiPrediction(answer, passage_score, minimal_score)
-
-
 def _reference(reference: Annotated) -> tuple[str, tuple[str, list[TydiAnswer]]]:
-    """Return the id of a question, its language and the annotators' answers."""
     if isinstance(reference, Mapping) and "annotations" in reference:
         key = str(reference["example_id"])
         return key, (reference["language"], [_annotation(one, key) for one in reference["annotations"]])
@@ -213,7 +197,6 @@ def _answer(record: Record, key: object) -> TydiAnswer:
 
 
 def _official_answer(record: Record, key: object) -> TydiAnswer:
-    """Read a record of an official predictions file."""
     span = record.get("minimal_answer", {})
     return TydiAnswer(
         int(record.get("passage_answer_index", -1)),
@@ -223,7 +206,6 @@ def _official_answer(record: Record, key: object) -> TydiAnswer:
 
 
 def _annotation(annotation: Record, key: object) -> TydiAnswer:
-    """Read an annotation of the official data."""
     span = annotation["minimal_answer"]
     return TydiAnswer(
         int(annotation["passage_answer"]["candidate_index"]),

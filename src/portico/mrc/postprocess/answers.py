@@ -82,13 +82,11 @@ class Shortlist:
             yield example_id, [SpanAnswer(*values) for values in zip(self.texts(rows), *columns, strict=True)]
 
     def examples(self) -> Iterator[tuple[str, slice]]:
-        """Yield identifier and rows of the spans of every example."""
         rows = self.ranked.row_starts.tolist()
         for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
             yield example_id, slice(first, end)
 
     def texts(self, rows: slice) -> list[str]:
-        """Return the texts of some spans."""
         example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
         return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
 
@@ -96,7 +94,7 @@ class Shortlist:
 def span_texts(
     contexts_E: Sequence[Sequence[str]], example_N: Int64s, context_N: Int64s, chars_N2: Int32s
 ) -> list[str]:
-    """Return the text of every span, ``N`` of them.
+    """Return the texts of ``N`` spans.
 
     Args:
         contexts_E: The contexts of each example.
@@ -125,10 +123,8 @@ def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, con
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
 
-    utils_qa.py of transformers does so where no span was found, or a single one without text.
-
-    Returns:
-        The spans, and which examples were given one, ``bool [E]``.
+    utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
+    examples were given one, ``bool [E]``.
     """
     texts = np.concatenate([[0], np.cumsum(_has_text(ranked.spans))])
     texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
@@ -155,7 +151,7 @@ class Choice:
 
     Attributes:
         span_E: The span with the best text, ``int64 [E]``, -1 where there is none.
-        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" alone
+        null_odds_E: Score of "no answer" minus that of this span, ``float64 [E]``; the score of "no answer" itself
             where there is no span; ``None`` if "no answer" cannot be predicted.
         threshold: "No answer" is predicted where the odds exceed it.
         type_E: The answer type (:class:`~portico.mrc.features.labels.TargetType`), ``int64 [E]``.
@@ -181,14 +177,7 @@ class Choice:
 
 
 def choose(ranked: RankedSpans, nulls: Spans | None, threshold: float, type_E: Int64s) -> Choice:
-    """Choose between spans and "no answer".
-
-    Args:
-        ranked: The spans.
-        nulls: "No answer" of every example; ``None`` if it cannot be predicted.
-        threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
-        type_E: The answer type, ``int64 [E]``.
-    """
+    """Choose between spans and "no answer", whose ``nulls`` are ``None`` if it cannot be predicted; see `Choice`."""
     if nulls is None:
         return Choice(np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1), None, threshold, type_E)
     with_text = np.append(np.flatnonzero(_has_text(ranked.spans)), len(ranked.spans))
@@ -264,7 +253,6 @@ class Answers:
 
     @cached_property
     def answer_types(self) -> dict[str, TargetType]:
-        """The answer types, ``{id: TargetType}``."""
         types = np.where(self._choice.is_null_E, TargetType.NO_ANSWER, self._choice.type_E).tolist()
         return self._by_id(map(TargetType, types))
 
@@ -287,11 +275,9 @@ class Answers:
         return type(self)(self.shortlist, replace(self._choice, threshold=threshold))
 
     def write(self, folder: str | Path, prefix: str | None = "eval") -> None:
-        """Write the files of the QA example of transformers: predictions, n-best lists and null odds.
+        """Write the files of the QA example of transformers into a folder: predictions, n-best lists and null odds.
 
-        Args:
-            folder: Output folder; created if it is missing.
-            prefix: File names begin with this and ``_``; ``None`` leaves both out.
+        File names begin with the prefix and ``_``; ``None`` leaves both out.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -316,7 +302,6 @@ class Answers:
         return chars_N2[span_E], np.append(self.shortlist.context_N, 0)[span_E]
 
     def _records(self, rows: slice) -> list[NBestRecord]:
-        """Return the n-best list of one example."""
         shortlist, spans = self.shortlist, self.shortlist.ranked.spans
         numbers = (spans.chars_N2[:, 0], spans.start_logit_N, spans.end_logit_N, shortlist.probability_N)
         columns = zip(*(column[rows].tolist() for column in numbers), shortlist.texts(rows), strict=True)
@@ -372,7 +357,6 @@ def _write_json(path: Path, values: Mapping[str, str | float]) -> None:
 
 
 def _scalars_json(values: Sequence[str | float]) -> list[str]:
-    """Return every value of a sequence as JSON."""
     if not values:
         return []
     return json.dumps(values, separators=("\n", ": "))[1:-1].split("\n")  # JSON escapes line breaks within strings

@@ -1,4 +1,4 @@
-"""What labelled questions tell about scores: calibrated probabilities and the best threshold of "no answer".
+"""Calibrated probabilities and the best threshold of "no answer", fitted on labelled questions.
 
 Shape suffixes: E examples, N spans.
 """
@@ -73,14 +73,10 @@ class AnswerCalibration:
 
 
 def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
-    """Fit a calibration to the answers to labelled questions.
-
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
+    """Fit a calibration to the answers to labelled questions (SQuAD records).
 
     Raises:
-        InputError: If the examples have no gold answers, or none of the candidates is right.
+        InputError: If a question has no gold answers, or none of the candidates is right.
     """
     golds = _gold_texts(examples)
     right = [
@@ -96,12 +92,8 @@ def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
 def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
     """Return the answers for the threshold of "no answer" that gives these questions the best F1.
 
-    Args:
-        examples: SQuAD records.
-        answers: The answers to them.
-
     Raises:
-        InputError: If "no answer" cannot be predicted, or the examples have no gold answers.
+        InputError: If "no answer" cannot be predicted, or a question has no gold answers.
     """
     if answers.null_odds is None:
         raise InputError(
@@ -117,7 +109,6 @@ def with_best_null_threshold(examples: Examples, answers: Answers) -> Answers:
 
 
 def _gold_texts(examples: Examples) -> dict[str, list[str]]:
-    """Return the gold answers of every example by its identifier."""
     for example in examples:
         if example.get("answers") is None:
             raise InputError(
@@ -128,15 +119,12 @@ def _gold_texts(examples: Examples) -> dict[str, list[str]]:
 
 
 def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
-    """Fit a calibration to the spans of labelled examples.
+    """Fit a calibration to the spans of labelled examples, including "no answer" where it can be predicted.
 
     Args:
-        ranked: Their spans, including "no answer" where it can be predicted.
+        ranked: The spans.
         right_N: Which of them are right, ``bool [N]``.
-        answer_E: Which of them is the answer to each example, ``int64 [E]``, -1 for none.
-
-    Raises:
-        InputError: If no span of any example is right.
+        answer_E: Which of them answers each example, ``int64 [E]``, -1 for none.
     """
     right_E = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
     if not right_E.any():
@@ -152,12 +140,10 @@ def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> An
 
 
 def best_null_threshold(null_odds_E: Float64s, if_answered_E: Floats, if_not_E: Floats) -> float:
-    """Return the threshold of "no answer" that gives the best mean score.
+    """Return the threshold of "no answer" with the best mean score.
 
-    Args:
-        null_odds_E: Score of "no answer" minus that of the best span, ``float64 [E]``.
-        if_answered_E: Score (such as F1) of each example if its best span is the answer, ``float [E]``.
-        if_not_E: Score of each example if "no answer" is.
+    ``null_odds_E`` is the score of "no answer" minus that of the best span; the others are the scores (such as F1) of
+    each example if its best span or "no answer" is predicted.
     """
     order = np.argsort(null_odds_E, kind="stable")
     odds_E = null_odds_E[order]

@@ -62,12 +62,10 @@ class RankedSpans:
 
     @cached_property
     def example_N(self) -> Int64s:
-        """The example of each span, ``int64 [N]``."""
         return np.repeat(np.arange(len(self.row_starts) - 1), self.counts_E)
 
     @property
     def counts_E(self) -> Int64s:
-        """Spans of each example, ``int64 [E]``."""
         return np.diff(self.row_starts)
 
     def select(self, spans_N: Bools) -> "RankedSpans":
@@ -88,7 +86,6 @@ class SupportedSpanScorers(StrEnum):
 
     @classmethod
     def get_supported(cls) -> list[str]:
-        """Return the names."""
         return [scorer.value for scorer in cls]
 
 
@@ -106,7 +103,6 @@ class ScoreDifference:
 
     @property
     def needs_types(self) -> bool:
-        """Whether the model must classify the answer type."""
         return self.scorer_type != SupportedSpanScorers.SCORE_DIFF_BASED
 
     def __call__(
@@ -118,9 +114,6 @@ class ScoreDifference:
             span_score: Sum of the logits of its first and last token.
             null_span_score: Sum of the start and end logit of the first token of its feature.
             target_type_logits: Logits of the answer types of its feature; not read by ``score_diff_based``.
-
-        Raises:
-            InputError: If the score depends on answer-type logits and there are none.
         """
         if self.needs_types and target_type_logits is None:
             raise InputError(f"`scorer_type={self.scorer_type}` needs answer-type logits; give `target_type_logits`.")
@@ -129,11 +122,7 @@ class ScoreDifference:
         return score
 
     def of_spans(self, features: Candidates, feature_N: Int64s, start_logit_N: Floats, end_logit_N: Floats) -> Floats:
-        """Return the scores of spans of these rows of the features, ``float64 [N]``.
-
-        Raises:
-            InputError: If the score depends on answer-type logits and the model returned none.
-        """
+        """Return the scores of spans of these rows of the features, ``float64 [N]``."""
         if self.needs_types and features.type_logits_FK.shape[1] == 0:
             raise InputError(
                 f"The model returned no answer-type logits, which `scorer_type={self.scorer_type}` needs; use a model "
@@ -174,11 +163,9 @@ def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> Scor
 
 
 def null_spans(candidates: Candidates, example_F: Int64s) -> Spans:
-    """Return "no answer" of every example, with the lowest score any of its windows gives; ``E`` spans.
+    """Return "no answer" of every example, with the lowest score in any of its windows; ``E`` spans.
 
-    Args:
-        candidates: All features, grouped by example.
-        example_F: The example of each, ``int64 [F]``: ascending, without gaps.
+    The candidates are grouped by example: `example_F` ascends without gaps.
     """
     first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
     score_F = candidates.null_start_F + candidates.null_end_F
@@ -349,10 +336,7 @@ def span_probabilities(
 def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -> Int64s:
     """Return the first passage of its example that contains the whole span, ``int64 [N]``, -1 for none.
 
-    Args:
-        chars_N2: Characters ``[start, end)`` of each span, ``int32 [N, 2]``.
-        example_N: The example of each span, ``int64 [N]``, ascending.
-        passages_E: The passages of every example.
+    `example_N`, the example of each span, ascends.
     """
     counts_E = np.array([len(passages["start_positions"]) for passages in passages_E], np.int64)
     starts, ends = (
@@ -374,12 +358,9 @@ def passage_indices(chars_N2: Int32s, example_N: Int64s, passages_E: Passages) -
 def answer_types(type_logits_FK: Floats, example_F: Int64s) -> Int64s:
     """Return the answer type of every example, ``int64 [E]``: a span, a whole passage, yes or no.
 
-    The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones. Whether there is an
-    answer at all is not decided here but by the score of "no answer".
-
-    Args:
-        type_logits_FK: Logits of the answer types, ``float [F, K]``; where ``K`` is 0, all answers are spans.
-        example_F: The example of each feature, ``int64 [F]``: ascending, without gaps.
+    The window with the lowest probability of ``NO_ANSWER`` decides, the first of equal ones; where ``K`` is 0, all
+    answers are spans. Whether there is an answer at all is decided by the score of "no answer" instead. `example_F`
+    ascends without gaps.
     """
     first_E = np.flatnonzero(np.diff(example_F, prepend=-1))
     if type_logits_FK.shape[1] == 0:

@@ -4,7 +4,6 @@ Shape suffixes: B features (windows) of a batch, F features, L tokens of the lon
 kept, S starts and P pairs of a start and an end in a beam.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, TypeAlias
@@ -31,7 +30,6 @@ class Columns:
     """A table: arrays of equal length, with one row for each feature or span."""
 
     def columns(self) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays in order of declaration."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def __len__(self) -> int:
@@ -42,12 +40,10 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the arrays, in bytes."""
         return sum(column.nbytes for column in self.columns())
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all parts, at least one."""
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
 
 
@@ -65,8 +61,8 @@ class Candidates(Columns):
         end_logit_Fn: Their logits.
         null_end_F: End logit of token 0.
         end_stdev_Fn: Standard deviations of the end logits.
-        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``; ``K`` is
-            0 without a classifier of answer types.
+        type_logits_FK: Logits of the answer types (:class:`~portico.mrc.features.labels.TargetType`), ``[F, K]``;
+            ``K`` is 0 without a classifier of answer types.
         similarity_F1: Similarity of question and passage, ``[F, 1]``, or ``[F, 0]`` without a confidence head.
     """
 
@@ -83,51 +79,64 @@ class Candidates(Columns):
     similarity_F1: Floats
 
 
-class CandidateSearch(ABC):
+class CandidateSearch:
     """Finds the best start and end tokens of each row of a batch.
 
     Args:
         offsets: Which characters the tokens of all features cover.
         n_best_size: Starts and ends, or pairs of them, to keep of each feature, at least 1.
         max_answer_length: Longest answer, in tokens.
+        method: A `TokenOrder` takes the best starts and, independently, the best ends, as transformers and PrimeQA do,
+            and says whose order of equal logits, and of padding, is followed. ``"exhaustive"`` takes the best of all
+            legal spans, at several times the cost: where few starts and ends are kept, the best span may join two
+            tokens that are not among them. Of equal scores the lower start, then the lower end comes first.
+            ``"beam_search"`` takes the best legal pairs in the beams of a beam-search head.
     """
 
-    paired = False
-    """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
-
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int) -> None:
+    def __init__(
+        self,
+        offsets: TokenOffsets,
+        n_best_size: int,
+        max_answer_length: int,
+        method: TokenOrder | Literal["exhaustive", "beam_search"],
+    ) -> None:
         self.offsets, self.n_best_size, self.max_answer_length = offsets, n_best_size, max_answer_length
-        self.longest = int(offsets.lengths_F.max())
-        self.token_dtype: type[np.signedinteger[Any]] = (
-            np.int16 if self.longest <= np.iinfo(np.int16).max else np.int32
+        self.paired = method in ("exhaustive", "beam_search")
+        """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
+        self._method = method
+        self._longest = int(offsets.lengths_F.max())
+        self._token_dtype: type[np.signedinteger[Any]] = (
+            np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32
         )
-
-    @abstractmethod
-    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
-        """Return the candidates of a batch; each search documents the outputs it takes."""
-
-
-class LogitSearch(CandidateSearch):
-    """A search through the logits of all tokens."""
 
     def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         """Return the candidates of a batch.
 
         Args:
             outputs: Start and end logits, ``float [B, L]``, then optionally the logits of the answer types,
-                ``float [B, K]``, then optionally start deviations, end deviations and similarities. Other outputs
-                (hidden states) are ignored.
+                ``float [B, K]``, then optionally start deviations, end deviations and similarities; other outputs
+                (hidden states) are ignored. Of a beam-search head: log-probabilities of the ``S`` best starts,
+                ``float [B, S]``, and their tokens, ``int [B, S]``; those of the best ends of each start, one start
+                after the other, ``[B, P]``; scores of "no answer", ``float [B]``.
             feature_indices_B: Which feature each row is, ``int64 [B]``.
 
         Raises:
-            InputError: If start or end logits are missing, differ in shape or come from a beam-search head, or if a
-                logit is not finite.
+            InputError: If these are not the outputs of such a head, or one is not finite.
         """
+        search = self._search_beams if self._method == "beam_search" else self._search_logits
+        return search(outputs, feature_indices_B)
+
+    def _search_logits(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         starts_BL, ends_BL, types_BK, start_stdevs_BL, end_stdevs_BL, similarity_B1 = _span_outputs(outputs)
         _check_finite("start logit", "token", starts_BL, feature_indices_B)
         _check_finite("end logit", "token", ends_BL, feature_indices_B)
         _check_finite("answer-type logit", "type", types_BK, feature_indices_B)
-        top_starts_Bn, top_ends_Bn = self.find(starts_BL, ends_BL, feature_indices_B)
+        if self._method == "exhaustive":
+            top_starts_Bn, top_ends_Bn = self._best_spans(starts_BL, ends_BL, feature_indices_B)
+        else:
+            top_starts_Bn, top_ends_Bn = (
+                self._best_tokens(logits_BL, feature_indices_B) for logits_BL in (starts_BL, ends_BL)
+            )
         return Candidates(
             feature_indices_B,
             *self._kept(top_starts_Bn, starts_BL, start_stdevs_BL),
@@ -136,150 +145,86 @@ class LogitSearch(CandidateSearch):
             similarity_B1,
         )
 
-    @abstractmethod
-    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return start and end tokens of each row, best first, -1 for none, at most ``n`` each, ``int64 [B, n]``."""
-
     def _kept(self, top_Bn: Int64s, logits_BL: Floats, stdevs_BL: Floats) -> tuple[Tokens, Floats, Floats, Floats]:
         num_missing = self.n_best_size - top_Bn.shape[1]
-        if num_missing > 0:
+        if num_missing > 0:  # np.pad costs time even where it adds nothing
             top_Bn = np.pad(top_Bn, ((0, 0), (0, num_missing)), constant_values=-1)
         in_row_Bn = np.minimum(top_Bn, logits_BL.shape[1] - 1)  # tokens beyond the batch are padding
         logit_Bn = np.take_along_axis(logits_BL, in_row_Bn, axis=1)
         stdev_Bn = np.take_along_axis(stdevs_BL, in_row_Bn, axis=1) if stdevs_BL.shape[1] else stdevs_BL
         # The copy keeps the null score from holding the whole batch in memory.
-        return top_Bn.astype(self.token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
+        return top_Bn.astype(self._token_dtype), logit_Bn, logits_BL[:, 0].copy(), stdev_Bn
 
-
-class TopTokenSearch(LogitSearch):
-    """The best starts and, independently, the best ends of each row, as transformers and PrimeQA take them.
-
-    Args:
-        offsets: Which characters the tokens of all features cover.
-        n_best_size: Starts and ends to keep of each feature, at least 1.
-        max_answer_length: Longest answer, in tokens.
-        order: Whose order of equal logits, and of padding, is followed.
-    """
-
-    def __init__(self, offsets: TokenOffsets, n_best_size: int, max_answer_length: int, order: TokenOrder) -> None:
-        super().__init__(offsets, n_best_size, max_answer_length)
-        self._order: TokenOrder = order
-
-    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the tokens; padding may take places in the list, as it does in transformers."""
-        if self._order == "primeqa":
-            return self._unpadded(starts_BL, feature_indices_B), self._unpadded(ends_BL, feature_indices_B)
-        return self._padded(starts_BL), self._padded(ends_BL)
-
-    def _padded(self, logits_BL: Floats) -> Int64s:
-        num_missing = self.longest - logits_BL.shape[1]
-        if self._order == "hf" and num_missing > 0:
+    def _best_tokens(self, logits_BL: Floats, feature_indices_B: Int64s) -> Int64s:
+        """Return the best tokens of each row, best first, -1 for none, at most ``n``, ``int64 [B, n]``."""
+        if self._method == "primeqa":
+            # PrimeQA cuts off the padding before it sorts.
+            lengths_B = np.minimum(self.offsets.lengths_F[feature_indices_B], logits_BL.shape[1])
+            tokens_Bn = np.full((len(lengths_B), self.n_best_size), -1)
+            for length in np.unique(lengths_B):
+                rows = np.flatnonzero(lengths_B == length)
+                top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
+                tokens_Bn[rows, : top.shape[1]] = top
+            return tokens_Bn
+        num_missing = self._longest - logits_BL.shape[1]
+        if self._method == "hf" and num_missing > 0:
             # transformers sorts rows after padding them to the longest batch, which can reorder equal logits.
             logits_BL = np.pad(logits_BL, ((0, 0), (0, num_missing)), constant_values=_HF_PADDING)
-        top_Bn = top_tokens(logits_BL, self.n_best_size, self._order)
-        return np.where(top_Bn < self.longest, top_Bn, -1)
-
-    def _unpadded(self, logits_BL: Floats, feature_indices_B: Int64s) -> Int64s:
-        """Search each row without its padding, which PrimeQA cuts off before it sorts."""
-        lengths_B = np.minimum(self.offsets.lengths_F[feature_indices_B], logits_BL.shape[1])
-        tokens_Bn = np.full((len(lengths_B), self.n_best_size), -1)
-        for length in np.unique(lengths_B):
-            rows = np.flatnonzero(lengths_B == length)
-            top = top_tokens(logits_BL[rows, :length], self.n_best_size, "primeqa")
-            tokens_Bn[rows, : top.shape[1]] = top
-        return tokens_Bn
-
-
-class ExhaustiveSearch(LogitSearch):
-    """The best legal spans of each row, whatever the rank of their start and their end alone.
-
-    Where few starts and ends are kept, the best span may join two tokens that are not among them; this search finds
-    it, at several times the cost. Of equal scores the lower start, then the lower end comes first.
-    """
-
-    paired = True
-
-    def find(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Return first and last tokens of the best spans."""
-        blocks = np.array_split(np.arange(len(starts_BL)), -(-len(starts_BL) // _ROWS_PER_BLOCK))
-        found = [self._best_spans(starts_BL[rows], ends_BL[rows], feature_indices_B[rows]) for rows in blocks]
-        return np.concatenate([starts for starts, _ in found]), np.concatenate([ends for _, ends in found])
+        top_Bn = top_tokens(logits_BL, self.n_best_size, "hf" if self._method == "hf" else "deterministic")
+        # Padding may take places in the list, as it does in transformers.
+        return np.where(top_Bn < self._longest, top_Bn, -1)
 
     def _best_spans(self, starts_BL: Floats, ends_BL: Floats, feature_indices_B: Int64s) -> tuple[Int64s, Int64s]:
-        """Score all spans of a block, ``[B, L, M]`` for ``M`` lengths, and return the best."""
-        num_rows, num_tokens = starts_BL.shape
-        chars_BL2 = self.offsets.chars(np.tile(np.arange(num_tokens), (num_rows, 1)), feature_indices_B)
-        starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL, -np.inf)
-        ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL, -np.inf)
+        """Return first and last tokens of the best legal spans, as `_best_tokens` does; ``M`` lengths of a span."""
+        num_tokens = starts_BL.shape[1]
         num_lengths = min(self.max_answer_length, num_tokens)
-        padded_BL = np.pad(ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
-        # A view, so that the ends of all lengths are not copied before they are added.
-        ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
-        scores_BS = (starts_BL[:, :, None] + ends_BLM).reshape(num_rows, -1)
-        best_Bn = top_tokens(scores_BS, self.n_best_size, "deterministic")
-        legal_Bn = np.take_along_axis(scores_BS, best_Bn, axis=1) > -np.inf
-        start_Bn, extent_Bn = np.divmod(best_Bn, num_lengths)
-        return np.where(legal_Bn, start_Bn, -1), np.where(legal_Bn, start_Bn + extent_Bn, -1)
+        found = []
+        for rows in np.array_split(np.arange(len(starts_BL)), -(-len(starts_BL) // _ROWS_PER_BLOCK)):
+            tokens_BL = np.tile(np.arange(num_tokens), (len(rows), 1))
+            chars_BL2 = self.offsets.chars(tokens_BL, feature_indices_B[rows])
+            legal_starts_BL = np.where(chars_BL2[..., 0] >= 0, starts_BL[rows], -np.inf)
+            legal_ends_BL = np.where(chars_BL2[..., 1] >= 0, ends_BL[rows], -np.inf)
+            padded_BL = np.pad(legal_ends_BL, ((0, 0), (0, num_lengths - 1)), constant_values=-np.inf)
+            # A view, so that the ends of all lengths are not copied before they are added.
+            ends_BLM = np.lib.stride_tricks.sliding_window_view(padded_BL, num_lengths, axis=1)
+            scores_BS = (legal_starts_BL[:, :, None] + ends_BLM).reshape(len(rows), -1)
+            best_Bn = top_tokens(scores_BS, self.n_best_size, "deterministic")
+            legal_Bn = np.take_along_axis(scores_BS, best_Bn, axis=1) > -np.inf
+            start_Bn, extent_Bn = np.divmod(best_Bn, num_lengths)
+            found.append((np.where(legal_Bn, start_Bn, -1), np.where(legal_Bn, start_Bn + extent_Bn, -1)))
+        starts, ends = zip(*found, strict=True)
+        return np.concatenate(starts), np.concatenate(ends)
 
-
-class BeamSearch(CandidateSearch):
-    """The best legal pairs of start and end in the beam of each row."""
-
-    paired = True
-
-    def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
-        """Return the candidates of a batch.
-
-        Args:
-            outputs: Log-probabilities of the ``S`` best starts, ``float [B, S]``, and their tokens, ``int [B, S]``;
-                those of the best ends of each start, one start after the other, ``[B, P]``; scores of "no answer",
-                ``float [B]``.
-            feature_indices_B: Which feature each row is, ``int64 [B]``.
-
-        Raises:
-            InputError: If these are not the outputs of a beam-search head, or one is not finite.
-        """
+    def _search_beams(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         start_scores_BS, starts_BS, end_scores_BP, ends_BP, null_B = _beam_outputs(outputs)
         _check_finite("start score", "place", start_scores_BS, feature_indices_B)
         _check_finite("end score", "place", end_scores_BP, feature_indices_B)
         _check_finite("no-answer score", "place", null_B[:, None], feature_indices_B)
         num_ends = ends_BP.shape[1] // starts_BS.shape[1]
-        starts_BP = np.repeat(starts_BS, num_ends, axis=1)
-        start_scores_BP = np.repeat(start_scores_BS, num_ends, axis=1)
+        starts_BP, start_scores_BP = (np.repeat(values, num_ends, axis=1) for values in (starts_BS, start_scores_BS))
         extent_BP = ends_BP - starts_BP
         legal_BP = (extent_BP >= 0) & (extent_BP < self.max_answer_length)
         legal_BP &= self.offsets.chars(starts_BP, feature_indices_B)[..., 0] >= 0
         legal_BP &= self.offsets.chars(ends_BP, feature_indices_B)[..., 1] >= 0
         score_BP = np.where(legal_BP, start_scores_BP + end_scores_BP, -np.inf)
         best_Bn = np.argsort(-score_BP, axis=1, kind="stable")[:, : self.n_best_size]
-        start_Bn, end_Bn = (
-            np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1).astype(self.token_dtype)
-            for tokens_BP in (starts_BP, ends_BP)
-        )
         none_B0 = np.zeros((len(null_B), 0), null_B.dtype)
-        return Candidates(
-            feature_indices_B,
-            start_Bn,
-            np.take_along_axis(start_scores_BP, best_Bn, axis=1),
-            null_B,
-            none_B0,
-            end_Bn,
-            np.take_along_axis(end_scores_BP, best_Bn, axis=1),
-            np.zeros_like(null_B),
-            none_B0,
-            none_B0,
-            none_B0,
-        )
+
+        def kept(tokens_BP: Int64s, scores_BP: Floats) -> tuple[Tokens, Floats]:
+            tokens_Bn = np.take_along_axis(np.where(legal_BP, tokens_BP, -1), best_Bn, axis=1)
+            return tokens_Bn.astype(self._token_dtype), np.take_along_axis(scores_BP, best_Bn, axis=1)
+
+        start, end = kept(starts_BP, start_scores_BP), kept(ends_BP, end_scores_BP)
+        # The head has one score of "no answer", which counts as that of the start.
+        no_end_B = np.zeros_like(null_B)
+        return Candidates(feature_indices_B, *start, null_B, none_B0, *end, no_end_B, none_B0, none_B0, none_B0)
 
 
 def top_tokens(logits_RL: Floats, n: int, order: TokenOrder) -> Int64s:
     """Return the indices of the `n` largest logits of ``R`` rows, largest first, ``int64 [R, min(n, L)]``.
 
-    Args:
-        logits_RL: Finite scores, ``float [R, L]``.
-        n: How many, at least 1.
-        order: ``"hf"`` sorts just as the QA example of transformers does; there the order of equal logits, and so
-            which of them are kept, depends on the processor. ``"primeqa"`` sorts as PrimeQA does.
+    The logits are finite. With ``"hf"`` the order of equal logits, and so which of them are kept, depends on the
+    processor, as it does in the QA example of transformers.
     """
     sort = _SORTS[order]
     num_tokens = logits_RL.shape[1]
@@ -305,18 +250,10 @@ def _stable_order(logits_RL: Floats) -> Int64s:
     return np.argsort(-logits_RL, axis=1, kind="stable")
 
 
-def _hf_order(logits_RL: Floats) -> Int64s:
-    return np.argsort(logits_RL, axis=1)[:, ::-1]
-
-
-def _primeqa_order(logits_RL: Floats) -> Int64s:
-    return _hf_order(logits_RL.astype(np.float64))
-
-
 _SORTS: dict[TokenOrder, Callable[[Floats], Int64s]] = {
     "deterministic": _stable_order,
-    "hf": _hf_order,
-    "primeqa": _primeqa_order,
+    "hf": lambda logits_RL: np.argsort(logits_RL, axis=1)[:, ::-1],
+    "primeqa": lambda logits_RL: np.argsort(logits_RL.astype(np.float64), axis=1)[:, ::-1],
 }
 
 
@@ -364,7 +301,6 @@ def _beam_outputs(outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def _check_finite(name: str, column_name: str, values: Floats, feature_indices_B: Int64s) -> None:
-    """Refuse values that cannot be ranked, naming the first."""
     if not np.isfinite(values).all():
         row, place = np.argwhere(~np.isfinite(values))[0]
         raise InputError(

@@ -73,14 +73,7 @@ def _predictions(answers: Answers) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class StreamedAnswers:
-    """The post-processing of one evaluation.
-
-    Args:
-        examples: SQuAD records.
-        post_processor: Takes the outputs for their features.
-        tune_null: Whether to use the threshold of "no answer" that gives the best F1.
-        calibrate: See :class:`AnsweredQuestions`.
-    """
+    """The post-processing of one evaluation; with `tune_null`, the threshold of "no answer" with the best F1."""
 
     examples: Examples
     post_processor: SpanPostProcessor | BeamPostProcessor
@@ -88,11 +81,9 @@ class StreamedAnswers:
     calibrate: bool
 
     def update(self, logits: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        """Take the model's outputs for a batch of the features at ``feature_indices``."""
         self.post_processor.update_outputs(logits, feature_indices)
 
     def compute(self) -> AnsweredQuestions:
-        """Return the answers to all questions."""
         answers = self.post_processor.compute()
         if self.tune_null:
             answers = with_best_null_threshold(self.examples, answers)
@@ -108,7 +99,7 @@ class SpanPostProcessing:
         n_best_size: Number of starts, ends and spans to consider.
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this;
-            ``"best"`` uses the threshold that gives the best F1 on the labelled questions themselves.
+            ``"best"`` uses the threshold with the best F1 on the labelled questions themselves.
         mode: Whose rules are followed. ``"portico"``: ties go to the lower index, each text is listed once, and yes,
             no and passages can be answers where the model classifies them. ``"hf"`` and ``"beam_search"``: those of
             the QA examples of transformers, to the byte. ``"primeqa"``: PrimeQA's.
@@ -133,12 +124,9 @@ class SpanPostProcessing:
     calibration: AnswerCalibration | None = None
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("mode", self.mode, get_args(Mode)),
-            ("search", self.search, get_args(SpanSearch)),
-        ):
-            if value not in allowed:
-                raise InputError(f"Unknown `{name}={value}`; expected one of {', '.join(allowed)}.")
+        for name, allowed in {"mode": get_args(Mode), "search": get_args(SpanSearch)}.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"Unknown `{name}={getattr(self, name)}`; expected one of {', '.join(allowed)}.")
         threshold = self.null_score_diff_threshold
         if isinstance(threshold, str) and threshold != "best":
             raise InputError(f"`null_score_diff_threshold={threshold}` is invalid; set it to a number or to best.")
@@ -162,21 +150,18 @@ class SpanPostProcessing:
         return streamed.compute()
 
     def _post_processor(self, examples: Examples, features: Features) -> SpanPostProcessor | BeamPostProcessor:
+        options: dict[str, Any] = {
+            "version_2_with_negative": self.version_2_with_negative,
+            "n_best_size": self.n_best_size,
+            "max_answer_length": self.max_answer_length,
+        }
         if self.mode == "beam_search":
-            return BeamPostProcessor(
-                examples,
-                features,
-                version_2_with_negative=self.version_2_with_negative,
-                n_best_size=self.n_best_size,
-                max_answer_length=self.max_answer_length,
-            )
+            return BeamPostProcessor(examples, features, **options)
         threshold = self.null_score_diff_threshold
         return SpanPostProcessor(
             examples,
             features,
-            version_2_with_negative=self.version_2_with_negative,
-            n_best_size=self.n_best_size,
-            max_answer_length=self.max_answer_length,
+            **options,
             null_score_diff_threshold=0.0 if isinstance(threshold, str) else threshold,
             ties="hf" if self.mode == "hf" else "deterministic",
             search=self.search,

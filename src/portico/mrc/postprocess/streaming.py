@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portico.errors import InputError
+from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.postprocess.answers import (
     Answers,
@@ -32,15 +33,7 @@ from portico.mrc.postprocess.ranking import (
     rank_spans,
     span_probabilities,
 )
-from portico.mrc.postprocess.search import (
-    BeamSearch,
-    Candidates,
-    CandidateSearch,
-    ExhaustiveSearch,
-    Ties,
-    TokenOrder,
-    TopTokenSearch,
-)
+from portico.mrc.postprocess.search import Candidates, CandidateSearch, Ties
 from portico.mrc.postprocess.token_offsets import ExampleColumns, Features, token_offsets
 
 SpanSearch: TypeAlias = Literal["top", "exhaustive"]
@@ -53,13 +46,11 @@ class CandidateCollector:
     """Collects the candidates of each feature while an evaluation runs, in one process or several.
 
     It keeps about 260 bytes for each feature with 20 starts and ends in float32, however long its row is.
-
-    Args:
-        search: Selects what to keep of a batch.
     """
 
-    def __init__(self, search: CandidateSearch) -> None:
-        self._search, self._num_features = search, len(search.offsets)
+    def __init__(self, examples: ExampleColumns, search: CandidateSearch) -> None:
+        self._examples, self._search = examples, search
+        self.num_examples, self.num_features = len(examples.ids), len(search.offsets)
         self._parts: list[Candidates] = []
 
     def update_outputs(self, outputs: Sequence[Any], feature_indices: npt.ArrayLike) -> None:
@@ -85,47 +76,40 @@ class CandidateCollector:
                 f"Got logits for {num_rows} features, but {len(indices_B)} features; give the features that the model "
                 "was evaluated on."
             )
-        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < self._num_features:
+        if num_rows and not 0 <= indices_B.min() <= indices_B.max() < self.num_features:
             raise InputError(
-                f"Got logits for feature {indices_B.max()}, but there are only {self._num_features} features, counted "
+                f"Got logits for feature {indices_B.max()}, but there are only {self.num_features} features, counted "
                 "from 0; give the features that the model was evaluated on."
             )
         if num_rows:
             self._parts.append(self._search(outputs, indices_B))
 
     def merge(self, candidates: Candidates) -> None:
-        """Take what another process collected."""
         self._parts.append(candidates)
 
     def candidates(self) -> Candidates:
-        """Return what was collected, one row for each feature, in ascending order of the features.
-
-        Raises:
-            InputError: If no outputs were given at all.
-        """
+        """Return what was collected, one row for each feature, in ascending order of the features."""
         if not self._parts:
             raise InputError(
-                f"None of the {self._num_features} features got logits; evaluate the model on all of them before "
+                f"None of the {self.num_features} features got logits; evaluate the model on all of them before "
                 "computing answers."
             )
         together = Candidates.concatenate(self._parts)
         # Distributed samplers pad the last batches with features that came before.
         return together[np.unique(together.feature_index_F, return_index=True)[1]]
 
-    def _all_candidates(self) -> Candidates:
-        """Return the candidates of all features, grouped by example.
-
-        Raises:
-            InputError: If a feature got no outputs.
-        """
+    def _all_candidates(self) -> tuple[Candidates, Int64s]:
+        """Return the candidates of all features, grouped by example, and the example of each, ``int64 [F]``."""
         candidates = self.candidates()
-        missing = np.setdiff1d(np.arange(self._num_features), candidates.feature_index_F)
+        missing = np.setdiff1d(np.arange(self.num_features), candidates.feature_index_F)
         if len(missing):
             raise InputError(
-                f"{len(missing)} of {self._num_features} features got no logits, the first being feature "
+                f"{len(missing)} of {self.num_features} features got no logits, the first being feature "
                 f"{missing[0]}; evaluate the model on all of them before computing answers."
             )
-        return candidates[np.argsort(self._search.offsets.example_index_F, kind="stable")]
+        example_F = self._search.offsets.example_index_F
+        order_F = np.argsort(example_F, kind="stable")
+        return candidates[order_F], example_F[order_F]
 
 
 class SpanPostProcessor(CandidateCollector):
@@ -141,8 +125,8 @@ class SpanPostProcessor(CandidateCollector):
         max_answer_length: Longest answer, in tokens.
         null_score_diff_threshold: "No answer" is predicted where its score exceeds the best span's by more than this.
         ties: ``"deterministic"`` prefers the lower of two tokens with equal logits, lists every text once, and uses
-            the model's answer types. ``"hf"`` gives the answers of the QA example of transformers to the last bit: its
-            order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
+            the model's answer types. ``"hf"`` returns the answers of the QA example of transformers to the last bit:
+            its order of equal logits, which depends on the processor, and the text "empty" where no span is legal.
         search: ``"exhaustive"`` finds the best of all spans, at several times the cost.
         scorer: Rank spans by PrimeQA's score, which implies PrimeQA's selection of tokens and order of ties; "no
             answer" is then never predicted.
@@ -167,7 +151,6 @@ class SpanPostProcessor(CandidateCollector):
         scorer: ScoreDifference | None = None,
         calibration: AnswerCalibration | None = None,
     ) -> None:
-        self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative and scorer is None
         self._null_score_diff_threshold = null_score_diff_threshold
         self._ties, self._scorer = ties, scorer
@@ -179,12 +162,10 @@ class SpanPostProcessor(CandidateCollector):
                 f"`search={search}` cannot be used; set it to top, or to exhaustive where spans are ranked by "
                 "portico's rules and not by those of transformers or PrimeQA."
             )
-        offsets = token_offsets(features, self._examples.ids)
-        if search == "exhaustive":
-            super().__init__(ExhaustiveSearch(offsets, n_best_size, max_answer_length))
-        else:
-            order: TokenOrder = ties if scorer is None else "primeqa"
-            super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, order))
+        columns = ExampleColumns(examples)
+        method = "exhaustive" if search == "exhaustive" else ties if scorer is None else "primeqa"
+        offsets = token_offsets(features, columns.ids)
+        super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, method))
 
     def update(
         self,
@@ -208,13 +189,8 @@ class SpanPostProcessor(CandidateCollector):
         self.update_outputs((start_logits, end_logits, *types), feature_indices)
 
     def compute(self) -> Answers:
-        """Return the answers of all examples.
-
-        Raises:
-            InputError: If a feature got no logits.
-        """
-        candidates = self._all_candidates()
-        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
+        """Return the answers of all examples; raise `InputError` if a feature got no logits."""
+        candidates, example_F = self._all_candidates()
         nulls = null_spans(candidates, example_F) if self._version_2_with_negative else None
         ranked = rank_spans(candidates, self._search, nulls, scorer=self._scorer, distinct=self._own_rules)
         shortlist = self._hf_shortlist(ranked) if self._ties == "hf" else self._shortlist(ranked, candidates)
@@ -224,15 +200,12 @@ class SpanPostProcessor(CandidateCollector):
 
     def _hf_shortlist(self, ranked: RankedSpans) -> Shortlist:
         ranked, literal_E = with_literal_empty(ranked)
-        # utils_qa.py gives its text "empty" Python floats as scores, and their array with the logits is float64.
-        probability_N = span_probabilities(ranked, literal_E)
-        zeros_N = np.zeros(len(ranked.spans), np.int64)
-        return Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+        # In utils_qa.py the text "empty" has Python floats as scores, which make the array of logits float64.
+        return _one_context_shortlist(self._examples, ranked, span_probabilities(ranked, literal_E))
 
     def _shortlist(self, ranked: RankedSpans, candidates: Candidates) -> Shortlist:
         contexts, passages = self._examples.contexts, self._examples.passages
-        row_N = ranked.spans.place_N3[:, 0]
-        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
+        context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
         if self._own_rules:
             first_N = first_of_each_text(contexts, ranked, context_N)
             ranked, context_N = ranked.select(first_N), context_N[first_N]
@@ -242,6 +215,13 @@ class SpanPostProcessor(CandidateCollector):
         softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
         probability_N = self._calibration.calibrated(softmax_N)
         return Shortlist(self._examples.ids, contexts, ranked, context_N, passage_N, probability_N)
+
+
+def _one_context_shortlist(
+    examples: ExampleColumns, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]
+) -> Shortlist:
+    zeros_N = np.zeros(len(ranked.spans), np.int64)
+    return Shortlist(examples.ids, examples.contexts, ranked, zeros_N, zeros_N, probability_N)
 
 
 class BeamPostProcessor(CandidateCollector):
@@ -267,23 +247,16 @@ class BeamPostProcessor(CandidateCollector):
         n_best_size: int = 20,
         max_answer_length: int = 30,
     ) -> None:
-        self._examples = ExampleColumns(examples)
         self._version_2_with_negative = version_2_with_negative
-        offsets = token_offsets(features, self._examples.ids)
-        super().__init__(BeamSearch(offsets, n_best_size, max_answer_length))
+        columns = ExampleColumns(examples)
+        offsets = token_offsets(features, columns.ids)
+        super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "beam_search"))
 
     def compute(self) -> BeamAnswers:
-        """Return the answers of all examples.
-
-        Raises:
-            InputError: If a feature got no outputs.
-        """
-        candidates = self._all_candidates()
-        example_F = self._search.offsets.example_index_F[candidates.feature_index_F]
+        """Return the answers of all examples; raise `InputError` if a feature got no outputs."""
+        candidates, example_F = self._all_candidates()
         ranked = rank_spans(candidates, self._search)
-        zeros_N = np.zeros(len(ranked.spans), np.int64)
-        probability_N = span_probabilities(ranked)
-        shortlist = Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+        shortlist = _one_context_shortlist(self._examples, ranked, span_probabilities(ranked))
         best_E = np.where(ranked.counts_E > 0, ranked.row_starts[:-1], -1)
         null_E = null_spans(candidates, example_F).score_N.astype(np.float64)
         type_E = answer_types(candidates.type_logits_FK, example_F)
@@ -312,10 +285,10 @@ def postprocess_qa_predictions(
         examples: The examples.
         features: Their evaluation features.
         predictions: Start logits and end logits of all features in order, ``float [F, L]`` each.
-        version_2_with_negative: As in `SpanPostProcessor`.
-        n_best_size: As in `SpanPostProcessor`.
-        max_answer_length: As in `SpanPostProcessor`.
-        null_score_diff_threshold: As in `SpanPostProcessor`.
+        version_2_with_negative: As in `SpanPostProcessor`, like the next three.
+        n_best_size: Number of starts, ends and spans to consider.
+        max_answer_length: Longest answer, in tokens.
+        null_score_diff_threshold: Threshold of "no answer".
         output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
         prefix: First part of the file names.
         log_level: Level of this module's logger; ``None`` leaves it as it is.
@@ -336,7 +309,7 @@ def postprocess_qa_predictions(
         null_score_diff_threshold=null_score_diff_threshold,
         ties="hf",
     )
-    return _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level).predictions
+    return _answers_of(post_processor, predictions, output_dir, prefix, log_level).predictions
 
 
 def postprocess_qa_predictions_with_beam_search(
@@ -359,7 +332,7 @@ def postprocess_qa_predictions_with_beam_search(
     Args:
         examples: The examples.
         features: Their evaluation features.
-        predictions: The five outputs of a beam-search head; see `BeamSearch`.
+        predictions: The five outputs of a beam-search head; see `CandidateSearch`.
         version_2_with_negative: Whether to return scores of "no answer"; otherwise they are ``None``.
         n_best_size: Spans to keep of each example.
         max_answer_length: Longest answer, in tokens.
@@ -385,24 +358,22 @@ def postprocess_qa_predictions_with_beam_search(
         n_best_size=n_best_size,
         max_answer_length=max_answer_length,
     )
-    answers = _answers_of(post_processor, examples, features, predictions, output_dir, prefix, log_level)
+    answers = _answers_of(post_processor, predictions, output_dir, prefix, log_level)
     return answers.predictions, answers.null_odds
 
 
 def _answers_of(
     post_processor: SpanPostProcessor | BeamPostProcessor,
-    examples: Examples,
-    features: Features,
     predictions: Sequence[npt.ArrayLike],
     output_dir: str | Path | None,
     prefix: str | None,
     log_level: int | None,
 ) -> Answers:
-    """Post-process whole arrays and write the files."""
     if log_level is not None:
         logger.setLevel(log_level)
-    post_processor.update_outputs([np.asarray(output) for output in predictions], np.arange(len(features)))
-    logger.info("Post-processing %d examples split into %d features.", len(examples), len(features))
+    num_features = post_processor.num_features
+    post_processor.update_outputs([np.asarray(output) for output in predictions], np.arange(num_features))
+    logger.info("Post-processing %d examples split into %d features.", post_processor.num_examples, num_features)
     answers = post_processor.compute()
     if output_dir is not None:
         answers.write(output_dir, prefix)

@@ -50,7 +50,6 @@ class ExampleColumns:
 
     @cached_property
     def contexts(self) -> list[Sequence[str]]:
-        """The contexts of each example."""
         contexts = column(self._examples, "context")
         return [[context] if isinstance(context, str) else context for context in contexts]
 
@@ -94,9 +93,7 @@ class TokenOffsets:
     def chars(self, token_Fn: Tokens, feature_index_F: Int64s) -> Int32s:
         """Return the characters of tokens, ``int32 [F, n, 2]``; -1 for those outside the context or the row.
 
-        Args:
-            token_Fn: Token indices within their feature, -1 for none, ``[F, n]``.
-            feature_index_F: The feature of each row, ``int64 [F]``.
+        Tokens count from the start of their feature, -1 for none; ``feature_index_F`` is the feature of each row.
         """
         start_F1 = self.row_starts[feature_index_F, None]
         flat_Fn = start_F1 + token_Fn
@@ -110,12 +107,7 @@ Features: TypeAlias = FeatureSet | Sequence[Mapping[str, Any]] | TokenOffsets
 
 
 def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffsets:
-    """Read the offsets of evaluation features.
-
-    Args:
-        features: From `Featurizer.eval_features`, or rows like those of the QA example of transformers: mappings with
-            ``example_id``, ``offset_mapping`` and optionally ``context_idx`` and ``token_is_max_context``.
-        example_ids: Identifiers of the examples.
+    """Read the offsets of evaluation features: those of `Featurizer.eval_features`, or rows as in `offsets_of_rows`.
 
     Raises:
         InputError: If an example has no features, a feature belongs to none of the examples, or the features were
@@ -146,11 +138,9 @@ def token_offsets(features: Features, example_ids: Sequence[str]) -> TokenOffset
 def offsets_of_rows(features: Sequence[Mapping[str, Any]], example_index_F: Int64s) -> TokenOffsets:
     """Read the offsets of rows that belong to these examples, ``int64 [F]``.
 
-    Args:
-        features: A list of mappings with ``offset_mapping``, a pair of characters for each token or ``None`` outside
-            the context, and optionally ``token_is_max_context`` and ``context_idx``; or a ``datasets.Dataset``, whose
-            columns are read from Arrow's memory without creating Python objects.
-        example_index_F: The example of each row.
+    A row has ``offset_mapping``, a pair of characters for each token or ``None`` outside the context, and optionally
+    ``token_is_max_context`` and ``context_idx``. The columns of a ``datasets.Dataset`` are read from Arrow's memory
+    without creating Python objects.
     """
     names = getattr(features, "column_names", None) or (features[0] if len(features) else ())
     is_arrow = hasattr(features, "with_format") and "token_is_max_context" not in names
@@ -189,7 +179,6 @@ def _python_offsets(features: Sequence[Mapping[str, Any]]) -> tuple[Int64s, Int3
 
 
 def _example_indices(ids_F: Sequence[str], example_ids: Sequence[str]) -> Int64s:
-    """Return the example that each feature belongs to, ``int64 [F]``."""
     index = {example_id: e for e, example_id in enumerate(example_ids)}
     examples = [index.get(example_id, -1) for example_id in ids_F]
     if -1 in examples:

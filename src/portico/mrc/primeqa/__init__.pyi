@@ -14,13 +14,14 @@ from portico.mrc.models.task_model import ModelForDownstreamTasks as ModelForDow
 from portico.mrc.multi_source import IndividualDomainBatchSampler as IndividualDomainBatchSampler
 from portico.mrc.postprocess.ranking import SupportedSpanScorers as SupportedSpanScorers
 from portico.mrc.postprocess.ranking import initialize_scorer as initialize_scorer
+from portico.mrc.primeqa.confidence import ConfidenceScorer as ConfidenceScorer
+from portico.mrc.primeqa.confidence import ScoreNormalizer as ScoreNormalizer
 from portico.mrc.primeqa.metrics import MLQA as MLQA
 from portico.mrc.primeqa.metrics import NQF1 as NQF1
 from portico.mrc.primeqa.metrics import ROUGE as ROUGE
 from portico.mrc.primeqa.metrics import SQUAD as SQUAD
 from portico.mrc.primeqa.metrics import TyDiF1 as TyDiF1
 from portico.mrc.primeqa.postprocessors import AbstractPostProcessor as AbstractPostProcessor
-from portico.mrc.primeqa.postprocessors import ConfidenceScorer as ConfidenceScorer
 from portico.mrc.primeqa.postprocessors import ELI5FiDPostProcessor as ELI5FiDPostProcessor
 from portico.mrc.primeqa.postprocessors import EvalPredictionWithProcessing as EvalPredictionWithProcessing
 from portico.mrc.primeqa.postprocessors import (
@@ -30,7 +31,6 @@ from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor as Extrac
 from portico.mrc.primeqa.postprocessors import (
     NaturalQuestionsPostProcessor as NaturalQuestionsPostProcessor,
 )
-from portico.mrc.primeqa.postprocessors import ScoreNormalizer as ScoreNormalizer
 from portico.mrc.primeqa.postprocessors import SQUADPostProcessor as SQUADPostProcessor
 from portico.mrc.primeqa.preprocessors import AbstractPreProcessor as AbstractPreProcessor
 from portico.mrc.primeqa.preprocessors import BasePreProcessor as BasePreProcessor

@@ -6,8 +6,8 @@ scores unknown languages, for both of which PrimeQA returns 0; and nothing is pr
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchmetrics import Metric
 
@@ -23,13 +23,6 @@ logger = logging.getLogger(__name__)
 Scores = dict[str, float]
 
 
-class _Options(NamedTuple):
-    passage_non_null_threshold: int
-    span_non_null_threshold: int
-    verbose: bool
-    dataset_config_name: str | None
-
-
 class CollectingMetric(ABC):
     """Collects predictions and references, and scores them in `compute`."""
 
@@ -38,11 +31,9 @@ class CollectingMetric(ABC):
         self._references: list[Annotated] = []
 
     def add(self, *, prediction: Record, reference: Annotated) -> None:
-        """Add one prediction with its reference."""
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Sequence[Record], references: Sequence[Annotated]) -> None:
-        """Add predictions with their references."""
         self._predictions.extend(predictions)
         self._references.extend(references)
 
@@ -75,40 +66,39 @@ class CollectingMetric(ABC):
             raise InputError("`compute` got only one of `predictions` and `references`; give both or neither.")
         if predictions is not None and references is not None:
             self.add_batch(predictions=predictions, references=references)
-        scores = self._scores(
-            _Options(passage_non_null_threshold, span_non_null_threshold, verbose, dataset_config_name)
-        )
+        options = {
+            "passage_non_null_threshold": passage_non_null_threshold,
+            "minimal_non_null_threshold": span_non_null_threshold,
+        }
+        scores = self._scores(options, verbose, dataset_config_name)
         self._predictions, self._references = [], []
         return scores
 
     @abstractmethod
-    def _scores(self, options: _Options) -> Scores | None:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         """Return the scores of everything collected."""
 
-    def _scored_by(self, metric: Metric) -> Scores:
-        metric.update(self._predictions, self._references)
+    def _scored_by(self, metric: Metric, read: Callable[[Record], Record] = lambda record: record) -> Scores:
+        metric.update([read(record) for record in self._predictions], self._references)
         scores: Scores = metric.compute()
         return scores
 
 
 class SQUAD(CollectingMetric):
-    """Exact match and F1 of SQuAD 1.1; see `SquadV1`."""
-
-    def _scores(self, options: _Options) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         return self._scored_by(SquadV1(sync_on_compute=False))
 
 
 class MLQA(CollectingMetric):
     """Exact match and F1 in the language of the answers; see `Mlqa`."""
 
-    def _scores(self, options: _Options) -> Scores:
-        name = options.dataset_config_name
-        if name is None:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
+        if dataset_config_name is None:
             raise InputError(
                 "MLQA needs the language of the answers, but `dataset_config_name` is missing; set it, for example "
                 "`compute(..., dataset_config_name='mlqa.zh.en')` for answers in Chinese."
             )
-        return self._scored_by(Mlqa(name[5:7], sync_on_compute=False))
+        return self._scored_by(Mlqa(dataset_config_name[5:7], sync_on_compute=False))
 
 
 class TyDiF1(CollectingMetric):
@@ -117,17 +107,11 @@ class TyDiF1(CollectingMetric):
     ``compute`` returns ``None`` if some question has no annotator.
     """
 
-    def _scores(self, options: _Options) -> Scores | None:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores | None:
         if not all(annotators_of(reference) for reference in self._references):
             return None
-        metric = TydiF1(
-            passage_non_null_threshold=options.passage_non_null_threshold,
-            minimal_non_null_threshold=options.span_non_null_threshold,
-            sync_on_compute=False,
-        )
-        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
-        scores = metric.compute()
-        if options.verbose:
+        scores = self._scored_by(TydiF1(**thresholds, sync_on_compute=False), _yes_no_without_span)
+        if verbose:
             for name, score in scores.items():
                 logger.info("%s: %.4f", name, score)
         return {name: score for name, score in scores.items() if name.startswith("avg_")}
@@ -136,21 +120,19 @@ class TyDiF1(CollectingMetric):
 class NQF1(CollectingMetric):
     """F1, precision and recall of all long and short answers, gold if two annotators agree; see `NqF1`."""
 
-    def _scores(self, options: _Options) -> Scores:
-        metric = NqF1(precision_targets=(), sync_on_compute=False)
-        metric.update([_yes_no_without_span(record) for record in self._predictions], self._references)
-        scores = metric.compute()
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
+        scores = self._scored_by(NqF1(precision_targets=(), sync_on_compute=False), _yes_no_without_span)
         return {name: score for name, score in scores.items() if "_best_" not in name}
 
 
 class ROUGE(CollectingMetric):
     """KILT's ROUGE-L, Google's of whole texts, and the mean number of spaces in an answer; see `Rouge`."""
 
-    def _scores(self, options: _Options) -> Scores:
+    def _scores(self, thresholds: dict[str, Any], verbose: bool, dataset_config_name: str | None) -> Scores:
         metric = Rouge((KILT_ROUGE_L, "rougeLsum"), split_sentences=sentence_splitter(), sync_on_compute=False)
         scores = self._scored_by(metric)
-        named = {KILT_ROUGE_L: scores[KILT_ROUGE_L], "google_rougeL": scores["rougeLsum"]}
-        return {name: round(score, 4) for name, score in {**named, "gen_len": scores["gen_len"]}.items()}
+        renamed = {"rougeLsum": "google_rougeL"}
+        return {renamed.get(name, name): round(score, 4) for name, score in scores.items()}
 
 
 def _yes_no_without_span(record: Record) -> Record:

@@ -9,14 +9,14 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from portico.errors import InputError, InputStopIteration, MissingPackageError
+from portico.errors import InputError, InputStopIteration
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column, contexts_of
 from portico.mrc.features.labels import TargetType
@@ -30,7 +30,7 @@ from portico.mrc.postprocess.ranking import (
     rank_spans,
     span_probabilities,
 )
-from portico.mrc.postprocess.search import TopTokenSearch
+from portico.mrc.postprocess.search import CandidateSearch
 from portico.mrc.postprocess.streaming import CandidateCollector
 from portico.mrc.postprocess.token_offsets import (
     ExampleColumns,
@@ -39,12 +39,11 @@ from portico.mrc.postprocess.token_offsets import (
     offsets_of_rows,
     token_offsets,
 )
+from portico.mrc.primeqa.confidence import ConfidenceScorer
 
 SpanRecord: TypeAlias = dict[str, Any]
 """One possible answer, by PrimeQA's keys."""
 
-_NUM_FEATURES = 14  # of `ConfidenceScorer`
-_RIGHT_FROM_F1 = 0.5
 _OUTPUTS = ("start_logits", "end_logits", "target_type_logits")
 _CONFIDENCE_OUTPUTS = (*_OUTPUTS, "start_stdev", "end_stdev", "query_passage_similarity")
 
@@ -89,10 +88,8 @@ class AbstractPostProcessor(ABC):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> Any:
         """Return the predictions for the examples.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: The model's outputs for all features in order.
+        The features are grouped by example in the order of the examples; `predictions` are the model's outputs for all
+        features in order.
         """
 
     @abstractmethod
@@ -108,15 +105,11 @@ class AbstractPostProcessor(ABC):
     ) -> EvalPredictionWithProcessing:
         """Return predictions and references; the ``post_process_function`` of an evaluation.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: The model's outputs for all features in order.
+        The arguments are those of :meth:`process`.
         """
         return self.evaluated(examples, self.process(examples, features, predictions))
 
     def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
-        """Return the result of :meth:`process` together with its references."""
         return EvalPredictionWithProcessing(
             predictions=processed,
             label_ids=self.prepare_examples_as_references(examples),
@@ -133,12 +126,8 @@ class SpanRecords(CandidateCollector):
         k: Spans to keep of each example.
         n_best_size: Number of starts and ends to consider in each feature.
         max_answer_length: Longest answer, in tokens.
-        scorer: What spans are ranked by.
-        single_context: Whether each example has one context of several passages (``passage_candidates``), and not a
-            context for each passage.
-
-    Raises:
-        InputError: If the features are not grouped, or an example has none.
+        scorer: The score by which spans are ranked.
+        single_context: As in :class:`ExtractivePostProcessor`.
     """
 
     def __init__(
@@ -152,22 +141,17 @@ class SpanRecords(CandidateCollector):
         scorer: ScoreDifference,
         single_context: bool,
     ) -> None:
-        self._examples = ExampleColumns(examples)
+        columns = ExampleColumns(examples)
         self._k, self._scorer = k, scorer
-        self._passages = self._examples.passages if single_context else None
-        offsets = _grouped_offsets(features, self._examples.ids)
-        super().__init__(TopTokenSearch(offsets, n_best_size, max_answer_length, "primeqa"))
+        self._passages = columns.passages if single_context else None
+        offsets = _grouped_offsets(features, columns.ids)
+        super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "primeqa"))
 
     update = CandidateCollector.update_outputs
 
     def compute(self) -> dict[str, list[SpanRecord]]:
-        """Return the records of every example, best first, by its identifier.
-
-        Raises:
-            InputError: If a feature got no logits, or the model returned no answer-type logits and the scorer needs
-                them.
-        """
-        candidates = self._all_candidates()
+        """Return the records of every example, best first, by its identifier."""
+        candidates, _ = self._all_candidates()
         ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
         spans, example_N = ranked.spans, ranked.example_N
         row_N, start_N, end_N = spans.place_N3.T
@@ -323,15 +307,8 @@ class ExtractivePostProcessor(AbstractPostProcessor):
     def process(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier.
 
-        Args:
-            examples: The examples.
-            features: Their features, grouped by example in the order of the examples.
-            predictions: Start logits and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
-                ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities,
-                ``float [F]``.
-
-        Raises:
-            InputError: If arrays or rows are missing, or the features do not match the examples.
+        `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
+        ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
         streamed = self.begin(examples, features)
         streamed.update(predictions, np.arange(len(features)))
@@ -342,7 +319,6 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         return [_reference(example) for example in examples]
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        """Return the best span of every example."""
         return [
             {
                 "example_id": example_id,
@@ -363,11 +339,7 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         return records
 
     def check_outputs(self, outputs: Sequence[Any]) -> None:
-        """Check the number of arrays and that they are of equal length.
-
-        Raises:
-            InputError: Names the expected arrays.
-        """
+        """Check the number of arrays and that they are of equal length."""
         lengths = [len(output) for output in outputs]
         if len(lengths) != len(self._outputs) or len(set(lengths)) != 1:
             raise InputError(
@@ -377,30 +349,23 @@ class ExtractivePostProcessor(AbstractPostProcessor):
             )
 
 
+@dataclass(frozen=True)
 class StreamedRecords:
-    """The post-processing of one evaluation.
+    """The post-processing of one evaluation."""
 
-    Args:
-        post_processor: Completes the records and finds their references.
-        examples: The examples.
-        ranking: Takes the outputs of their features.
-    """
-
-    def __init__(self, post_processor: ExtractivePostProcessor, examples: Examples, ranking: SpanRecords) -> None:
-        self._post_processor, self._examples, self._ranking = post_processor, examples, ranking
+    post_processor: ExtractivePostProcessor
+    examples: Examples
+    ranking: SpanRecords
 
     def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        """Take the outputs of a batch of the features at ``feature_indices``."""
-        self._post_processor.check_outputs(outputs)
-        self._ranking.update(outputs, feature_indices)
+        self.post_processor.check_outputs(outputs)
+        self.ranking.update(outputs, feature_indices)
 
     def records(self) -> dict[str, list[SpanRecord]]:
-        """Return the records of every example."""
-        return self._post_processor.completed(self._examples, self._ranking.compute())
+        return self.post_processor.completed(self.examples, self.ranking.compute())
 
     def compute(self) -> EvalPredictionWithProcessing:
-        """Return records, metric-ready predictions and references."""
-        return self._post_processor.evaluated(self._examples, self.records())
+        return self.post_processor.evaluated(self.examples, self.records())
 
 
 def _reference(example: Any) -> dict[str, Any]:
@@ -421,7 +386,7 @@ def _reference(example: Any) -> dict[str, Any]:
 
 
 class SQUADPostProcessor(ExtractivePostProcessor):
-    """Gives the text of the best span and the texts of the gold answers, as SQuAD's metric takes them."""
+    """Prepares the text of the best span and the texts of the gold answers as SQuAD's metric takes them."""
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers": {"text", "answer_start"}}`` of every example.
@@ -473,7 +438,6 @@ class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
         ]
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        """Return the best span of every example in bytes."""
         predictions = super().prepare_predictions(examples, processed)
         return [{**one, **_in_bytes(one, example)} for one, example in zip(predictions, examples, strict=True)]
 
@@ -594,142 +558,3 @@ def _eli5_answers(example: Mapping[str, Any]) -> Sequence[str]:
     # datasets stores a list of objects as an object of lists.
     answers = outputs["answer"] if isinstance(outputs, Mapping) else [output.get("answer") for output in outputs]
     return [answer for answer in answers if answer]
-
-
-class ConfidenceScorer:
-    """Scores spans with a classifier of scikit-learn, by default a small network, stored by joblib.
-
-    Args:
-        confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
-
-    Raises:
-        InputError: If the file does not exist.
-        MissingPackageError: If joblib is not installed.
-    """
-
-    def __init__(self, confidence_model_path: str | Path) -> None:
-        path = Path(confidence_model_path)
-        if not path.is_file():
-            raise InputError(
-                f"The file `confidence_model_path={path}` does not exist; set it to a classifier stored by joblib, or "
-                "leave it out."
-            )
-        try:
-            from joblib import load  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise MissingPackageError(
-                "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
-                "or leave `confidence_model_path` out."
-            ) from error
-        self._model = load(path)
-
-    def predict_scores(self, records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
-        """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
-        scores_N: npt.NDArray[np.float64] = self._model.predict_proba(self.make_features(records))[:, 1]
-        return scores_N
-
-    @staticmethod
-    def make_features(records: Sequence[SpanRecord]) -> npt.NDArray[np.float64]:
-        """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
-        softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
-        is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
-        agreement = _agreement([record["span_answer"] for record in records])
-        rows = [
-            [
-                record["span_answer_score"],
-                record["cls_score"],
-                record["start_logit"],
-                record["end_logit"],
-                record["target_type_logits"][TargetType.NO_ANSWER],
-                record["target_type_logits"][TargetType.SPAN_ANSWER],
-                float(is_span[n]),
-                float(any(is_span)),
-                agreement[n],
-                softmax_N[n],
-                softmax_N[n] - softmax_N.mean(),
-                record["start_stdev"],
-                record["end_stdev"],
-                record["query_passage_similarity"],
-            ]
-            for n, record in enumerate(records)
-        ]
-        return np.array(rows, np.float64).reshape(-1, _NUM_FEATURES)
-
-    @classmethod
-    def make_training_data(
-        cls, predictions: Mapping[str, Sequence[SpanRecord]], references: Sequence[Mapping[str, Any]]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
-
-        Args:
-            predictions: Records of each example.
-            references: From ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if its
-                characters overlap with those of a gold span by an F1 of at least one half.
-        """
-        features, labels = [], []
-        for reference in references:
-            records = predictions[reference["example_id"][0]]
-            gold = zip(reference["start_position"], reference["end_position"], strict=True)
-            own = records[0]["span_answer"]
-            best = max((_overlap_f1((own["start_position"], own["end_position"]), span) for span in gold), default=0.0)
-            features.append(cls.make_features(records)[0])
-            labels.append(int(best >= _RIGHT_FROM_F1))
-        return np.array(features, np.float64).reshape(-1, _NUM_FEATURES), np.array(labels, np.int64)
-
-
-def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
-    """Return each span's mean F1 with the others; 0 for a single one."""
-    pairs = [(span["start_position"], span["end_position"]) for span in spans]
-    others = max(len(pairs) - 1, 1)
-    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / others for n, a in enumerate(pairs)]
-
-
-def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the F1 of the characters of two spans ``[start, end)``; 0 where one is null."""
-    shared = min(one[1], other[1]) - max(one[0], other[0])
-    if min(*one, *other) < 0 or shared <= 0:
-        return 0.0
-    return 2 * shared / (one[1] - one[0] + other[1] - other[0])
-
-
-class ScoreNormalizer:
-    """Replaces the confidence of every example's best record by the probability from a classifier.
-
-    Confidences of boolean and of other questions can then be compared.
-
-    Args:
-        classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
-            whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
-    """
-
-    def __init__(self, classifier: Any) -> None:
-        self._classifier = classifier
-
-    def normalize(
-        self, predictions: Mapping[str, Sequence[SpanRecord]], boolean_answers: Mapping[str, str]
-    ) -> dict[str, list[SpanRecord]]:
-        """Return the records with new confidences; boolean questions are answered by yes or no and no span.
-
-        Args:
-            predictions: Records of each example, best first.
-            boolean_answers: ``"yes"`` or ``"no"`` for each example whose question is boolean.
-        """
-        best = {example_id: records[0] for example_id, records in predictions.items()}
-        features = [
-            [
-                float(example_id in boolean_answers),
-                record["start_logit"],
-                record["end_logit"],
-                record["target_type_logits"][TargetType.NO_ANSWER],
-            ]
-            for example_id, record in best.items()
-        ]
-        confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
-        normalized = {}
-        for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
-            first = {**record, "confidence_score": confidence}
-            if example_id in boolean_answers:
-                first["yes_no_answer"] = int(TargetType.from_bool_label(boolean_answers[example_id]))
-                first["span_answer"] = {"start_position": -1, "end_position": -1}
-            normalized[example_id] = [first, *predictions[example_id][1:]]
-        return normalized

@@ -44,14 +44,9 @@ def line_chart(
     x_from_zero: bool = True,
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Return a chart as an HTML figure, empty if no series has a point.
+    """Return a chart as an HTML figure, empty if no series has a point; other series without a point are left out.
 
-    Args:
-        title: Its heading.
-        series: Its lines; those without a point are left out.
-        x_name: What the x axis shows.
-        x_from_zero: Whether the x axis starts at zero instead of the first point.
-        marks: Values of x to mark.
+    The x axis starts at zero or at the first point.
     """
     series = [line for line in series if line.points]
     if not series:
@@ -107,7 +102,6 @@ class Frame:
 
     @property
     def x_labels(self) -> list[tuple[float, str]]:
-        """Position and text of the numbers below the chart."""
         first, last = self.x_range
         # Rounding must not drop a tick on an edge.
         slack = 1e-9 * (last - first)
@@ -116,18 +110,11 @@ class Frame:
 
     @property
     def y_labels(self) -> list[tuple[float, str]]:
-        """Position and text of the numbers at the left of the chart; each has a grid line."""
         return list(zip(map(self.y, self.y_ticks), tick_labels(self.y_ticks), strict=True))
 
 
 def ticks(low: float, high: float, *, about: int = 5) -> list[float]:
-    """Return round numbers, evenly spaced, the first not above `low` and the last not below `high`.
-
-    Args:
-        low: Smallest value to cover.
-        high: Largest value to cover, at least `low`.
-        about: How many numbers to aim for, at least 2; the result may have a few more or fewer.
-    """
+    """Return about this many round numbers, evenly spaced, the first not above `low` and the last not below `high`."""
     if high - low <= _FLAT * max(abs(low), abs(high)):
         low, high = low - abs(low or 1.0) / 2, high + abs(high or 1.0) / 2
     rough_step = (high - low) / (about - 1)
@@ -158,7 +145,6 @@ def _frame(series: Sequence[Series], x_from_zero: bool) -> Frame:
 
 
 def _line_paths(line: Series, frame: Frame) -> dict[str, str]:
-    """Return the SVG paths of a series by their CSS class."""
     places = [f"{frame.x(x):.2f} {frame.y(value):.2f}" for x, value in line.points]
     paths = {"line": f"M{'L'.join(places)}"}
     if line.dotted or len(places) == 1:

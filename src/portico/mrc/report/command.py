@@ -17,11 +17,7 @@ _HEAD = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1.
-
-    Args:
-        arguments: Arguments of the command line; by default those of the process.
-    """
+    """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
     options = _parser().parse_args(arguments)
     try:
         print(write_page(**vars(options)))
@@ -43,7 +39,7 @@ def write_page(
     Args:
         run: Folder of a run.
         other: Folder of the run to compare with it.
-        data: SQuAD file of the questions; by default what the runs' own configuration names.
+        data: SQuAD file of the questions; by default the data that the runs' own configuration names.
         output: The file to write; by default ``report.html`` in the folder of the run, and for a comparison
             ``comparison-with-<run>.html`` in that of the other.
         max_megabytes: Limit for the size of the questions to read, above 0.
@@ -88,8 +84,8 @@ def _head(path: Path) -> bytes:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="portico-report",
-        description="Write the report of a reading comprehension run again, or compare two runs: what was fixed, what "
-        "broke, and whether the difference is more than chance.",
+        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
+        "fixed or broken, and whether the difference is significant.",
     )
     parser.add_argument("run", type=Path, help="folder of a run")
     parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")

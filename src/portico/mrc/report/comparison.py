@@ -1,4 +1,4 @@
-"""Two runs compared: which questions were fixed, which broke, and whether the difference is more than chance."""
+"""Two runs compared: which answers were fixed or broken, and whether the difference is significant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from portico.errors import InputError
-from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
+from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer
 from portico.mrc.report.figures import (
     Change,
     Difference,
@@ -19,17 +19,9 @@ from portico.mrc.report.figures import (
     groupings,
     significance,
 )
-from portico.mrc.report.page import (
-    Section,
-    differing_settings,
-    macros,
-    panels,
-    render,
-    render_page,
-    settings_panels,
-)
+from portico.mrc.report.page import Section, differing_settings, macros, render, render_page, settings_panels
 from portico.mrc.report.results import QuestionResult, RunRecord
-from portico.mrc.report.run_page import num_questions, write_text
+from portico.mrc.report.run_page import group_tables, num_questions, picked, write_text
 
 # By convention, a difference with a p-value below is not due to chance.
 _SIGNIFICANT = 0.05
@@ -63,12 +55,10 @@ def align_runs(first: RunRecord, second: RunRecord) -> tuple[RunRecord, RunRecor
 
 def _distinct_ends(first: str, second: str) -> tuple[str, str]:
     """Return the last parts of two paths, as few as make them differ."""
-    ends: tuple[list[str], list[str]] = ([], [])
-    for pair in zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False):
-        for end, part in zip(ends, pair, strict=True):
-            end.insert(0, part)
-        if pair[0] != pair[1]:
-            return "/".join(ends[0]), "/".join(ends[1])
+    parts, other_parts = Path(first).parts, Path(second).parts
+    for count in range(1, min(len(parts), len(other_parts)) + 1):
+        if parts[-count] != other_parts[-count]:
+            return "/".join(parts[-count:]), "/".join(other_parts[-count:])
     return f"{first} (first)", f"{second} (second)"
 
 
@@ -114,59 +104,54 @@ def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float
         _lead(whole),
         templates.scoreboard(first.name, second.name, whole),
         [
-            Section("What was fixed and what broke", parts.share_bar(changes), "Changes"),
+            Section("Fixed and broken answers", parts.share_bar(changes), "Changes"),
             Section(
-                "Whether it is more than chance",
+                "Statistical significance",
                 templates.significance(_verdict(tested), whole, tested),
                 "Significance",
             ),
-            Section("Where it moved", _tables(first.results, second.results, ways), "Groups"),
+            Section("Changes by group", _tables(first.results, second.results, ways), "Groups"),
             Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
-            Section("Settings that differ", settings_panels(settings), "Settings"),
-            Section("How to read the figures", render("methods.html.j2"), "Methods"),
+            Section("Different settings", settings_panels(settings), "Settings"),
+            Section("How to read these figures", render("methods.html.j2"), "Methods"),
         ],
     )
 
 
 def _lead(whole: Difference) -> str:
     moved = whole.second_f1 - whole.first_f1
-    verb = "rose" if moved > 0 else "fell" if moved < 0 else "stayed"
+    verb = "rose" if moved > 0 else "fell" if moved < 0 else "is unchanged"
     by = f" by {abs(moved):.1f} to {whole.second_f1:.1f}" if moved else f" at {whole.second_f1:.1f}"
     count = num_questions(whole.num_questions)
-    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} were fixed and {whole.num_broken:,} broke."
+    return f"{count}: F1 {verb}{by}; {whole.num_fixed:,} answers fixed, {whole.num_broken:,} broken."
 
 
 def _verdict(tested: Significance) -> str:
     real = [name for name, p in (("F1", tested.f1), ("exact match", tested.exact)) if p < _SIGNIFICANT]
     if not real:
-        return "Neither difference is clearly more than chance: two equally good runs would often differ as much."
-    differs = "differ" if len(real) > 1 else "differs"
-    return f"In {' and in '.join(real)} the runs {differs} by more than chance explains well."
+        return "Neither difference is significant: two equally good runs would often differ by as much."
+    noun, verb = ("differences", "are") if len(real) > 1 else ("difference", "is")
+    return f"The {noun} in {' and '.join(real)} {verb} statistically significant (p < {_SIGNIFICANT})."
 
 
 def _tables(first: Results, second: Results, ways: Sequence[Grouping]) -> Markup:
-    tables = []
-    for number, grouping in enumerate(ways):
-        rows = [
-            (
-                difference(name, [first[index] for index in indices], [second[index] for index in indices]),
-                group_link(number, name),
-            )
-            for name, indices in grouping.members(second).items()
-        ]
-        tables.append(macros("parts.html.j2").difference_table(grouping, rows))
-    return panels(*tables)
+    return group_tables(
+        macros("parts.html.j2").difference_table,
+        ways,
+        second,
+        lambda name, rows: difference(name, picked(first, rows), picked(second, rows)),
+    )
 
 
 def _questions(first: RunRecord, second: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
-    pairs = zip(first.results, second.results, strict=True)
-    changed = [(before, after) for before, after in pairs if change(before, after) is not Change.UNCHANGED]
+    changes = list(map(change, first.results, second.results))
+    changed = [index for index, kind in enumerate(changes) if kind is not Change.UNCHANGED]
     if not changed:
         return Markup("<p>Both runs gave the same answer to every question.</p>")
     return Explorer(
         runs=[first.name, second.name],
-        answered=[[before for before, _ in changed], [after for _, after in changed]],
-        kinds=[change(before, after) for before, after in changed],
+        answered=[picked(first.results, changed), picked(second.results, changed)],
+        kinds=[changes[index] for index in changed],
         ranking=list(Change),
         groupings=ways,
         max_bytes=round(max_megabytes * BYTES),

@@ -56,7 +56,6 @@ class Explorer:
         return [grouping.members(self.answered[-1]) for grouping in self.groupings]
 
     def html(self) -> Markup:
-        """Return the explorer, empty if there is no question."""
         if not self.kinds:
             return Markup()
         data, left_out = self.fitted()
@@ -106,11 +105,10 @@ class Explorer:
 
     def _group_numbers(self) -> list[list[int]]:
         """Return for each grouping the number of every question's group."""
-        numbers = [[0] * len(self.kinds) for _ in self.groups]
-        for of_grouping, members in zip(numbers, self.groups, strict=True):
-            for number, indices in enumerate(members.values()):
-                for index in indices:
-                    of_grouping[index] = number
+        numbers = []
+        for members in self.groups:
+            number_of = {index: number for number, indices in enumerate(members.values()) for index in indices}
+            numbers.append([number_of[index] for index in range(len(self.kinds))])
         return numbers
 
     def _head(self) -> Record:
@@ -191,16 +189,14 @@ def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tup
         for start, end in ranges
     ]
     edges = sorted({edge for start, end, _ in spans if start < end for edge in (start, end)})
+    units = _utf16_offsets(context, edges)
     stretches = []
     for start, end in pairwise(edges):
-        kinds = 0
-        for span_start, span_end, kind in spans:
-            if span_start <= start < span_end:
-                kinds |= kind
+        # Each layer is one bit, so the sum of distinct ones joins them.
+        kinds = sum({kind for span_start, span_end, kind in spans if span_start <= start < span_end})
         if kinds:
-            stretches.append((start, end, kinds))
-    units = _utf16_offsets(context, edges)
-    return [(units[start], units[end], kinds) for start, end, kinds in stretches]
+            stretches.append((units[start], units[end], kinds))
+    return stretches
 
 
 def _utf16_offsets(text: str, offsets: Sequence[int]) -> dict[int, int]:

@@ -51,7 +51,6 @@ class Kind(Enum):
 
     @property
     def rank(self) -> int:
-        """Its position among the members of its class."""
         return list(type(self)).index(self)
 
     @property
@@ -61,29 +60,24 @@ class Kind(Enum):
 
 
 class Outcome(Kind):
-    """Right, or wrong in which way."""
-
     EXACT = ("correct", "equal to an accepted answer")
-    DECLINED = ("correct no-answer", "there is no answer, and none was given")
-    BOUNDARY = ("boundary", "the right place, but too long or too short")
-    WRONG_SPAN = ("wrong span", "text from another place")
-    FALSE_NO_ANSWER = ("false no-answer", "there is an answer, but none was given")
-    MISSED_NO_ANSWER = ("missed no-answer", "there is no answer, but one was given")
+    DECLINED = ("correct no-answer", "the question has no answer, and the model gave none")
+    BOUNDARY = ("boundary", "overlaps an accepted answer, but is too long or too short")
+    WRONG_SPAN = ("wrong span", "text from elsewhere in the passage")
+    FALSE_NO_ANSWER = ("false no-answer", "the question has an answer, but the model gave none")
+    MISSED_NO_ANSWER = ("missed no-answer", "the question has no answer, but the model gave one")
 
     @property
     def is_right(self) -> bool:
-        """Whether the question counts as exactly right."""
         return self in (Outcome.EXACT, Outcome.DECLINED)
 
 
 class Change(Kind):
-    """What changed from one run to another."""
-
-    FIXED = ("fixed", "exactly right only in the second run")
-    BROKEN = ("broken", "exactly right only in the first run")
-    BETTER = ("better", "not exact in either, but F1 rose")
-    WORSE = ("worse", "not exact in either, but F1 fell")
-    OTHER_ANSWER = ("other answer", "another text with the same scores")
+    FIXED = ("fixed", "correct only in the second run")
+    BROKEN = ("broken", "correct only in the first run")
+    BETTER = ("better", "incorrect in both, but F1 rose")
+    WORSE = ("worse", "incorrect in both, but F1 fell")
+    OTHER_ANSWER = ("other answer", "a different text with the same scores")
     UNCHANGED = ("unchanged", "the same answer")
 
 
@@ -91,7 +85,6 @@ KindT = TypeVar("KindT", bound=Kind)
 
 
 def outcome(result: QuestionResult) -> Outcome:
-    """Return the outcome of a question."""
     if not result.golds:
         return Outcome.MISSED_NO_ANSWER if result.predicted_text else Outcome.DECLINED
     if result.exact:
@@ -110,7 +103,6 @@ def _touches_gold(result: QuestionResult) -> bool:
 
 
 def change(first: QuestionResult, second: QuestionResult) -> Change:
-    """Return the change of a question that two runs answered."""
     if bool(first.exact) != bool(second.exact):
         return Change.FIXED if second.exact else Change.BROKEN
     if first.f1 != second.f1:
@@ -151,12 +143,11 @@ class Grouping:
 
 def groupings(results: Sequence[QuestionResult]) -> list[Grouping]:
     """Return the ways to group these questions; by type and by language only if some question has one."""
-    ways = [_BY_QUESTION_WORD, _BY_ANSWER_LENGTH, _BY_CONTEXT_LENGTH, _BY_ANSWERABILITY]
-    if any(result.question_type for result in results):
-        ways.insert(1, _BY_QUESTION_TYPE)
-    if any(result.language for result in results):
-        ways.append(_BY_LANGUAGE)
-    return ways
+    has = {
+        "By question type": any(result.question_type for result in results),
+        "By language": any(result.language for result in results),
+    }
+    return [grouping for grouping in _GROUPINGS if has.get(grouping.title, True)]
 
 
 def num_words(text: str) -> int:
@@ -173,7 +164,7 @@ def _answer_length(result: QuestionResult) -> str:
 
 
 def question_word(question: str) -> str:
-    """Return the English question word that the first question word stands for, or "other" if there is none.
+    """Return the English equivalent of the first question word, or "other" if there is none.
 
     The words of some twenty languages are known. English words are looked for first, because a few of the others are
     also English words or names.
@@ -206,24 +197,24 @@ def _tokens(text: str) -> Tokens:
     return tuple(_TOKEN.findall(text.lower()))
 
 
-_BY_QUESTION_WORD = Grouping("By question word", "asks", lambda result: question_word(result.question))
-_BY_QUESTION_TYPE = Grouping("By question type", "type", lambda result: result.question_type or "not said")
-_BY_ANSWERABILITY = Grouping(
-    "By answerability",
-    "holds",
-    lambda result: "an answer" if result.golds else NO_ANSWER,
-    ("an answer", NO_ANSWER),
+_GROUPINGS = (
+    Grouping("By question word", "word", lambda result: question_word(result.question)),
+    Grouping("By question type", "type", lambda result: result.question_type or "not given"),
+    Grouping("By answer length", "length", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))),
+    Grouping(
+        "By passage length",
+        "characters",
+        lambda result: _bin(len(result.context), _CHARACTER_BINS),
+        tuple(name for _, name in _CHARACTER_BINS),
+    ),
+    Grouping(
+        "By answerability",
+        "passage has",
+        lambda result: "an answer" if result.golds else NO_ANSWER,
+        ("an answer", NO_ANSWER),
+    ),
+    Grouping("By language", "language", lambda result: result.language or "not given"),
 )
-_BY_ANSWER_LENGTH = Grouping(
-    "By length of the answer", "expected", _answer_length, (NO_ANSWER, *(name for _, name in _WORD_BINS))
-)
-_BY_CONTEXT_LENGTH = Grouping(
-    "By length of the passage",
-    "characters",
-    lambda result: _bin(len(result.context), _CHARACTER_BINS),
-    tuple(name for _, name in _CHARACTER_BINS),
-)
-_BY_LANGUAGE = Grouping("By language", "language", lambda result: result.language or "not said")
 
 
 class Group(NamedTuple):
@@ -238,7 +229,6 @@ class Group(NamedTuple):
 
 
 def score(name: str, results: Sequence[QuestionResult]) -> Group:
-    """Return the mean scores of at least one result, with their intervals."""
     scores_Q2 = _scores(results)
     exact, f1 = scores_Q2.mean(axis=0).tolist()
     return Group(name, len(results), exact, f1, *mean_intervals(scores_Q2))
@@ -266,21 +256,15 @@ class Difference(NamedTuple):
 def difference(name: str, first: Sequence[QuestionResult], second: Sequence[QuestionResult]) -> Difference:
     """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
     first_Q2, second_Q2 = _scores(first), _scores(second)
-    (first_exact, first_f1), (second_exact, second_f1) = first_Q2.mean(axis=0), second_Q2.mean(axis=0)
-    exact_interval, f1_interval = mean_intervals(second_Q2 - first_Q2)
-    exact_gains_Q = second_Q2[:, 0] - first_Q2[:, 0]
-    return Difference(
-        name=name,
-        num_questions=len(first),
-        first_exact=float(first_exact),
-        second_exact=float(second_exact),
-        first_f1=float(first_f1),
-        second_f1=float(second_f1),
-        exact_interval=exact_interval,
-        f1_interval=f1_interval,
-        num_fixed=int((exact_gains_Q > 0).sum()),
-        num_broken=int((exact_gains_Q < 0).sum()),
+    (first_exact, first_f1), (second_exact, second_f1) = (
+        first_Q2.mean(axis=0).tolist(),
+        second_Q2.mean(axis=0).tolist(),
     )
+    gains_Q2 = second_Q2 - first_Q2
+    exact_interval, f1_interval = mean_intervals(gains_Q2)
+    num_fixed, num_broken = int((gains_Q2[:, 0] > 0).sum()), int((gains_Q2[:, 0] < 0).sum())
+    means = (first_exact, second_exact, first_f1, second_f1)
+    return Difference(name, len(first), *means, exact_interval, f1_interval, num_fixed, num_broken)
 
 
 class Significance(NamedTuple):

@@ -47,18 +47,13 @@ class Section:
 
     @property
     def identifier(self) -> str:
-        """Its id on the page."""
         return "-".join((self.name or self.heading).lower().split())
 
 
 def render_page(title: str, lead: str, head: Markup, sections: Sequence[Section]) -> str:
     """Return a page that is complete in itself: it needs no network and no other file.
 
-    Args:
-        title: Its heading.
-        lead: A sentence below it.
-        head: HTML below that.
-        sections: The rest.
+    Below its title come the lead, a sentence, then the head, HTML, then the sections.
     """
     page = render(
         "page.html.j2",
@@ -94,7 +89,6 @@ def panels(*contents: Markup, small: bool = False) -> Markup:
 
 
 def styles() -> str:
-    """Return the style sheet of the pages."""
     return "".join(map(_asset, _STYLES))
 
 

@@ -24,9 +24,7 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
-_NO_NBEST = (
-    "{} holds no {}, so there are neither candidates nor confidences: no calibration and no curve over thresholds."
-)
+_NO_NBEST = "{} has no {}, so the page shows no candidates, no calibration and no threshold curve."
 
 Example = Mapping[str, Any]
 
@@ -48,11 +46,12 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     nbest = _read_mapping(folder / f"{prefix}{_NBEST}")
     null_odds = _read_mapping(folder / f"{prefix}{_NULL_ODDS}")
     config = _read_mapping(folder / "config.yaml")
-    recorded = _read_mapping(folder / REPORT_RECORD)
-    spans = recorded.get("spans", {})
+    recorded = _read_record(folder / REPORT_RECORD)
     examples = _answered_examples(folder, _examples(folder, config, data), predictions)
     _check_same_questions(folder / f"{prefix}{_NBEST}", nbest, predictions)
     _check_same_questions(folder / f"{prefix}{_NULL_ODDS}", null_odds, predictions)
+    answered = [(example, example["id"], str(predictions[example["id"]])) for example in examples]
+    spans = recorded.get("spans") or {}
     return RunRecord(
         title=recorded.get("title") or str(config.get("name") or folder.resolve().name),
         name=str(folder.resolve()),
@@ -60,33 +59,31 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
             question_result(
                 example,
                 Answered(
-                    text=str(predictions[example["id"]]),
-                    span=_span(example, str(predictions[example["id"]]), spans),
-                    nbest=nbest.get(example["id"]),
-                    null_odds=null_odds.get(example["id"]),
+                    text=text, span=_span(example, text, spans), nbest=nbest.get(key), null_odds=null_odds.get(key)
                 ),
             )
-            for example in examples
+            for example, key, text in answered
         ],
         metrics=_metrics(folder, prefix),
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
-        sections=recorded.get("sections", {}),
+        sections=recorded.get("sections") or {},
         missing=[] if nbest else [_NO_NBEST.format(folder.resolve().name, f"{prefix}{_NBEST}")],
     )
 
 
 def _answer_prefix(folder: Path) -> str:
-    """Return the prefix of the names of a run's answer files."""
     if not folder.is_dir():
         what = "a file, not a folder" if folder.exists() else "no such folder"
-        raise InputError(f"{folder}: {what}; name the folder of a run, which holds its {_PREFIXES[0]}{_PREDICTIONS}.")
+        raise InputError(
+            f"{folder}: {what}; name the folder of a run, which contains its {_PREFIXES[0]}{_PREDICTIONS}."
+        )
     for prefix in _PREFIXES:
         if (folder / f"{prefix}{_PREDICTIONS}").is_file():
             return prefix
     raise InputError(
-        f"{folder}: not the folder of a finished run, as it holds no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
-        "a run whose evaluation has ended."
+        f"{folder}: not the folder of a finished run: it has no {_PREFIXES[0]}{_PREDICTIONS}; name the folder of "
+        "a run that has been evaluated."
     )
 
 
@@ -103,10 +100,29 @@ def _read_mapping(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(value, Mapping):
         raise InputError(
-            f"{path}: holds a {type(value).__name__}, not a mapping; expected a file as the post-processing of SQuAD "
-            "or of Hugging Face writes it, with answers by question id."
+            f"{path}: contains a {type(value).__name__}, not a mapping; expected a file as the post-processing of "
+            "SQuAD or of Hugging Face writes it, with answers by question id."
         )
     return dict(value)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the contents of ``report.json``, whose fields other programs may have written."""
+    recorded = _read_mapping(path)
+    for name in ("settings", "sections", "spans"):
+        if not isinstance(recorded.get(name) or {}, Mapping):
+            raise InputError(
+                f"{path}: `{name}` is a {type(recorded[name]).__name__}, not a mapping; restore the file, or remove "
+                "it to do without."
+            )
+    for key, span in (recorded.get("spans") or {}).items():
+        is_pair = isinstance(span, list) and len(span) == 2 and all(isinstance(place, int) for place in span)
+        if span is not None and not is_pair:
+            raise InputError(
+                f"{path}: the span of question {key!r} is {span!r}, not a pair of character offsets; restore the "
+                "file, or remove it to do without."
+            )
+    return recorded
 
 
 def _metrics(folder: Path, prefix: str) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +28,7 @@ _RANKING = sorted(Outcome, key=lambda kind: kind.is_right)
 
 
 def record_run(folder: str | Path, record: RunRecord) -> Path:
-    """Write a run's report into its folder, and what no other file of the run holds of it into ``report.json``.
-
-    Returns:
-        The page.
-    """
+    """Write a run's page into its folder, and what no other file holds of it into ``report.json``; return the page."""
     page = Path(folder, REPORT_PAGE)
     write_report(page, record)
     saved = {
@@ -62,12 +58,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
-    """Return the report of a run as one HTML page.
-
-    Args:
-        record: The run.
-        max_megabytes: Limit for the size of the questions to read; the figures always count all questions.
-    """
+    """Return the report of a run as one HTML page; the arguments are those of `write_report`."""
     results = record.results
     ways = groupings(results)
     parts = macros("parts.html.j2")
@@ -76,29 +67,27 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
         lead(results),
         parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
         [
-            Section("Where it is strong and weak", _breakdown(results, ways), "Breakdown"),
-            Section("Whether its confidence can be trusted", _confidence(record), "Confidence"),
-            Section("How it learned", _learning(record.log_history), "Learning"),
+            Section("Scores by group", _breakdown(results, ways), "Breakdown"),
+            Section("Confidence and calibration", _confidence(record), "Confidence"),
+            Section("Training history", _learning(record.log_history), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
-            Section("Questions to read", _questions(record, ways, max_megabytes), "Questions"),
+            Section("Individual questions", _questions(record, ways, max_megabytes), "Questions"),
             Section("Settings", settings_panels(record.settings)),
-            Section("How to read the figures", render("methods.html.j2") if results else Markup(), "Methods"),
+            Section("How to read these figures", render("methods.html.j2") if results else Markup(), "Methods"),
         ],
     )
 
 
 def lead(results: Sequence[QuestionResult]) -> str:
-    """Return a sentence that sums up the evaluation."""
     if not results:
         return "No question was evaluated."
     num_right = sum(outcome(result).is_right for result in results)
     num_unanswerable = sum(not result.golds for result in results)
     of_which = f", {num_unanswerable:,} of them without an answer" if num_unanswerable else ""
-    return f"{num_questions(len(results))}{of_which}: {num_right:,} right, {len(results) - num_right:,} to look at."
+    return f"{num_questions(len(results))}{of_which}: {num_right:,} correct, {len(results) - num_right:,} incorrect."
 
 
 def num_questions(count: int) -> str:
-    """Return a number of questions as text."""
     return "1 question" if count == 1 else f"{count:,} questions"
 
 
@@ -121,25 +110,26 @@ def tiles(
     """
     answerable = [result for result in results if result.golds]
     unanswerable = [result for result in results if not result.golds]
-    # SQuAD 1.1's name, then SQuAD 2.0's.
-    exact = _metric(metrics, "exact_match", "exact")
-    f1 = _metric(metrics, "f1")
-    if results:
-        total = score("", results)
-        scores = [
-            _score_tile("F1", f1, total.f1, total.f1_interval),
-            _score_tile("Exact match", exact, total.exact, total.exact_interval),
-        ]
-    else:
-        measured = (("F1", f1), ("Exact match", exact))
-        scores = [Tile(label, f"{value:.1f}", value) for label, value in measured if value is not None]
+    # Label, questions, score, and names of the metric: SQuAD 1.1's, then SQuAD 2.0's.
+    wanted: list[tuple[str, Sequence[QuestionResult], str, tuple[str, ...]]] = [
+        ("F1", results, "f1", ("f1",)),
+        ("Exact match", results, "exact", ("exact_match", "exact")),
+    ]
     if answerable and unanswerable:
-        has_answer, no_answer = score("", answerable), score("", unanswerable)
-        f1, exact = _metric(metrics, "HasAns_f1"), _metric(metrics, "NoAns_exact")
-        scores += [
-            _score_tile("F1, has answer", f1, has_answer.f1, has_answer.f1_interval),
-            _score_tile("Accuracy, no answer", exact, no_answer.exact, no_answer.exact_interval),
+        wanted += [
+            ("F1, has answer", answerable, "f1", ("HasAns_f1",)),
+            ("Accuracy, no answer", unanswerable, "exact", ("NoAns_exact",)),
         ]
+    scores = []
+    for label, scored, name, names in wanted:
+        group, percent = score(label, scored) if scored else None, _metric(metrics, *names)
+        mean = getattr(group, name, None)
+        percent = mean if percent is None else percent
+        if percent is not None:
+            is_mean = mean is not None and abs(percent - mean) < _SAME
+            scores.append(
+                Tile(label, f"{percent:.1f}", percent, getattr(group, f"{name}_interval") if is_mean else None)
+            )
     return scores + _facts(len(results), metrics, log_history)
 
 
@@ -151,11 +141,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def _score_tile(label: str, measured: float | None, mean: float, interval: Interval) -> Tile:
-    percent = mean if measured is None else measured
-    return Tile(label, f"{percent:.1f}", percent, interval if abs(percent - mean) < _SAME else None)
 
 
 def _facts(count: int, metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -186,15 +171,35 @@ def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> M
     if not results:
         return Markup()
     parts = macros("parts.html.j2")
+    shares: Markup = parts.share_bar(count_kinds(map(outcome, results)))
+    return shares + group_tables(
+        parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
+    )
+
+
+def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
+    return [results[index] for index in indices]
+
+
+def group_tables(
+    table: Callable[..., Markup],
+    ways: Sequence[Grouping],
+    results: Sequence[QuestionResult],
+    figures_of: Callable[[str, list[int]], Any],
+) -> Markup:
+    """Return a table for each grouping.
+
+    Args:
+        table: The macro of a table.
+        ways: The groupings.
+        results: The questions to group.
+        figures_of: Returns the figures of a group from its name and the indices of its questions.
+    """
     tables = []
     for number, grouping in enumerate(ways):
-        rows = [
-            (score(name, [results[index] for index in indices]), group_link(number, name))
-            for name, indices in grouping.members(results).items()
-        ]
-        tables.append(parts.score_table(grouping, rows))
-    counts: Markup = parts.share_bar(count_kinds(map(outcome, results)))
-    return counts + panels(*tables)
+        members = grouping.members(results).items()
+        tables.append(table(grouping, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
+    return panels(*tables)
 
 
 def _confidence(record: RunRecord) -> Markup:
@@ -209,7 +214,7 @@ def _confidence(record: RunRecord) -> Markup:
         sentences.append(
             Markup(
                 "The best threshold for these questions is <b>{:.3g}</b>, with an F1 of <b>{:.1f}</b>; on other "
-                "questions it may do worse, as it was chosen on these."
+                "questions it may do worse, because it was chosen on these."
             ).format(thresholds.thresholds_T[best], thresholds.f1_T[best])
         )
     if not charts:
@@ -234,7 +239,7 @@ def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
     if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
         marks.append(Mark(f"used, {used:.3g}", used))
     return line_chart(
-        "Another threshold for no answer",
+        "Scores by no-answer threshold",
         [
             Series("F1", "first", list(zip(xs, f1, strict=True))),
             Series("exact match", "second", list(zip(xs, exact, strict=True))),
@@ -246,22 +251,19 @@ def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
 
 
 def _learning(log_history: Sequence[Mapping[str, Any]]) -> Markup:
-    losses = [
-        Series("training", "first", curve(log_history, "loss")),
-        Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
-    ]
     exact = curve(log_history, "eval_exact_match") or curve(log_history, "eval_exact")
-    scores = [
-        Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
-        Series("exact match", "second", exact, dotted=True),
-    ]
-    rate = [Series("learning rate", "first", curve(log_history, "learning_rate"))]
-    return panels(
-        line_chart("Loss", losses),
-        line_chart("Scores in evaluation", scores),
-        line_chart("Learning rate", rate),
-        small=True,
-    )
+    charts = {
+        "Loss": [
+            Series("training", "first", curve(log_history, "loss")),
+            Series("evaluation", "second", curve(log_history, "eval_loss"), dotted=True),
+        ],
+        "Evaluation scores": [
+            Series("F1", "first", curve(log_history, "eval_f1"), dotted=True),
+            Series("exact match", "second", exact, dotted=True),
+        ],
+        "Learning rate": [Series("learning rate", "first", curve(log_history, "learning_rate"))],
+    }
+    return panels(*(line_chart(title, series) for title, series in charts.items()), small=True)
 
 
 def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:
@@ -278,7 +280,6 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
 
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the number last logged under the key, or None."""
     return next((float(entry[key]) for entry in reversed(log_history) if key in entry), None)
 
 

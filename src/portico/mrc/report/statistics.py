@@ -136,16 +136,10 @@ def calibration(results: Sequence[QuestionResult]) -> Calibration | None:
     bins = []
     for index in np.unique(bin_Q).tolist():
         is_in_Q = bin_Q == index
+        confidence, accuracy = float(confidence_Q[is_in_Q].mean()), float(exact_Q[is_in_Q].mean())
         (interval,) = mean_intervals(exact_Q[is_in_Q, None])
         bins.append(
-            ConfidenceBin(
-                low=index / NUM_BINS,
-                high=(index + 1) / NUM_BINS,
-                count=int(is_in_Q.sum()),
-                confidence=float(confidence_Q[is_in_Q].mean()),
-                accuracy=float(exact_Q[is_in_Q].mean()),
-                interval=interval,
-            )
+            ConfidenceBin(index / NUM_BINS, (index + 1) / NUM_BINS, int(is_in_Q.sum()), confidence, accuracy, interval)
         )
     error = sum(one.count * abs(one.confidence - one.accuracy) for one in bins) / len(rows)
     return Calibration(bins, error)

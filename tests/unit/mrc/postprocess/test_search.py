@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from portico.errors import InputError
 from portico.mrc import SpanPostProcessor
-from portico.mrc.postprocess.search import ExhaustiveSearch, TopTokenSearch, top_tokens
+from portico.mrc.postprocess.search import CandidateSearch, top_tokens
 from portico.mrc.postprocess.token_offsets import TokenOffsets
 
 SLOW_ORDERS = {
@@ -46,13 +46,13 @@ def uniform_offsets(num_features, length):
 
 
 def found(logits, longest, n_best_size=3, order="deterministic"):
-    search = TopTokenSearch(uniform_offsets(len(logits), longest), n_best_size, 30, order)
+    search = CandidateSearch(uniform_offsets(len(logits), longest), n_best_size, 30, order)
     return search((logits, logits), np.arange(len(logits)))
 
 
 def test_candidates_are_the_best_tokens():
     starts, ends = np.random.default_rng(0).normal(size=(2, 10, 8)).astype(np.float32)
-    kept = TopTokenSearch(uniform_offsets(10, 8), 3, 30, "deterministic")((starts, ends), np.arange(10))
+    kept = CandidateSearch(uniform_offsets(10, 8), 3, 30, "deterministic")((starts, ends), np.arange(10))
     assert kept.start_token_Fn.tolist() == np.argsort(-starts, axis=1)[:, :3].tolist()
     assert kept.end_token_Fn.tolist() == np.argsort(-ends, axis=1)[:, :3].tolist()
     assert kept.start_logit_Fn.tolist() == (-np.sort(-starts, axis=1))[:, :3].tolist()
@@ -87,7 +87,7 @@ def test_exhaustive_search_finds_spans_between_tokens_of_low_rank():
     starts, ends = np.zeros((2, 1, 6), np.float32)
     starts[0, 4], ends[0, 1] = 9.0, 9.0  # together they are not a span
     starts[0, 2], ends[0, 3] = 5.0, 5.0
-    kept = ExhaustiveSearch(uniform_offsets(1, 6), 1, 6)((starts, ends), np.array([0]))
+    kept = CandidateSearch(uniform_offsets(1, 6), 1, 6, "exhaustive")((starts, ends), np.array([0]))
     assert (kept.start_token_Fn.tolist(), kept.end_token_Fn.tolist()) == ([[2]], [[3]])
 
 
@@ -96,7 +96,7 @@ def test_exhaustive_search_finds_spans_between_tokens_of_low_rank():
 def test_logits_must_be_finite(name, value):
     batch = {"start": np.zeros((2, 4), np.float32), "end": np.zeros((2, 4), np.float32)}
     batch[name][1, 2] = value
-    search = TopTokenSearch(uniform_offsets(9, 4), 3, 30, "deterministic")
+    search = CandidateSearch(uniform_offsets(9, 4), 3, 30, "deterministic")
     with pytest.raises(InputError, match=f"The {name} logit of feature 8 at token 2 is {value}, but only finite"):
         search((batch["start"], batch["end"]), np.array([5, 8]))
 

@@ -146,8 +146,7 @@ def test_answer_files_of_the_transformers_example_can_be_read(tmp_path, data):
     read = read_run(tmp_path / "hf", data=data)
     assert read.results[0].exact == 1.0
     assert read.missing == [
-        "hf holds no nbest_predictions.json, so there are neither candidates nor confidences: no calibration and no "
-        "curve over thresholds."
+        "hf has no nbest_predictions.json, so the page shows no candidates, no calibration and no threshold curve."
     ]
 
 
@@ -156,7 +155,7 @@ def test_one_run(make_run, capsys):
     main([str(run)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = Page((run / "report.html").read_text(encoding="utf-8"))
-    assert "3 questions, 1 of them without an answer: 3 right, 0 to look at." in page.text
+    assert "3 questions, 1 of them without an answer: 3 correct, 0 incorrect." in page.text
     main([str(run)])  # its own page is written again
 
 
@@ -176,11 +175,11 @@ def refused(match, *arguments, **options):
 
 def test_a_folder_without_a_run(tmp_path, data):
     refused(
-        "nowhere: no such folder; name the folder of a run, which holds its eval_predictions.json",
+        "nowhere: no such folder; name the folder of a run, which contains its eval_predictions.json",
         tmp_path / "nowhere",
     )
     refused("dev.json: a file, not a folder", data)
-    refused("holds no eval_predictions.json; name the folder of a run whose evaluation has ended", tmp_path)
+    refused("it has no eval_predictions.json; name the folder of a run that has been evaluated", tmp_path)
 
 
 def test_data_that_does_not_fit(make_run, tmp_path):
@@ -215,7 +214,7 @@ def test_files_of_another_evaluation(make_run, name):
         (
             "eval_predictions.json",
             "[]",
-            "holds a list, not a mapping; expected .* by question id",
+            "contains a list, not a mapping; expected .* by question id",
         ),
         ("config.yaml", "a: [", "config.yaml: cannot be read"),
     ],
@@ -223,6 +222,22 @@ def test_files_of_another_evaluation(make_run, name):
 def test_broken_files(make_run, name, text, message):
     run = make_run()
     (run / name).write_text(text)
+    refused(message, run)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"spans": [[0, 5]]}, "report.json: `spans` is a list, not a mapping; restore the file, or remove it"),
+        ({"sections": "<p>a</p>"}, "report.json: `sections` is a str, not a mapping"),
+        ({"settings": [1]}, "report.json: `settings` is a list, not a mapping"),
+        ({"spans": {"a": 7}}, "report.json: the span of question 'a' is 7, not a pair of character offsets"),
+        ({"spans": {"a": ["0", "5"]}}, "the span of question 'a' is .* not a pair"),
+    ],
+)
+def test_a_record_of_another_form(make_run, recorded, message):
+    run = make_run()
+    write(run / "report.json", recorded)
     refused(message, run)
 
 

@@ -18,7 +18,7 @@ def compared(first=FIRST, second=SECOND):
 def test_every_section_is_there():
     page = compared()
     assert page.sections == ["changes", "significance", "groups", "questions", "settings", "methods"]
-    assert "4 questions: F1 rose by 25.0 to 50.0; 2 were fixed and 1 broke." in page.text
+    assert "4 questions: F1 rose by 25.0 to 50.0; 2 answers fixed, 1 broken." in page.text
     assert len(page.having("differences")) == 4
 
 
@@ -35,15 +35,15 @@ def test_only_changed_questions_are_shown_with_both_answers():
 
 def test_equal_runs():
     page = compared(FIRST, FIRST)
-    assert "4 questions: F1 stayed at 25.0; 0 were fixed and 0 broke." in page.text
+    assert "4 questions: F1 is unchanged at 25.0; 0 answers fixed, 0 broken." in page.text
     assert "Both runs gave the same answer to every question." in page.text
-    assert any("Neither difference is clearly more than chance" in text for text in page.text)
+    assert any("Neither difference is significant" in text for text in page.text)
 
 
 def test_a_clear_difference_is_named():
     first = [result(number, predicted="1901") for number in range(40)]
     page = compared(first, [result(number) for number in range(40)])
-    assert "In F1 and in exact match the runs differ by more than chance explains well." in page.text
+    assert "The differences in F1 and exact match are statistically significant (p < 0.05)." in page.text
     assert "".join(page.text).count("p < 0.001") == 2
 
 

@@ -80,7 +80,7 @@ def test_right_answers_are_left_out_first_and_counted():
     assert set(left_out) <= {Outcome.EXACT, Outcome.DECLINED}
     assert len(kept) + sum(left_out.values()) == 6
     html = data(max_bytes=limit).html()
-    assert f"{sum(left_out.values())} of 6 questions are left out here" in html
+    assert f"{sum(left_out.values())} of 6 questions are not listed" in html
     assert "left out" not in data().html()
 
 

@@ -142,14 +142,14 @@ def test_optional_fields_are_grouped_by_if_a_question_has_them():
     assert "By question type" not in titles
     assert "By language" not in titles
     results = [result(question_type="place", language="fi"), result()]
-    assert groups("By question type", results) == {"not said": [1], "place": [0]}
-    assert groups("By language", results) == {"fi": [0], "not said": [1]}
+    assert groups("By question type", results) == {"not given": [1], "place": [0]}
+    assert groups("By language", results) == {"fi": [0], "not given": [1]}
 
 
 def test_answer_lengths_are_in_order_and_start_with_no_answer():
     words = [1, 2, 3, 4, 5, 6, 10, 11, 99]
     results = [result(golds=((" ".join("x" * count), 0), ("other gold", 0))) for count in words]
-    found = groups("By length of the answer", [*reversed(results), result(gold="", predicted="")])
+    found = groups("By answer length", [*reversed(results), result(gold="", predicted="")])
     assert list(found.items()) == [
         ("no answer", [9]),
         ("1 word", [8]),
@@ -164,7 +164,7 @@ def test_answer_lengths_are_in_order_and_start_with_no_answer():
 def test_passage_lengths_are_in_order():
     lengths = [10_000, 250, 249, 1_999, 999_999, 9_999]
     results = [result(context="Turku" + "x" * (length - 5)) for length in lengths]
-    assert groups("By length of the passage", results) == {
+    assert groups("By passage length", results) == {
         "under 250": [2],
         "250-499": [1],
         "1,000-1,999": [3],

@@ -150,8 +150,8 @@ def test_only_a_mean_of_the_questions_has_an_interval():
 
 
 def test_lead():
-    assert lead(RESULTS) == "6 questions, 2 of them without an answer: 2 right, 4 to look at."
-    assert lead([result()]) == "1 question: 1 right, 0 to look at."
+    assert lead(RESULTS) == "6 questions, 2 of them without an answer: 2 correct, 4 incorrect."
+    assert lead([result()]) == "1 question: 1 correct, 0 incorrect."
 
 
 @pytest.mark.parametrize(

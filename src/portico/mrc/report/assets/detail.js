@@ -19,7 +19,7 @@ const answeredLine = (data, answer, layer) => {
   if (answer.odds !== null) facts.push(`null odds ${answer.odds > 0 ? "+" : ""}${answer.odds.toFixed(2)}`);
   line.append(makeElement("span", "facts", facts.join(", ")));
   if (answer.text && !answer.placed) {
-    line.append(makeElement("small", "", "This text stands at several places of the passage or at none; which one was meant is not known, so it is not marked."));
+    line.append(makeElement("small", "", "This text occurs several times in the passage, or not at all, so it is not highlighted."));
   }
   return line;
 };

@@ -1,0 +1,155 @@
+"""PrimeQA's confidence in its answers: classifiers of scikit-learn that score spans and normalize scores.
+
+Shape suffixes: E examples, N records of one example.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portico.errors import InputError, MissingPackageError
+from portico.mrc.features.labels import TargetType
+
+if TYPE_CHECKING:
+    from portico.mrc.primeqa.postprocessors import SpanRecord
+
+_NUM_FEATURES = 14  # of `ConfidenceScorer`
+_RIGHT_FROM_F1 = 0.5
+
+
+class ConfidenceScorer:
+    """Scores spans with a classifier of scikit-learn, by default a small network, stored by joblib.
+
+    Args:
+        confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
+
+    Raises:
+        InputError: If the file does not exist.
+        MissingPackageError: If joblib is not installed.
+    """
+
+    def __init__(self, confidence_model_path: str | Path) -> None:
+        path = Path(confidence_model_path)
+        if not path.is_file():
+            raise InputError(
+                f"The file `confidence_model_path={path}` does not exist; set it to a classifier stored by joblib, or "
+                "leave it out."
+            )
+        try:
+            from joblib import load  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise MissingPackageError(
+                "joblib, which loads confidence models, is not installed; install it with `pip install scikit-learn`, "
+                "or leave `confidence_model_path` out."
+            ) from error
+        self._model = load(path)
+
+    def predict_scores(self, records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
+        """Return the confidence in each record of one example, ``float64 [N]`` in 0..1."""
+        scores_N: npt.NDArray[np.float64] = self._model.predict_proba(self.make_features(records))[:, 1]
+        return scores_N
+
+    @staticmethod
+    def make_features(records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
+        """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
+        softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
+        is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
+        agreement = _agreement([record["span_answer"] for record in records])
+        rows = [
+            [
+                record["span_answer_score"],
+                record["cls_score"],
+                record["start_logit"],
+                record["end_logit"],
+                record["target_type_logits"][TargetType.NO_ANSWER],
+                record["target_type_logits"][TargetType.SPAN_ANSWER],
+                float(is_span[n]),
+                float(any(is_span)),
+                agreement[n],
+                softmax_N[n],
+                softmax_N[n] - softmax_N.mean(),
+                record["start_stdev"],
+                record["end_stdev"],
+                record["query_passage_similarity"],
+            ]
+            for n, record in enumerate(records)
+        ]
+        return np.array(rows, np.float64).reshape(-1, _NUM_FEATURES)
+
+    @classmethod
+    def make_training_data(
+        cls, predictions: Mapping[str, Sequence["SpanRecord"]], references: Sequence[Mapping[str, Any]]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
+
+        The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
+        its characters overlap with those of a gold span by an F1 of at least one half.
+        """
+        features, labels = [], []
+        for reference in references:
+            records = predictions[reference["example_id"][0]]
+            gold = zip(reference["start_position"], reference["end_position"], strict=True)
+            own = records[0]["span_answer"]
+            best = max((_overlap_f1((own["start_position"], own["end_position"]), span) for span in gold), default=0.0)
+            features.append(cls.make_features(records)[0])
+            labels.append(int(best >= _RIGHT_FROM_F1))
+        return np.array(features, np.float64).reshape(-1, _NUM_FEATURES), np.array(labels, np.int64)
+
+
+def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
+    """Return each span's mean F1 with the others; 0 for a single one."""
+    pairs = [(span["start_position"], span["end_position"]) for span in spans]
+    others = max(len(pairs) - 1, 1)
+    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / others for n, a in enumerate(pairs)]
+
+
+def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the F1 of the characters of two spans ``[start, end)``; 0 where one is null."""
+    shared = min(one[1], other[1]) - max(one[0], other[0])
+    if min(*one, *other) < 0 or shared <= 0:
+        return 0.0
+    return 2 * shared / (one[1] - one[0] + other[1] - other[0])
+
+
+class ScoreNormalizer:
+    """Replaces the confidence of every example's best record by the probability from a classifier.
+
+    Confidences of boolean and of other questions can then be compared.
+
+    Args:
+        classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
+            whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
+    """
+
+    def __init__(self, classifier: Any) -> None:
+        self._classifier = classifier
+
+    def normalize(
+        self, predictions: Mapping[str, Sequence["SpanRecord"]], boolean_answers: Mapping[str, str]
+    ) -> dict[str, list["SpanRecord"]]:
+        """Return the records with new confidences; boolean questions are answered by yes or no and no span.
+
+        `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
+        """
+        best = {example_id: records[0] for example_id, records in predictions.items()}
+        features = [
+            [
+                float(example_id in boolean_answers),
+                record["start_logit"],
+                record["end_logit"],
+                record["target_type_logits"][TargetType.NO_ANSWER],
+            ]
+            for example_id, record in best.items()
+        ]
+        confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
+        normalized = {}
+        for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
+            first = {**record, "confidence_score": confidence}
+            if example_id in boolean_answers:
+                first["yes_no_answer"] = int(TargetType.from_bool_label(boolean_answers[example_id]))
+                first["span_answer"] = {"start_position": -1, "end_position": -1}
+            normalized[example_id] = [first, *predictions[example_id][1:]]
+        return normalized
