@@ -137,7 +137,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog
 
     monkeypatch.setattr("portico.ort.runtime.optimize", refuse)
     assert num_built(net) == 2
-    assert "cannot be written ([Errno 28] No space left on device); the run goes on" in caplog.text
+    assert "cannot be written ([Errno 28] No space left on device); continuing without" in caplog.text
 
 
 def test_where_the_cache_is(tmp_path, monkeypatch):

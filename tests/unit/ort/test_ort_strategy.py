@@ -77,7 +77,7 @@ def test_evaluation_in_torch(tmp_path):
 
 
 def test_several_devices_need_the_strategy_for_several_processes():
-    with pytest.raises(InputError, match="2 devices were asked for; set `strategy='ort_ddp'`, or `devices=1`"):
+    with pytest.raises(InputError, match="2 devices are requested; set `strategy='ort_ddp'`, or `devices=1`"):
         lightning.Trainer(accelerator="cpu", devices=2, strategy="ort")
 
 

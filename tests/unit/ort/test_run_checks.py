@@ -46,7 +46,7 @@ def test_another_accelerator_is_refused(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*GradScaler is enabled, but CUDA is not available")
 def test_float16_is_not_mixed_on_a_cpu(tmp_path):
-    with pytest.raises(InputError, match=r"`precision='16-mixed'` asks for float16, which .* not mix on a CPU; set"):
+    with pytest.raises(InputError, match=r"`precision='16-mixed'` uses float16, which .* not support on a CPU; set"):
         fitted(tmp_path, accelerator="ort", strategy="ort", precision="16-mixed")
 
 
@@ -71,17 +71,17 @@ def test_bfloat16_is_mixed_where_the_model_is(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"torch_compile": True}, "compile for another backend than ONNX Runtime, .* anyway; leave them out"),
-        ({"onnx_log_level": 9}, "`onnx_log_level=9` is no level; set it to one of VERBOSE, INFO"),
+        ({"torch_compile": True}, "choose a compiler other than ONNX Runtime, .* anyway; leave them out"),
+        ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
         ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
         ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
         ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a text, or null"),
-        ({"onnx_prefix": "models/mine"}, "`onnx_prefix='models/mine'` is no name for a file; give one without folder"),
-        ({"onnx_prefix": "mine.onnx"}, "`onnx_prefix='mine.onnx'` is no name for a file; .* without `.onnx`"),
-        ({"optim": "adamw_ort"}, "`optim='adamw_ort'` is no optimizer; set it to one of adamw_ort_fused, "),
+        ({"onnx_prefix": "models/mine"}, "`onnx_prefix='models/mine'` is not a plain file name; set it without folder"),
+        ({"onnx_prefix": "mine.onnx"}, "`onnx_prefix='mine.onnx'` is not a plain file name; .* without `.onnx`"),
+        ({"optim": "adamw_ort"}, "`optim='adamw_ort'` is unknown; set it to one of adamw_ort_fused, "),
         (
             {"optim": "adamw_ort_fused", "optim_args": "eps=1"},
-            "`optim_args='eps=1'` changes nothing for `optim='adamw_ort_fused'`, .* leave it out",
+            "`optim_args='eps=1'` has no effect on `optim='adamw_ort_fused'`, .* leave it out",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_values_that_mean_nothing_are_refused(changes, message, tmp_path):
     ("options", "message"),
     [
         ({"num_threads": 0}, "`num_threads=0` is not positive; set it to 1 or more"),
-        ({"log_level": 9}, "`log_level=9` is no level; set it to a number from 0 to 4"),
+        ({"log_level": 9}, "`log_level=9` is out of range; set it to a number from 0 to 4"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, message):

@@ -110,7 +110,7 @@ def test_images_have_one_dynamic_dimension_and_batch_norm_its_running_statistics
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (NeedsLabels, r"called with x alone, without labels, it raises TypeError: .*'labels'; let it do without"),
+        (NeedsLabels, r"called with x only, without labels, it raises TypeError: .*'labels'; make the labels optional"),
         (Branching, r"torch cannot trace it in one piece: (.|\n)*set `save_onnx=False`"),
     ],
 )

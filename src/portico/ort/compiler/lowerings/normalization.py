@@ -1,21 +1,26 @@
-"""Softmax and layer normalisation, and their derivatives."""
+"""Softmax, layer and batch normalisation, and their derivatives."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value, onnx_type
+from portico.ort.compiler.graph import Value
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
 
 aten = torch.ops.aten
 
 
-@lowers(aten._softmax.default)
-@numbers_as_vectors
-def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    return context.graph.op("Softmax", context.graph.cast(x, context.out.dtype), axis=dim)
+def _register_softmax(target: Any, op_type: str) -> None:
+    @lowers(target)
+    @numbers_as_vectors
+    def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+        return context.graph.op(op_type, context.graph.cast(x, context.out.dtype), axis=dim)
+
+
+_register_softmax(aten._softmax.default, "Softmax")
+_register_softmax(aten._log_softmax.default, "LogSoftmax")
 
 
 @lowers(aten._safe_softmax.default)
@@ -23,17 +28,11 @@ def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
 def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     graph, dtype = context.graph, context.out.dtype
     x, nothing = graph.cast(x, dtype), graph.constant(float("-inf"), dtype)
-    # A row of nothing but -inf has no probabilities: torch says zero.
+    # Torch defines the probabilities of a row of nothing but -inf as zero.
     is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
     floor = graph.op("Where", is_alive, nothing, graph.constant(0, dtype))
     probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
-    return graph.op("Mul", probabilities, graph.op("Cast", is_alive, to=onnx_type(dtype)))
-
-
-@lowers(aten._log_softmax.default)
-@numbers_as_vectors
-def log_softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    return context.graph.op("LogSoftmax", context.graph.cast(x, context.out.dtype), axis=dim)
+    return graph.op("Mul", probabilities, graph.cast(is_alive, dtype))
 
 
 @lowers(aten._softmax_backward_data.default)
@@ -67,7 +66,7 @@ def native_layer_norm(
     y, *statistics = graph.op(
         "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
     )
-    # ONNX Runtime returns them in float32, whatever it is that is normalised.
+    # ONNX Runtime returns the statistics in float32, whatever the dtype of `x`.
     mean, rstd = (graph.cast(Value(value.name, torch.float32), context.out[1].dtype) for value in statistics)
     return y, mean, rstd
 
@@ -96,13 +95,13 @@ def native_layer_norm_backward(
         centered = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
         grads[0] = graph.op("Mul", rstd, centered)
     if output_mask[1]:
-        grads[1] = _over(graph, graph.op("Mul", grad, normalized), outer)
+        grads[1] = _summed(graph, graph.op("Mul", grad, normalized), outer)
     if output_mask[2]:
-        grads[2] = _over(graph, grad, outer)
+        grads[2] = _summed(graph, grad, outer)
     return tuple(grads)
 
 
-def _over(graph: Any, value: Value, dims: list[int]) -> Value:
+def _summed(graph: Any, value: Value, dims: list[int]) -> Value:
     return reduced(graph, "ReduceSum", value, dims) if dims else value
 
 
@@ -120,20 +119,26 @@ def batch_norm(
 ) -> tuple[Value, ...]:
     if not training:
         options = (running_mean, running_var, momentum, eps)
-        return *batch_norm_of_before(context, x, weight, bias, *options), running_mean, running_var
+        return *batch_norm_in_evaluation(context, x, weight, bias, *options), running_mean, running_var
     graph = context.graph
     mean, var = _statistics(graph, x)
     y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
     dtype = running_var.dtype or torch.float32
     size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
     channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
-    count = graph.op("Cast", graph.op("Div", size, channels), to=onnx_type(dtype))
+    count = graph.cast(graph.op("Div", size, channels), dtype)
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
-    return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
+    return (
+        y,
+        mean,
+        rstd,
+        _running(graph, running_mean, mean, momentum),
+        _running(graph, running_var, unbiased, momentum),
+    )
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
-def batch_norm_without_memory(
+def batch_norm_without_running_statistics(
     context: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> tuple[Value, Value, Value]:
     mean, var = _statistics(context.graph, x)
@@ -142,7 +147,7 @@ def batch_norm_without_memory(
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_of_before(
+def batch_norm_in_evaluation(
     context: Context,
     x: Value,
     weight: Value | None,
@@ -152,10 +157,10 @@ def batch_norm_of_before(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalise by the statistics of batches before; a derivative needs none of this one."""
+    """Normalise by the running statistics; like torch, return empty statistics of the batch."""
     y, _ = _batch_normalized(context, x, weight, bias, running_mean, running_var, eps)
-    nothing = context.graph.constant([], context.out[1].dtype)
-    return y, nothing, nothing
+    empty = context.graph.constant([], context.out[1].dtype)
+    return y, empty, empty
 
 
 @lowers(aten.native_batch_norm_backward.default)
@@ -223,6 +228,6 @@ def _along_channels(graph: Any, value: Any, rank: int) -> Value:
     return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))
 
 
-def _moved(graph: Any, old: Value, new: Value, momentum: float) -> Value:
+def _running(graph: Any, old: Value, new: Value, momentum: float) -> Value:
     kept = graph.op("Mul", old, graph.constant(1 - momentum, old.dtype))
     return graph.op("Add", kept, graph.op("Mul", new, graph.constant(momentum, old.dtype)))
