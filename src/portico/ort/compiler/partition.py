@@ -103,7 +103,7 @@ def _is_supported(node: fx.Node) -> bool:
         return isinstance(source, fx.Node) and _is_supported(source)
     if node.target not in LOWERINGS or _only_seen_outside(node):
         return False
-    return _has_types(node) and _has_kernels(node)
+    return _has_types(node) and has_kernels(node)
 
 
 def _only_seen_outside(node: fx.Node) -> bool:
@@ -125,7 +125,7 @@ def _has_types(node: fx.Node) -> bool:
 # ---- Kernels ----
 
 
-def _has_kernels(node: fx.Node) -> bool:
+def has_kernels(node: fx.Node) -> bool:
     """Return whether ONNX Runtime has kernels for the lowering of an operator, by trying it once for these dtypes.
 
     ONNX does not define every operator for all integers and booleans, and ONNX Runtime does not implement all that
@@ -172,11 +172,11 @@ def _alone(node: fx.Node) -> fx.GraphModule:
     placed = {source: argument(source) for source in node.all_input_nodes}
     call = graph.node_copy(node, placed.__getitem__)
     call.meta["val"] = tree_map(_without_symbols, node.meta["val"])
-    graph.output(_results(call))
+    graph.output(results(call))
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def _results(call: fx.Node) -> list[fx.Node]:
+def results(call: fx.Node) -> list[fx.Node]:
     """Return a node for each tensor that a call returns, adding nodes that take them apart if there are several."""
     value = call.meta["val"]
     if isinstance(value, torch.Tensor):
