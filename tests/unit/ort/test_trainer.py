@@ -14,6 +14,7 @@ from unit.ort.families import make_model
 from unit.toy import toy_arguments
 
 LENGTH = 12
+
 EQUAL_TO_PLAIN = {"abs": 2e-5}
 
 
