@@ -26,12 +26,8 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
-    options: dict[str, Any] = {
-        "strides": list(stride),
-        "pads": [*padding, *padding],
-        "dilations": list(dilation),
-        "group": groups,
-    }
+    sizes = {"strides": list(stride), "pads": [*padding, *padding], "dilations": list(dilation)}
+    options: dict[str, Any] = {**sizes, "group": groups}
     if transposed:
         return context.graph.op("ConvTranspose", x, weight, bias, output_padding=list(output_padding), **options)
     return context.graph.op("Conv", x, weight, bias, **options)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value
+from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
 
@@ -87,22 +87,34 @@ def native_layer_norm_backward(
     inner = list(range(x.rank - len(normalized_shape), x.rank))
     outer = list(range(x.rank - len(normalized_shape)))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
+    return _gradients(graph, grad, normalized, rstd, weight, inner, outer, output_mask)
+
+
+def _gradients(
+    graph: Graph,
+    grad: Value,
+    normalized: Value,
+    rstd: Value,
+    weight: Value | None,
+    normalized_dims: list[int] | None,
+    batch_dims: list[int],
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    """Return the gradients of input, weight and bias; constant statistics have no ``normalized_dims``."""
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
         scaled = grad if weight is None else graph.op("Mul", grad, weight)
-        average = reduced(graph, "ReduceMean", scaled, inner, True)
-        slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), inner, True)
-        centered = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
-        grads[0] = graph.op("Mul", rstd, centered)
+        if normalized_dims is not None:
+            average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
+            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
+            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
+        grads[0] = graph.op("Mul", rstd, scaled)
     if output_mask[1]:
-        grads[1] = _summed(graph, graph.op("Mul", grad, normalized), outer)
+        product = graph.op("Mul", grad, normalized)
+        grads[1] = reduced(graph, "ReduceSum", product, batch_dims) if batch_dims else product
     if output_mask[2]:
-        grads[2] = _summed(graph, grad, outer)
+        grads[2] = reduced(graph, "ReduceSum", grad, batch_dims) if batch_dims else grad
     return tuple(grads)
-
-
-def _summed(graph: Any, value: Value, dims: list[int]) -> Value:
-    return reduced(graph, "ReduceSum", value, dims) if dims else value
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
@@ -128,13 +140,8 @@ def batch_norm(
     channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
     count = graph.cast(graph.op("Div", size, channels), dtype)
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
-    return (
-        y,
-        mean,
-        rstd,
-        _running(graph, running_mean, mean, momentum),
-        _running(graph, running_var, unbiased, momentum),
-    )
+    pairs = ((running_mean, mean), (running_var, unbiased))
+    return y, mean, rstd, *(_running(graph, old, new, momentum) for old, new in pairs)
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
@@ -185,19 +192,8 @@ def native_batch_norm_backward(
         mean, rstd = running_mean, _rstd(context, running_var, eps, grad.dtype)
     mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    grads: list[Value | None] = [None, None, None]
-    if output_mask[0]:
-        scaled = grad if weight is None else graph.op("Mul", grad, _along_channels(graph, weight, x.rank))
-        if training:
-            average = reduced(graph, "ReduceMean", scaled, dims, True)
-            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), dims, True)
-            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
-        grads[0] = graph.op("Mul", rstd, scaled)
-    if output_mask[1]:
-        grads[1] = reduced(graph, "ReduceSum", graph.op("Mul", grad, normalized), dims)
-    if output_mask[2]:
-        grads[2] = reduced(graph, "ReduceSum", grad, dims)
-    return tuple(grads)
+    weight = None if weight is None else _along_channels(graph, weight, x.rank)
+    return _gradients(graph, grad, normalized, rstd, weight, dims if training else None, dims, output_mask)
 
 
 def _statistics(graph: Any, x: Value) -> tuple[Value, Value]:
