@@ -1,3 +1,5 @@
+"""``ORTAccelerator``: the devices of a run in ONNX Runtime."""
+
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,7 +14,7 @@ from portico.ort.settings import is_available, require
 class ORTAccelerator(Accelerator):
     """ONNX Runtime, on the CPU or, where its CUDA provider is installed, on CUDA devices.
 
-    It says where tensors are; that models run in ONNX Runtime is the strategy's doing: choose ``strategy="ort"`` too.
+    It only places tensors; the strategy runs models in ONNX Runtime, so set ``strategy="ort"`` too.
 
     Raises:
         InputError: If ONNX Runtime is not installed; names the extra to install.
@@ -22,7 +24,6 @@ class ORTAccelerator(Accelerator):
         require()
 
     def setup_device(self, device: torch.device) -> None:
-        """Prepare ``device``."""
         if device.type == "cuda":
             CUDAAccelerator().setup_device(device)
 
@@ -41,29 +42,24 @@ class ORTAccelerator(Accelerator):
             )
 
     def teardown(self) -> None:
-        """Nothing is left behind."""
+        """Nothing to release."""
 
     @staticmethod
     def parse_devices(devices: Any) -> int:
-        """Return how many devices are asked for."""
         return CPUAccelerator.parse_devices(devices)
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:
-        """Return a torch device for each process."""
         return CPUAccelerator.get_parallel_devices(devices)
 
     @staticmethod
     def auto_device_count() -> int:
-        """Return the number of devices that ``devices="auto"`` means."""
         return 1
 
     @staticmethod
     def is_available() -> bool:
-        """Return whether ONNX Runtime can be imported."""
         return is_available()
 
     @staticmethod
     def name() -> str:
-        """Return the name Lightning knows it by."""
         return "ort"

@@ -1,4 +1,4 @@
-"""Models whose forward and backward run in ONNX Runtime."""
+"""Compile a model so that its forward and backward run in ONNX Runtime, and switch it back."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,43 +7,48 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
-import torch._dynamo
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, Unsupported, UserError
-from torch.fx.experimental import _config as fx_config
 
 from portico.errors import InputError, InputTypeError
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
+from portico.ort.torch_compat import (
+    BackendCompilerFailed,
+    FailOnRecompileLimitHit,
+    Unsupported,
+    UserError,
+    dynamo_config,
+    fx_config,
+)
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# Torch's own limit of 8 is reached by a generation: it has graphs for the first token, the second and the others, each
-# for one row and for several. What is beyond the limit would silently run in torch.
+# Generation exceeds torch's limit of 8: it has graphs for the first, the second and later tokens, each for one row and
+# for several. Beyond the limit, torch would silently run the model in eager mode.
 _MOST_GRAPHS = 64
-# The last two are what transformers adds to every logger.
+# transformers adds the last two to every logger.
 _LOG_METHODS = ("debug", "info", "warning", "warning_advice", "warning_once")
 
 
 def compile(
     model: Model, *, settings: SessionSettings | None = None, strict: bool = False, report: Report | None = None
 ) -> Model:
-    """Make ``model`` run forward, and its backward, in ONNX Runtime; in place, weights and names stay.
+    """Make the forward and backward of ``model`` run in ONNX Runtime, in place: weights and names stay.
 
-    The graphs are built at the first call in training and at the first without gradients, for tensors of any size.
-    A model that was compiled before with the same options keeps its graphs.
+    Graphs for tensors of any size are built at the first call in training and at the first without gradients. A model
+    that is compiled again with the same options keeps its graphs.
 
     Args:
         model: Any module.
         settings: How ONNX Runtime runs.
         strict: Refuse a model of which a part would run in torch.
-        report: Where to take note of what is built; by default a new one.
+        report: Records what is built; by default a new one.
 
     Returns:
         ``model`` itself.
 
     Raises:
-        InputError: If ONNX Runtime is not installed (a ``TypeError`` too if ``model`` is no module).
+        InputError: If ONNX Runtime is not installed, or ``model`` is not a module (then also a ``TypeError``).
     """
     require()
     if not isinstance(model, nn.Module):
@@ -51,20 +56,20 @@ def compile(
     options = (settings or SessionSettings(), strict)
     call = model._compiled_call_impl
     if not isinstance(call, CompiledCall) or call.options != options:
-        # This name of torch's makes calls of the module go elsewhere, and is not copied or pickled with it.
+        # `nn.Module.__call__` calls this attribute if it is set; it is not copied or pickled with the module.
         model._compiled_call_impl = call = CompiledCall(model, *options, report or Report())
     call.is_on = True
     return model
 
 
 def compiled_call(model: nn.Module) -> "CompiledCall | None":
-    """Return what calls of ``model`` go through, or ``None`` if it was never compiled."""
+    """Return the object that handles calls of ``model``, or ``None`` if it was never compiled."""
     call = model._compiled_call_impl
     return call if isinstance(call, CompiledCall) else None
 
 
 def restore(model: nn.Module) -> None:
-    """Let ``model`` run in torch again; its graphs are kept for the next :func:`compile`."""
+    """Make ``model`` run in torch again, keeping its graphs for the next :func:`compile`."""
     call = compiled_call(model)
     if call is not None:
         call.is_on = False
@@ -72,7 +77,7 @@ def restore(model: nn.Module) -> None:
 
 @contextmanager
 def running_in_torch(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` run in torch for a while."""
+    """Make ``model`` run in torch within the block."""
     call = compiled_call(model)
     was_on = call is not None and call.is_on
     restore(model)
@@ -84,17 +89,7 @@ def running_in_torch(model: nn.Module) -> Iterator[None]:
 
 
 class CompiledCall:
-    """Calls of a module in ONNX Runtime.
-
-    Args:
-        model: The module.
-        settings: How ONNX Runtime runs.
-        strict: Refuse a model of which a part would run in torch.
-        report: Where to take note of what is built.
-
-    Attributes:
-        is_on: Whether calls run in ONNX Runtime, or in torch for the time being.
-    """
+    """Calls of a module in ONNX Runtime, or in torch while ``is_on`` is false; see :func:`compile`."""
 
     def __init__(self, model: nn.Module, settings: SessionSettings, strict: bool, report: Report) -> None:
         from portico.ort.compiler.backend import make_backend
@@ -107,7 +102,6 @@ class CompiledCall:
         self._compiled = torch.compile(_own_function(model), backend=backend, dynamic=True, fullgraph=strict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
         if not self.is_on:
             return self._in_torch(*args, **kwargs)
         with _tracing_options(), _plain_errors(), self.report.counting_breaks():
@@ -115,10 +109,10 @@ class CompiledCall:
 
 
 def _own_function(model: nn.Module) -> Callable[..., Any]:
-    """Return calls of ``model`` as a function whose code is its own.
+    """Return a function that calls ``model``, with a code object that no other function shares.
 
-    Torch skips code of its own files, such as that of ``nn.Sequential``; and for one piece of code it keeps a limited
-    number of graphs, which models that share it would use up.
+    Dynamo does not trace the code of torch's own files, such as that of ``nn.Sequential``, and it limits the number of
+    graphs for each code object, which models that share one would use up.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -129,23 +123,22 @@ def _own_function(model: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def _tracing_options() -> Iterator[None]:
-    # Numbers such as the probability of a dropout stay numbers. A line of a log, which models write once, is not worth
-    # a cut through the graph. Sizes that are equal by chance, as those of a batch and of a layer, keep symbols of
-    # their own: one of them is fixed by the weights.
-    ignored = {getattr(logging.Logger, name) for name in _LOG_METHODS if hasattr(logging.Logger, name)}
     options = {
+        # Numbers such as the probability of a dropout stay constants.
         "specialize_float": True,
-        "ignore_logger_methods": ignored,
+        # A log message, which models write once, is not worth a graph break.
+        "ignore_logger_methods": {getattr(logging.Logger, name, None) for name in _LOG_METHODS} - {None},
         "recompile_limit": _MOST_GRAPHS,
     }
+    # Sizes that are equal by chance, such as of a batch and of a layer, must not share a symbol: the weights fix one.
     no_duck_shapes = fx_config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
-    with torch._dynamo.config.patch(options), no_duck_shapes:
+    with dynamo_config.patch(options), no_duck_shapes:
         yield
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Show the error of a model that cannot be compiled instead of the compiler's account of it."""
+    """Raise our own error, or one that names the remedy, instead of the compiler's wrapper."""
     try:
         yield
     except BackendCompilerFailed as error:

@@ -1,7 +1,6 @@
-"""Values of ``ORTTrainingArguments`` that mean nothing."""
+"""``ORTTrainingArguments``: Hugging Face's training arguments plus those of ONNX Runtime."""
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
@@ -12,69 +11,14 @@ from portico.ort.settings import SessionSettings
 from portico.settings import Rule
 
 LOG_LEVELS = ("VERBOSE", "INFO", "WARNING", "ERROR", "FATAL")
-_TRUTH, _TEXT = Rule((bool,)), Rule((str, type(None)))
 _RULES = {
-    "use_module_with_loss": _TRUTH,
-    "save_onnx": _TRUTH,
-    "onnx_prefix": _TEXT,
-    "onnx_cache_dir": _TEXT,
-    "onnx_profile": _TRUTH,
-    "evaluate_in_ort": _TRUTH,
-    "strict": _TRUTH,
+    **dict.fromkeys(("use_module_with_loss", "save_onnx", "onnx_profile", "evaluate_in_ort", "strict"), Rule((bool,))),
+    **dict.fromkeys(("onnx_prefix", "onnx_cache_dir"), Rule((str, type(None)))),
 }
 
 
-def check_arguments(args: Any) -> None:
-    """Refuse values that mean nothing in ONNX Runtime.
-
-    Args:
-        args: ``ORTTrainingArguments`` as they were given.
-
-    Raises:
-        InputError: Names the argument, and what it may be.
-    """
-    for name, rule in _RULES.items():
-        if not rule.allows(getattr(args, name)):
-            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
-    if str(args.onnx_log_level).upper() not in LOG_LEVELS:
-        raise InputError(
-            f"`onnx_log_level={args.onnx_log_level!r}` is no level; set it to one of {', '.join(LOG_LEVELS)}."
-        )
-    prefix = args.onnx_prefix
-    if prefix is not None and (PurePath(prefix).name != prefix or prefix.endswith(".onnx")):
-        raise InputError(
-            f"`onnx_prefix={prefix!r}` is no name for a file; give one without folder and without `.onnx`, such as "
-            "'model'."
-        )
-    if args.optim_args and args.optim == "adamw_ort_fused":
-        raise InputError(
-            f"`optim_args={args.optim_args!r}` changes nothing for `optim='adamw_ort_fused'`, which takes "
-            "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
-        )
-    if args.torch_compile:
-        raise InputError(
-            "`torch_compile` and its options compile for another backend than ONNX Runtime, for which the model is "
-            "compiled anyway; leave them out."
-        )
-
-
-def check_optimizer(optim: Any, own: type[Enum]) -> None:
-    """Refuse the name of an optimizer that is neither transformers' nor ours.
-
-    Args:
-        optim: Name, or member of an enumeration.
-        own: The names of ours.
-
-    Raises:
-        InputError: Names those there are.
-    """
-    names = [member.value for kind in (own, OptimizerNames) for member in kind]
-    if getattr(optim, "value", optim) not in names:
-        raise InputError(f"`optim={optim!r}` is no optimizer; set it to one of {', '.join(names)}.")
-
-
 class ORTOptimizerNames(ExplicitEnum):
-    """Optimizers beside those of transformers."""
+    """Optimizers in addition to those of transformers."""
 
     ADAMW_ORT_FUSED = "adamw_ort_fused"
 
@@ -86,18 +30,17 @@ class ORTTrainingArguments(TrainingArguments):
     Args:
         accelerator: ``"ort"`` by default.
         strategy: ``"ort"`` by default; ``"ort_ddp"`` with several devices.
-        optim: As of transformers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
-        use_module_with_loss: The loss is a part of the graph even where it is that of ``compute_loss_func`` or of
-            ``label_smoothing_factor``; one that the model computes always is.
-        save_onnx: Write the trained model as an ONNX file into ``output_dir``, after training and beside a model that
-            is saved there.
+        optim: One of transformers' optimizers, or ``"adamw_ort_fused"``, whose step runs in ONNX Runtime.
+        use_module_with_loss: Include the loss of ``compute_loss_func`` or of ``label_smoothing_factor`` in the graph;
+            a loss that the model computes always is.
+        save_onnx: Write the trained model as an ONNX file into ``output_dir`` after training.
         onnx_prefix: Name of that file, without ``.onnx``; ``"model"`` by default.
         onnx_log_level: Least severity that ONNX Runtime prints: ``"VERBOSE"``, ``"INFO"``, ``"WARNING"``,
             ``"ERROR"`` or ``"FATAL"``.
-        onnx_cache_dir: Folder in which prepared graphs are kept, so that a second start of the same run builds none,
-            or ``"off"``; by default that of the environment variable ``PORTICO_ORT_CACHE_DIR``, or else
+        onnx_cache_dir: Folder that caches optimised graphs, so that the next start of the same run builds none, or
+            ``"off"``; by default the environment variable ``PORTICO_ORT_CACHE_DIR``, or else
             ``~/.cache/portico/onnxruntime``.
-        onnx_profile: Measure the time in each kind of operator; the report shows it.
+        onnx_profile: Measure the time in each kind of operator, for the report.
         evaluate_in_ort: Evaluate and predict in ONNX Runtime too; otherwise in torch.
         strict: Refuse a model of which a part would run in torch.
     """
@@ -116,19 +59,23 @@ class ORTTrainingArguments(TrainingArguments):
     strict: bool = field(default=False, metadata={"help": "Refuse a model of which a part would run in torch."})
 
     def __post_init__(self) -> None:
-        """Check and normalise, as ``transformers`` does, and let it pass over the optimizer that it does not know.
+        """Check and normalise the values.
 
         Raises:
-            InputError: As :func:`~portico.ort.arguments.check_arguments`.
+            InputError: Names the argument and the values allowed.
         """
-        check_optimizer(self.optim, ORTOptimizerNames)
-        fused = getattr(self.optim, "value", self.optim) == ORTOptimizerNames.ADAMW_ORT_FUSED.value
-        if fused:
+        optim = getattr(self.optim, "value", self.optim)
+        names = [member.value for kind in (ORTOptimizerNames, OptimizerNames) for member in kind]
+        if optim not in names:
+            raise InputError(f"`optim={self.optim!r}` is unknown; set it to one of {', '.join(names)}.")
+        is_fused = optim == ORTOptimizerNames.ADAMW_ORT_FUSED.value
+        if is_fused:
+            # Hidden from transformers' own check, which would refuse the name.
             self.optim = OptimizerNames.ADAMW_TORCH
         super().__post_init__()
-        if fused:
+        if is_fused:
             self.optim = ORTOptimizerNames.ADAMW_ORT_FUSED
-        check_arguments(self)
+        _check(self)
 
     @property
     def session_settings(self) -> SessionSettings:
@@ -141,5 +88,30 @@ class ORTTrainingArguments(TrainingArguments):
 
 
 def uses_fused_adamw(args: Any) -> bool:
-    """Return whether ``args`` ask for the optimizer whose step runs in ONNX Runtime."""
     return args.optim is ORTOptimizerNames.ADAMW_ORT_FUSED
+
+
+def _check(args: ORTTrainingArguments) -> None:
+    for name, rule in _RULES.items():
+        if not rule.allows(getattr(args, name)):
+            raise InputError(f"`{name}={getattr(args, name)!r}` cannot be used; set it to {rule}.")
+    if str(args.onnx_log_level).upper() not in LOG_LEVELS:
+        raise InputError(
+            f"`onnx_log_level={args.onnx_log_level!r}` is unknown; set it to one of {', '.join(LOG_LEVELS)}."
+        )
+    prefix = args.onnx_prefix
+    if prefix is not None and (PurePath(prefix).name != prefix or prefix.endswith(".onnx")):
+        raise InputError(
+            f"`onnx_prefix={prefix!r}` is not a plain file name; set it without folder and without `.onnx`, such as "
+            "'model'."
+        )
+    if args.optim_args and uses_fused_adamw(args):
+        raise InputError(
+            f"`optim_args={args.optim_args!r}` has no effect on `optim='adamw_ort_fused'`, which takes "
+            "`learning_rate`, `adam_beta1`, `adam_beta2`, `adam_epsilon` and `weight_decay`; leave it out."
+        )
+    if args.torch_compile:
+        raise InputError(
+            "`torch_compile` and its options choose a compiler other than ONNX Runtime, for which the model is "
+            "compiled anyway; leave them out."
+        )

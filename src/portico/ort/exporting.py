@@ -1,4 +1,7 @@
-"""A model as one graph that computes its outputs from its inputs, to be written to a file."""
+"""Export of a trained model to an ONNX file.
+
+Torch's own exporter needs onnxscript, which `portico[ort]` does not install; the compiler's lowerings do without.
+"""
 
 import tempfile
 import warnings
@@ -15,27 +18,23 @@ from torch.export.graph_signature import InputKind
 from portico.errors import InputError
 from portico.ort.settings import require
 
-# What an export checks about its inputs; they compute nothing.
+# Checks that an export adds for its inputs.
 _ASSERTIONS = {
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten._assert_tensor_metadata.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 }
-# Rows, tokens, and what there is of each token.
+# [batch, tokens, features]
 _LARGEST_RANK_OF_SEQUENCES = 3
+# The limit of a protobuf message, in bytes; larger weights go into a separate file.
+_LARGEST_MESSAGE = 2**31 - 1
 
 
 def exported(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[ExportedProgram, list[str]]:
-    """Trace ``model``, in evaluation mode, for inputs of which rows and length are dynamic.
-
-    These are the first two dimensions, and of images, which have four or more, the first alone.
-
-    Args:
-        model: A model that takes its inputs by name.
-        inputs: Example inputs by name, at least 2 rows.
+    """Trace ``model`` in evaluation mode, as :func:`save_onnx` does.
 
     Returns:
-        The program, and the names of its outputs: those that the model gives them, or ``output_0`` and so on.
+        The program, and the names of its outputs.
 
     Raises:
         InputError: If the model cannot be called with ``inputs``, cannot be traced, or uses an operator that has no
@@ -64,7 +63,7 @@ class _TensorsOnly(nn.Module):
         self.model = model
 
     def named(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        # Past the place where calls go to a compiler.
+        # Bypasses a compiled call.
         outputs = self.model._call_impl(**inputs)
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
@@ -81,35 +80,30 @@ def _output_names(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> 
         return list(wrapper.named(inputs))
     except Exception as error:  # Whatever the user's model raises.
         raise InputError(
-            f"The model cannot be saved as ONNX, since called with {', '.join(inputs)} alone, without labels, it "
-            f"raises {type(error).__name__}: {_in_one_line(error)}; let it do without the labels, or set "
-            "`save_onnx=False`."
+            f"The model cannot be saved as ONNX: called with {', '.join(inputs)} only, without labels, it raises "
+            f"{type(error).__name__}: {_in_one_line(error)}; make the labels optional, or set `save_onnx=False`."
         ) from error
 
 
 def _traced(wrapper: _TensorsOnly, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     from portico.ort.compiler.decompositions import decompositions
 
-    shapes = {"inputs": _dynamic_shapes(inputs)}
+    num_dynamic = {
+        name: 1 if tensor.dim() > _LARGEST_RANK_OF_SEQUENCES else min(tensor.dim(), 2)
+        for name, tensor in inputs.items()
+    }
+    shapes = {"inputs": {name: dict.fromkeys(range(count), Dim.AUTO) for name, count in num_dynamic.items()}}
     try:
         with warnings.catch_warnings():
-            # Torch's export uses a name that torch deprecates.
+            # torch.export uses a name that torch itself deprecates.
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             program = torch.export.export(wrapper, (), {"inputs": dict(inputs)}, dynamic_shapes=shapes)
             return program.run_decompositions(decompositions())
-    except Exception as error:  # Torch has an exception of its own for each kind of code that it cannot trace.
+    except Exception as error:  # Torch raises a different exception for each kind of code that it cannot trace.
         raise InputError(
-            f"The model cannot be saved as ONNX, since torch cannot trace it in one piece: {_in_one_line(error)} "
+            f"The model cannot be saved as ONNX: torch cannot trace it in one piece: {_in_one_line(error)} "
             "Change that line of the model, or set `save_onnx=False`."
         ) from error
-
-
-def _dynamic_shapes(inputs: Mapping[str, torch.Tensor]) -> dict[str, dict[int, Any]]:
-    return {name: dict.fromkeys(range(_num_dynamic(tensor)), Dim.AUTO) for name, tensor in inputs.items()}
-
-
-def _num_dynamic(tensor: torch.Tensor) -> int:
-    return 1 if tensor.dim() > _LARGEST_RANK_OF_SEQUENCES else min(tensor.dim(), 2)
 
 
 def _in_one_line(error: Exception) -> str:
@@ -131,30 +125,21 @@ def _check(program: ExportedProgram) -> None:
     missing = sorted(str(operator) for operator in operators - set(LOWERINGS) - {torch.ops.aten.sym_size.int})
     if missing:
         raise InputError(
-            f"The model cannot be saved as ONNX, since it uses {', '.join(missing)}, which portico cannot lower; set "
+            f"The model cannot be saved as ONNX: it uses {', '.join(missing)}, which portico cannot lower; set "
             "`save_onnx=False`, or export the model with another tool."
         )
 
 
-# Torch's own exporter needs onnxscript, which an installation with `portico[ort]` may lack; the compiler's table of
-# lowerings makes the same file without it.
-
-# What a protobuf message can hold; weights beyond it go into a file of their own.
-_LARGEST_MESSAGE = 2**31 - 1
-
-
 def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | Path) -> Path:
-    """Write ``model`` as an ONNX file that needs nothing but a runtime.
+    """Write ``model`` as an ONNX file, and return its path.
 
-    Rows and length are dynamic. Outputs have the names that the model gives them, or ``output_0`` and so on.
+    The first two dimensions of each input are dynamic, or only the first of inputs with four or more, such as images.
+    Outputs keep the names that the model returns them by, or are called ``output_0`` and so on.
 
     Args:
         model: A model that takes its inputs by name.
         inputs: Example inputs by name, at least 2 rows.
-        path: File to write; weights above 2 GB lie beside it, in a file that ends in ``.data``.
-
-    Returns:
-        The path.
+        path: File to write; weights above 2 GB go into a second file next to it, which ends in ``.data``.
 
     Raises:
         InputError: As :func:`~portico.ort.exporting.exported`.
@@ -163,7 +148,7 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
 
     program, output_names = exported(model, inputs)
     proto = translate(program.graph_module, weights=_weights(program), output_names=output_names)
-    # About calls from torch; users of the file have nothing to do with it.
+    # The metadata is for calls from torch only.
     del proto.metadata_props[:]
     _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
@@ -175,7 +160,7 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
 def _write(proto: onnx.ModelProto, path: Path) -> None:
     too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
     location = f"{path.name}.data" if too_large else None
-    # A file of weights that is there already would be written on at its end.
+    # ONNX would append to an existing file of weights.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
         onnx.save_model(proto, Path(folder) / path.name, save_as_external_data=too_large, location=location)
         for name in (location, path.name):
@@ -184,18 +169,15 @@ def _write(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Return the inputs that a saved model takes, made of a batch of training: without labels.
+    """Return the inputs of a saved model from a training batch: its tensors without the labels.
 
-    Args:
-        model: The model.
-        batch: A batch; its tensors have at least one row.
-        label_names: Names of the labels in it. A decoder that would make its input of them gets that input instead.
+    A model that would make ``decoder_input_ids`` from the labels gets them as an input instead.
     """
     inputs = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
     labels = inputs.get("labels")
     if labels is not None and "decoder_input_ids" not in inputs and _makes_decoder_inputs(model):
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
-    # A size of 1 would be taken for a constant.
+    # torch.export treats a size of 1 as a constant.
     return {name: torch.cat([value, value]) for name, value in inputs.items() if name not in label_names}
 
 
@@ -214,7 +196,7 @@ def _weights(program: ExportedProgram) -> dict[str, tuple[str, torch.Tensor]]:
 
 
 def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> dict[str, str]:
-    """Call inputs and their dynamic dimensions by names that a user knows; return those of the dimensions."""
+    """Rename the inputs and their dynamic dimensions; return the new names of the dimensions by their symbols."""
     new_names = {value.name: name for value, name in zip(proto.graph.input, names, strict=True)}
     dim_names: dict[str, str] = {}
     for value in proto.graph.input:
@@ -230,7 +212,7 @@ def _name_inputs(proto: onnx.ModelProto, names: list[str]) -> dict[str, str]:
 
 
 def _name_output_dimensions(proto: onnx.ModelProto, program: ExportedProgram, dim_names: Mapping[str, str]) -> None:
-    """Tell the sizes of outputs: numbers, or the names of dimensions of the inputs."""
+    """Set the sizes of the outputs: numbers, or names of dimensions of the inputs."""
     nodes: Any = program.graph.output_node().args[0]
     for value, node in zip(proto.graph.output, nodes, strict=True):
         for dim, size in zip(value.type.tensor_type.shape.dim, node.meta["val"].shape, strict=True):

@@ -15,14 +15,14 @@ from portico.ort.runtime import make_session
 from portico.ort.settings import SessionSettings, require
 
 _TENSORS = ("parameter", "gradient", "mean", "square")
-# What changes from step to step, as one number each; see `_numbers`.
+# Scalars that change from step to step; `_numbers` computes them.
 _NUMBERS = ("keep", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "root_correction", "eps", "step_size")
 
 
 class FusedAdamW(ParameterwiseOptimizer):
-    """``torch.optim.AdamW`` with each parameter's step as one run of an ONNX Runtime graph, in place.
+    """``torch.optim.AdamW`` whose step of each parameter is one run of an ONNX Runtime graph, in place.
 
-    The state has the names that torch gives it, so that checkpoints may change between the two.
+    The state has torch's names and values, so that checkpoints fit both classes.
 
     Args:
         params: Parameters or groups of them, float32, on the CPU.
@@ -70,7 +70,7 @@ class FusedAdamW(ParameterwiseOptimizer):
         for name, tensor in tensors.items():
             place = ("cpu", 0, np.float32, [tensor.numel()], tensor.data_ptr())
             binding.bind_input(name, *place)
-            # Every input is read before the node that writes over it, which waits for what was made of it.
+            # Outputs overwrite their inputs: each input's last read is an ancestor of the node that writes over it.
             if name != "gradient":
                 binding.bind_output(f"new_{name}", *place)
         for name, number in zip(_NUMBERS, numbers, strict=True):

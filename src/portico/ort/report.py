@@ -1,4 +1,4 @@
-"""Where the time of a session went, as ONNX Runtime's own profiler measures it."""
+"""What a compiled model runs where: graphs and sessions, fallbacks, graph breaks, time and memory."""
 
 import json
 import resource
@@ -12,23 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
 
-_KERNEL = "_kernel_time"
+from portico.ort.torch_compat import counters
 
 
 def operator_seconds(session: Any) -> Counter[str]:
-    """End the profile of a session and return the seconds in each kind of operator.
-
-    Args:
-        session: An ``onnxruntime.InferenceSession`` that was made with profiling on.
-    """
+    """End the profile of an ``onnxruntime.InferenceSession`` and return the seconds in each kind of operator."""
     path = Path(session.end_profiling())
     events = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()
     seconds: Counter[str] = Counter()
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             # The profiler counts microseconds.
             seconds[event["args"]["op_name"]] += event["dur"] / 1e6
     return seconds
@@ -41,9 +36,9 @@ class GraphRecord:
     Args:
         kind: ``"forward"``, ``"backward"`` or ``"inference"``.
         num_onnx_nodes: Nodes handed to ONNX Runtime, before it fuses them.
-        num_sessions: Parts that the graph was cut into by operators which run in torch.
-        num_built: Those of them that the cache did not have.
-        build_seconds: Time to translate the graph and to prepare its sessions, or to find them in the cache.
+        num_sessions: Parts into which the operators that run in torch cut the graph.
+        num_built: How many of them were not in the cache.
+        build_seconds: Time to translate the graph and to prepare its sessions or load them from the cache.
     """
 
     kind: str
@@ -52,29 +47,17 @@ class GraphRecord:
     num_built: int = 0
     build_seconds: float = 0.0
 
-    def note_session(self, num_onnx_nodes: int, is_built: bool) -> None:
-        """Take note of a part of the graph, and whether it was built or found in the cache."""
-        self.num_onnx_nodes += num_onnx_nodes
-        self.num_sessions += 1
-        self.num_built += is_built
-
 
 @dataclass
 class Fallback:
-    """An operator that runs in torch, since it has no lowering.
-
-    Args:
-        num_nodes: Nodes of graphs that are this operator.
-        num_calls: Times it ran.
-        seconds: Time it took in all.
-    """
+    """An operator that runs in torch because it has no lowering: its nodes in the graphs, its calls, their time."""
 
     num_nodes: int = 0
     num_calls: int = 0
     seconds: float = 0.0
 
     def timed(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run ``operator`` and take note."""
+        """Run ``operator``, measuring it."""
         start = time.perf_counter()
         result = operator(*args, **kwargs)
         self.seconds += time.perf_counter() - start
@@ -84,12 +67,12 @@ class Fallback:
 
 @dataclass
 class Report:
-    """Collects what a compiler did.
+    """What was compiled, and where it runs.
 
     Attributes:
         graphs: Graphs in the order in which they were built.
         fallbacks: Operators that run in torch, by name.
-        profiled: Sessions whose time is measured; asked for the first time, they say it and measure no more.
+        profiled: Sessions that are being profiled; reading their time ends the profile.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -100,7 +83,7 @@ class Report:
 
     @contextmanager
     def counting_breaks(self) -> Iterator[None]:
-        """Count the graph breaks that torch makes meanwhile: it counts those of all models together."""
+        """Count the graph breaks within the block: torch's own counter is global."""
         before = Counter(counters["graph_break"])
         try:
             yield
@@ -109,12 +92,12 @@ class Report:
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Causes for which torch cut a model into several graphs, and how often each did."""
+        """How often torch cut the model into several graphs, by cause."""
         return dict(self._graph_breaks)
 
     @property
     def num_built(self) -> int:
-        """Sessions that the cache did not have."""
+        """Number of sessions that were not in the cache."""
         return sum(graph.num_built for graph in self.graphs)
 
     @property
@@ -125,11 +108,11 @@ class Report:
         return dict(self._operator_seconds.most_common())
 
     def fallback(self, operator: str) -> Fallback:
-        """Return the record of an operator that runs in torch."""
+        """Return the record of an operator that runs in torch, which is new if there is none."""
         return self.fallbacks.setdefault(operator, Fallback())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, peak memory of the process in bytes among them."""
+        """Return everything as plain values, with the peak memory of the process in bytes."""
         return {
             "graphs": [asdict(graph) for graph in self.graphs],
             "num_built": self.num_built,
@@ -159,7 +142,7 @@ class Report:
 
 
 def write_reports(reports: Mapping[str, Report], path: str | Path) -> None:
-    """Write reports as JSON, each under its name; the folder is made."""
+    """Write reports as a JSON object, by name; missing folders are created."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: report.as_dict() for name, report in reports.items()}, indent=2)
@@ -167,7 +150,7 @@ def write_reports(reports: Mapping[str, Report], path: str | Path) -> None:
 
 
 def peak_memory() -> int:
-    """Return the most memory that the process, or its CUDA device, held, in bytes."""
+    """Return the peak memory of the process, or of its CUDA device, in bytes."""
     if torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     # Linux counts in KiB, macOS in bytes.

@@ -1,4 +1,4 @@
-"""The memory in which sessions compute, of which all of a process share one part."""
+"""Sessions of ONNX Runtime: their options, their cache on disk, and runs on torch tensors."""
 
 import logging
 import os
@@ -18,15 +18,23 @@ from portico.errors import InputError
 from portico.ort.compiler.translation import Ends
 from portico.ort.settings import SessionSettings
 
-# What makes a session compute in the memory that is shared.
-SHARED = ("session.use_env_allocators", "1")
+logger = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
+VARIABLE = "PORTICO_ORT_CACHE_DIR"
+OFF = "off"
+_ERROR = 3
+# Larger results, in bytes, are not folded into constants: the zeros that the gradient of an embedding is added to
+# are as large as the embedding, and would be stored, held in memory, and copied before each use.
+_LARGEST_FOLDED = 2**16
+_FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16", TensorProto.DOUBLE: "float64"}
 
 
 @cache
 def share_memory() -> None:
-    """Register memory of the CPU for all sessions of this process.
+    """Register one CPU arena for all sessions of this process.
 
-    With memory of its own, each session would keep what it once needed, where torch and the others cannot use it.
+    An arena keeps the most that it ever needed: one for each session would keep it from torch and from the others.
     """
     import onnxruntime
 
@@ -34,9 +42,6 @@ def share_memory() -> None:
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
     onnxruntime.create_and_register_allocator(place, None)
-
-
-CPU = torch.device("cpu")
 
 
 def providers_for(device: torch.device) -> list[Any]:
@@ -55,7 +60,7 @@ def providers_for(device: torch.device) -> list[Any]:
             f"The model is on {device}, but this ONNX Runtime computes with {', '.join(available)} only; install "
             "`onnxruntime-gpu` for CUDA devices, or set `accelerator='ort'` to train on the CPU."
         )
-    # On torch's own stream, so that each waits for what the other has begun.
+    # On torch's stream, so that neither reads what the other is still computing.
     options = {
         "device_id": str(device.index or 0),
         "user_compute_stream": str(torch.cuda.current_stream(device).cuda_stream),
@@ -64,24 +69,13 @@ def providers_for(device: torch.device) -> list[Any]:
 
 
 def device_of(values: Any) -> torch.device:
-    """Return the device of the first tensor that is not on the CPU, where sizes and single numbers may stay."""
+    """Return the device of the first tensor that is not on the CPU, where 0-d tensors may stay, or else the CPU."""
     devices = [value.device for value in values if isinstance(value, torch.Tensor)]
     return next((device for device in devices if device.type != "cpu"), CPU)
 
 
-_ERROR = 3
-# Bytes of the largest tensor that is computed ahead: the zeros that gradients of an embedding are added to are as
-# large as the embedding, and would be stored, held, and copied before each use.
-_LARGEST_FOLDED = 2**16
-_FLOATS = {
-    TensorProto.FLOAT16: "float16",
-    TensorProto.BFLOAT16: "bfloat16",
-    TensorProto.DOUBLE: "float64",
-}
-
-
 def make_session(model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that runs ``model``, after fusing what it can.
+    """Return an ``onnxruntime.InferenceSession`` that optimises and runs ``model``.
 
     Raises:
         InputError: If ONNX Runtime has no kernel for a type that the model computes in.
@@ -90,20 +84,20 @@ def make_session(model: onnx.ModelProto, settings: SessionSettings, device: torc
 
 
 def optimize(model: onnx.ModelProto, path: Path, settings: SessionSettings, device: torch.device = CPU) -> None:
-    """Write what ONNX Runtime makes of ``model`` on this machine as an ONNX file.
+    """Write ``model`` as ONNX Runtime optimises it on this machine.
 
     Raises:
         InputError: As :func:`make_session`.
     """
     options = _options(settings)
     options.optimized_model_filepath = str(path)
-    # It warns that the file may be of use on machines like this one only: the cache's keys name the machine.
+    # It warns that the file is for this kind of machine only, which the keys of the cache cover.
     options.log_severity_level = max(settings.log_level, _ERROR)
     _prepared(model, options, device)
 
 
 def load_session(path: Path, settings: SessionSettings, device: torch.device = CPU) -> Any:
-    """Return a session that runs a file of :func:`optimize` as it is."""
+    """Return a session for a file of :func:`optimize`, which is not optimised again."""
     import onnxruntime
 
     options = _running_options(settings)
@@ -126,11 +120,11 @@ def _options(settings: SessionSettings) -> Any:
     options.intra_op_num_threads = settings.num_threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = settings.log_level
-    # One block for all that a run computes on its way would be taken beside what the arena holds already.
+    # A memory pattern would allocate one block for all intermediate results, in addition to what the arena holds.
     options.enable_mem_pattern = False
     share_memory()
-    options.add_session_config_entry(*SHARED)
-    # Torch works between two runs, with threads of its own: ones that spin would take its cores.
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    # Torch works between two runs: spinning threads would take its cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(_LARGEST_FOLDED))
     for name, value in settings.entries.items():
@@ -160,23 +154,14 @@ def _about_missing_kernel(reason: str, model: onnx.ModelProto, device: torch.dev
     )
 
 
-logger = logging.getLogger(__name__)
-
-VARIABLE = "PORTICO_ORT_CACHE_DIR"
-OFF = "off"
-
-
 class SessionCache:
-    """Keeps the models that ONNX Runtime has optimised, one file a model.
+    """Caches the models that ONNX Runtime has optimised, one file for each.
 
-    Files are written under another name and renamed, so that processes that share a folder never see half of one; of
-    two that prepare the same model the later one wins, with the same content.
-
-    Args:
-        settings: How ONNX Runtime runs, and where the folder is.
+    Files are written under a temporary name and renamed: processes may share the folder, and the last of several that
+    write the same model wins, with the same content.
 
     Raises:
-        InputError: If a folder that was asked for cannot be written.
+        InputError: If the folder that ``settings`` names cannot be written.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
@@ -187,8 +172,8 @@ class SessionCache:
         """Return a session, and whether it had to be built.
 
         Args:
-            key: Equal for equal models only.
-            build: Makes the model, if it is not there.
+            key: Unique to the model.
+            build: Makes the model if it is not in the cache.
             device: Where the tensors are.
 
         Raises:
@@ -209,7 +194,7 @@ class SessionCache:
             return None
         try:
             return load_session(path, self._settings, device)
-        except Exception as error:  # ONNX Runtime has an exception of its own for each kind of damage.
+        except Exception as error:  # ONNX Runtime raises a different exception for each kind of damage.
             reason = " ".join(str(error).split())
             logger.warning("%s in the cache of ONNX Runtime's graphs is broken and is built again: %s", path, reason)
             return None
@@ -221,19 +206,18 @@ class SessionCache:
                 optimize(model, new, self._settings, device)
                 new.replace(path)
         except OSError as error:
-            # The folder could be written when the run began. A full disk is no reason to stop it now.
-            logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); the run goes on.", error)
+            # The folder could be written when the run began; a disk that is full by now must not stop it.
+            logger.warning("The cache of ONNX Runtime's graphs cannot be written (%s); continuing without.", error)
 
 
 def cache_folder(chosen: str | Path | None) -> Path | None:
-    """Return the folder of the cache, which is made; ``None`` for no cache.
+    """Create and return the folder of the cache, or return ``None`` for no cache.
 
     Args:
-        chosen: A folder, or ``"off"``; ``None`` for that of the environment variable ``PORTICO_ORT_CACHE_DIR``, which
-            may be ``off`` as well, or else ``~/.cache/portico/onnxruntime``.
+        chosen: See :class:`~portico.ort.settings.SessionSettings`; the environment variable may be ``off`` too.
 
     Raises:
-        InputError: If a folder that was asked for cannot be written.
+        InputError: If a folder that the user named cannot be written.
     """
     wanted = chosen or os.environ.get(VARIABLE)
     if str(wanted).lower() == OFF:
@@ -256,12 +240,7 @@ def cache_folder(chosen: str | Path | None) -> Path | None:
 
 
 class Binding:
-    """Runs a session on torch tensors.
-
-    Args:
-        session: An ``onnxruntime.InferenceSession``.
-        device: Where the tensors are; on a CUDA device too nothing is copied.
-    """
+    """Runs an ``onnxruntime.InferenceSession`` on torch tensors of one device, without copies."""
 
     def __init__(self, session: Any, device: torch.device = CPU) -> None:
         import onnxruntime
@@ -281,28 +260,21 @@ class Binding:
         feeds = self._new_vector()
         feeds.reserve(len(inputs))
         for tensor in inputs:
-            # DLPack of ONNX Runtime has no booleans: they travel as bytes.
+            # ONNX Runtime's DLPack has no booleans: pass them as bytes.
             is_bool = tensor.dtype is torch.bool
             feeds.push_back(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor.detach()), is_bool)
         fetches = self._new_vector()
         self._session.run_with_ortvaluevector(
             self._options, self._input_names, feeds, self._output_names, fetches, self._devices
         )
-        booleans = set(fetches.bool_tensor_indices())
-        return [
-            from_dlpack(fetches.dlpack_at(index)).view(torch.bool)
-            if index in booleans
-            else from_dlpack(fetches.dlpack_at(index))
-            for index in range(len(self._output_names))
-        ]
+        outputs = [from_dlpack(fetches.dlpack_at(index)) for index in range(len(self._output_names))]
+        for index in fetches.bool_tensor_indices():
+            outputs[index] = outputs[index].view(torch.bool)
+        return outputs
 
 
 class Program:
-    """Calls an ONNX Runtime session as the FX module that it came from was called.
-
-    Args:
-        session: An ``onnxruntime.InferenceSession`` of a translated model.
-        device: Where the tensors are.
+    """Calls the ``onnxruntime.InferenceSession`` of a translated model like the FX module that it came from.
 
     Attributes:
         num_nodes: Nodes of the model before ONNX Runtime fused them.
@@ -316,12 +288,12 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Run on tensors and sizes, in the order of the graph's inputs."""
-        inputs = [_laid_out(value, order) for value, order in zip(args, self._orders, strict=True)]
+        inputs = [_contiguous(value, order) for value, order in zip(args, self._orders, strict=True)]
         outputs = self._binding(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _laid_out(value: Any, order: tuple[int, ...] | None) -> torch.Tensor:
+def _contiguous(value: Any, order: tuple[int, ...] | None) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=torch.int64)
     if order is not None:

@@ -1,4 +1,4 @@
-"""``ORTSeq2SeqTrainer``: evaluation by tokens that are generated in ONNX Runtime."""
+"""``ORTSeq2SeqTrainer``: evaluation by generation in ONNX Runtime."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +27,7 @@ class ORTSeq2SeqTrainingArguments(ORTTrainingArguments, Seq2SeqTrainingArguments
 class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
     """``Seq2SeqTrainer`` in ONNX Runtime; see :class:`~portico.ort.trainer.ORTMixin` for the arguments.
 
-    The search runs in torch, every step of the model in ONNX Runtime, with the cache of keys and values that the
-    model would have in torch.
+    The search runs in torch and every forward of the model in ONNX Runtime, with the same key-value cache.
     """
 
     args: ORTSeq2SeqTrainingArguments
@@ -42,7 +41,7 @@ class ORTSeq2SeqTrainer(ORTMixin, Seq2SeqTrainer):
 
 @contextmanager
 def _encoder_in_ort(model: Any) -> Iterator[None]:
-    """Let the encoder, which ``generate`` calls by itself, run where the model runs."""
+    """Compile the encoder too, which ``generate`` calls separately."""
     call = compiled_call(model)
     if call is None or not call.is_on or not model.config.is_encoder_decoder:
         yield
@@ -52,5 +51,5 @@ def _encoder_in_ort(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        # Within the whole model it is a part of the model's graph.
+        # In a forward of the whole model, the encoder is part of the model's graph.
         restore(encoder)

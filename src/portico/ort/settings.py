@@ -1,4 +1,4 @@
-"""The optional packages of this part of portico."""
+"""``SessionSettings``, and whether ONNX Runtime is installed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from portico.errors import InputError
 
 def is_available() -> bool:
     """Return whether ONNX Runtime can be imported."""
-    return find_spec("onnxruntime") is not None and find_spec("onnx") is not None
+    return not _missing()
+
+
+def _missing() -> list[str]:
+    return [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
 
 
 def require() -> None:
-    """Refuse to go on without ONNX Runtime.
-
-    Raises:
-        InputError: Names the extra to install.
-    """
-    missing = [name for name in ("onnxruntime", "onnx") if find_spec(name) is None]
+    """Raise an ``InputError`` that names the extra to install, if ONNX Runtime is missing."""
+    missing = _missing()
     if missing:
         raise InputError(
             f"Running models in ONNX Runtime needs {' and '.join(missing)}, not installed here; install with "
@@ -34,7 +34,7 @@ class SessionSettings:
         num_threads: Threads that work on one operator; by default as many as torch uses.
         log_level: Least severity that ONNX Runtime prints: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
         entries: Further session configuration entries of ONNX Runtime.
-        cache_dir: Folder in which prepared graphs are kept, or ``"off"``; by default that of the environment variable
+        cache_dir: Folder that caches optimised graphs, or ``"off"``; by default the environment variable
             ``PORTICO_ORT_CACHE_DIR``, or else ``~/.cache/portico/onnxruntime``.
         profile: Measure the time in each kind of operator, for the report.
 
@@ -50,8 +50,6 @@ class SessionSettings:
 
     def __post_init__(self) -> None:
         if self.num_threads is not None and self.num_threads < 1:
-            raise InputError(
-                f"`num_threads={self.num_threads}` is not positive; set it to 1 or more, or leave it out."
-            )
+            raise InputError(f"`num_threads={self.num_threads}` is not positive; set it to 1 or more, or None.")
         if self.log_level not in range(5):
-            raise InputError(f"`log_level={self.log_level!r}` is no level; set it to a number from 0 to 4.")
+            raise InputError(f"`log_level={self.log_level!r}` is out of range; set it to a number from 0 to 4.")

@@ -1,4 +1,4 @@
-"""Which modules of a ``LightningModule`` run in ONNX Runtime: those that it calls."""
+"""Strategies that run the submodules of a ``LightningModule`` in ONNX Runtime."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -23,17 +23,16 @@ from portico.ort.settings import SessionSettings, require
 
 logger = logging.getLogger(__name__)
 
+REPORT_NAME = "ort_report.json"
+# Accelerators, by Lightning's names, whose tensors ONNX Runtime can read.
+_READABLE = ("ort", "cpu", "cuda")
+
 
 def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield the submodules that are called as a whole, with their names.
+    """Yield the names, which begin with ``prefix``, and modules of the children that are called as a whole.
 
-    Children without parameters are left out: losses, and metrics of torchmetrics, which keep state in ways that a
-    compiler would not see. Those that only hold others, such as an ``nn.ModuleList``, have no ``forward``: what they
-    hold is called.
-
-    Args:
-        module: The module whose children are looked at.
-        prefix: What their names begin with.
+    Children without parameters are left out: losses, and torchmetrics, whose state a compiler would not see. For
+    containers without a ``forward``, such as ``nn.ModuleList``, their own children are yielded.
     """
     for name, part in module.named_children():
         if not any(True for _ in part.parameters()):
@@ -45,33 +44,19 @@ def called_parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.
 
 
 def warn_of_idle_parts(parts: Mapping[str, nn.Module], reports: Mapping[str, Report]) -> None:
-    """Name the trainable parts that a training did not run in ONNX Runtime.
-
-    Args:
-        parts: Submodules by name.
-        reports: What was built for them, under the same names.
-    """
+    """Warn of each trainable part, by name, that the training did not run in ONNX Runtime."""
     for name, part in parts.items():
         is_trained = any(parameter.requires_grad for parameter in part.parameters())
         if is_trained and all(graph.kind != "forward" for graph in reports[name].graphs):
             logger.warning(
                 "`%s` was not trained in ONNX Runtime: its `forward` was not called, or torch could not trace it, "
-                "which the report would tell. Calls of the submodule itself run there; its other methods, and what "
-                "a step computes beside it, run in torch.",
+                "which the report would show. Calls of the submodule itself run there; its other methods, and other "
+                "computations of a step, run in torch.",
                 name,
             )
 
 
-# Accelerators, by Lightning's names, whose tensors ONNX Runtime can read.
-_READABLE = ("ort", "cpu", "cuda")
-
-
 def check_accelerator(accelerator: Any) -> None:
-    """Refuse accelerators whose tensors ONNX Runtime cannot read.
-
-    Raises:
-        InputError: Names those that can be chosen.
-    """
     if accelerator.name() not in _READABLE:
         raise InputError(
             f"ONNX Runtime does not compute on {type(accelerator).__name__}; set `accelerator='ort'`, 'cpu' or "
@@ -80,26 +65,19 @@ def check_accelerator(accelerator: Any) -> None:
 
 
 def place_mixed_precision(plugin: Any, device: torch.device) -> None:
-    """Let mixed precision cast where the model is; Lightning takes an accelerator that it does not know for CUDA.
-
-    Raises:
-        InputError: For float16 on a CPU, where Lightning has none.
-    """
+    """Make mixed precision autocast on ``device``: Lightning takes accelerators that it does not know for CUDA."""
     if not isinstance(plugin, MixedPrecision) or device.type != "cpu":
         return
     if plugin.precision == "16-mixed":
         raise InputError(
-            "`precision='16-mixed'` asks for float16, which Lightning does not mix on a CPU; set "
+            "`precision='16-mixed'` uses float16, which Lightning does not support on a CPU; set "
             "`precision='32-true'`, or `'bf16-mixed'` for a model whose operators ONNX Runtime has in bfloat16."
         )
     plugin.device = device.type
 
 
-REPORT_NAME = "ort_report.json"
-
-
 class RunsInORT(Strategy):
-    """Mixed into a strategy, runs forward and backward of the parts of a ``LightningModule`` in ONNX Runtime.
+    """A mixin for a strategy that runs the submodules of a ``LightningModule`` in ONNX Runtime.
 
     Args:
         args: Arguments of the strategy mixed into.
@@ -126,51 +104,45 @@ class RunsInORT(Strategy):
         self._compiled: dict[str, nn.Module] = {}
 
     def configure(self, *, strict: bool, evaluate_in_ort: bool, settings: SessionSettings | None) -> None:
-        """Change what the constructor was given, before a run is set up; Lightning made this strategy from its name.
-
-        Args: as the class.
-        """
+        """Replace the arguments of the constructor before a run, for a strategy that Lightning made from its name."""
         self.strict = strict
         self.evaluate_in_ort = evaluate_in_ort
         self.settings = settings
 
     @property
     def reports(self) -> dict[str, Report]:
-        """What ran where, by the names of the parts of the module that have parameters."""
+        """Reports by the name of the submodule."""
         calls = {name: compiled_call(part) for name, part in self._compiled.items()}
         return {name: call.report for name, call in calls.items() if call is not None}
 
     def setup_environment(self) -> None:
-        """Check what the run is placed on.
+        """Check the accelerator and the precision.
 
         Raises:
-            InputError: If ONNX Runtime does not compute there, or not in the precision that is asked for.
+            InputError: If ONNX Runtime does not support one of them.
         """
         check_accelerator(self.accelerator)
         super().setup_environment()
         place_mixed_precision(self.precision_plugin, self.root_device)
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Place the model and hand its parts to ONNX Runtime."""
+        """Compile the submodules, before the wrapping of a parallel strategy."""
         assert self.lightning_module is not None
         for name, part in called_parts(self.lightning_module):
             self._compiled[name] = compile_in_ort(part, settings=self.settings, strict=self.strict)
         super().setup(trainer)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate a batch where the strategy was told to."""
         return self._evaluated(super().validation_step, *args, **kwargs)
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate a batch where the strategy was told to."""
         return self._evaluated(super().test_step, *args, **kwargs)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict a batch where the strategy was told to."""
         return self._evaluated(super().predict_step, *args, **kwargs)
 
     def teardown(self) -> None:
-        """Let the model run in torch again; after a training say what ran where."""
+        """Restore the submodules to torch; after training, print and write the reports."""
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
         if trainer.state.fn == TrainerFn.FITTING and trainer.is_global_zero:
@@ -192,16 +164,7 @@ class RunsInORT(Strategy):
 
 
 class ORTStrategy(RunsInORT, SingleDeviceStrategy):
-    """Runs models in ONNX Runtime, in one process.
-
-    Args:
-        device: Device of the tensors.
-        accelerator: Lightning accelerator.
-        kwargs: See :class:`RunsInORT` and Lightning's ``SingleDeviceStrategy``.
-
-    Raises:
-        InputError: If ONNX Runtime is not installed.
-    """
+    """``SingleDeviceStrategy`` in ONNX Runtime, with the arguments of :class:`RunsInORT` and of Lightning's class."""
 
     strategy_name = "ort"
 
@@ -213,18 +176,14 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """The devices that were asked for, once Lightning has set them.
-
-        Raises:
-            InputError: If they are several.
-        """
+        """The devices of the run, which Lightning sets; setting several raises an ``InputError``."""
         return self._parallel_devices
 
     @parallel_devices.setter
     def parallel_devices(self, devices: list[torch.device]) -> None:
         if len(devices) > 1:
             raise InputError(
-                f"`strategy='ort'` runs in one process, but {len(devices)} devices were asked for; set "
+                f"`strategy='ort'` runs in one process, but {len(devices)} devices are requested; set "
                 "`strategy='ort_ddp'`, or `devices=1`."
             )
         self._parallel_devices = devices
@@ -233,9 +192,6 @@ class ORTStrategy(RunsInORT, SingleDeviceStrategy):
 
 
 class ORTDDPStrategy(RunsInORT, DDPStrategy):
-    """Runs models in ONNX Runtime, in several processes that average their gradients.
-
-    Args: those of :class:`RunsInORT` and of Lightning's ``DDPStrategy``.
-    """
+    """``DDPStrategy`` in ONNX Runtime, with the arguments of :class:`RunsInORT` and of Lightning's class."""
 
     strategy_name = "ort_ddp"

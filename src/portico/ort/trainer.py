@@ -40,12 +40,7 @@ if TYPE_CHECKING:
 
 
 class ModuleWithLoss(nn.Module):
-    """A model and a loss as one module.
-
-    Args:
-        model: The model.
-        loss_function: Called with the outputs of the model, the labels, and ``num_items_in_batch``.
-    """
+    """A model and a loss, called with the outputs, the labels and ``num_items_in_batch``, as one module."""
 
     def __init__(self, model: nn.Module, loss_function: "ComputeLoss") -> None:
         super().__init__()
@@ -53,30 +48,26 @@ class ModuleWithLoss(nn.Module):
         self.loss_function = loss_function
 
     def forward(self, inputs: dict[str, Any], labels: Any, num_items_in_batch: Any) -> tuple[Any, Any]:
-        """Return the loss and the outputs of the model."""
         outputs = self.model(**inputs)
         return self.loss_function(outputs, labels, num_items_in_batch=num_items_in_batch), outputs
 
 
-# Arguments of the constructor in optimum 1, and why they are no longer needed; they go with portico 2.
+# Arguments of the constructor in optimum 1, and why they have no effect; portico 2 removes them.
 _WITHOUT_EFFECT = {
-    "feature": "the graphs are traced from the model itself, whatever it is for",
-    "task": "the graphs are traced from the model itself, whatever it is for",
-    "onnx_model_path": "evaluation runs the weights that were trained, without a file between; `save_onnx=True` "
-    "writes one",
+    "feature": "the graphs are traced from the model itself",
+    "task": "the graphs are traced from the model itself",
+    "onnx_model_path": "evaluation needs no file; `save_onnx=True` writes one",
 }
 
 
 class ORTMixin(Trainer):
-    """Makes a trainer run its model in ONNX Runtime; to be mixed in before it.
+    """A mixin that makes a trainer run its model in ONNX Runtime, as in ``class ORTMRCTrainer(ORTMixin, MRCTrainer)``.
 
-    ``class ORTMRCTrainer(ORTMixin, MRCTrainer)`` trains readers in ONNX Runtime.
-
-    Args: those of the trainer it is mixed into, in optimum's order. ``feature``, ``task`` and ``onnx_model_path`` of
+    The arguments are those of the trainer, in optimum's order; ``feature``, ``task`` and ``onnx_model_path`` of
     optimum 1 are accepted without effect.
 
     Attributes:
-        arguments_class: Type that ``args`` must have; by default one is made.
+        arguments_class: Type that ``args`` must have; the default value of ``args`` is of this type too.
 
     Raises:
         InputError: If ONNX Runtime is not installed, or ``args`` have the wrong type.
@@ -128,13 +119,13 @@ class ORTMixin(Trainer):
 
     @property
     def ort_report(self) -> Report | None:
-        """What ran where, or ``None`` before the model was called."""
-        # A search for hyperparameters leaves no model behind.
+        """What ran where, or ``None`` before the model is compiled."""
+        # A hyperparameter search leaves the trainer without a model.
         call = None if self.model is None else compiled_call(self.model)
         return call.report if call is not None else None
 
     def train(self, *args: Any, inference_with_ort: bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train, and write the ONNX file if ``args.save_onnx`` asks for it.
+        """Train, and write the ONNX file if ``args.save_onnx`` is set.
 
         Args:
             *args: As :meth:`portico.Trainer.train` takes them.
@@ -202,13 +193,12 @@ class ORTMixin(Trainer):
         dataset = self.train_dataset if self.train_dataset is not None else self.eval_dataset
         if dataset is None:
             raise InputError(
-                "A model is traced with a batch to save it as ONNX, and there is no data; give the trainer a "
+                "Saving as ONNX traces the model with a batch, but there is no data; give the trainer a "
                 "`train_dataset` or an `eval_dataset`."
             )
-        loader = self.get_eval_dataloader(dataset)
-        # Collators may draw random numbers, and a run must draw the same ones with and without the file.
+        # Collators may draw random numbers; a run must draw the same ones with and without the file.
         with isolate_rng():
-            batch = self._prepare_inputs(next(iter(loader)))
+            batch = self._prepare_inputs(next(iter(self.get_eval_dataloader(dataset))))
         return example_inputs(self.model, batch, self.label_names)
 
     # ---- The strategy and the loss ----
@@ -222,10 +212,9 @@ class ORTMixin(Trainer):
         # Lightning made the strategy from its name alone.
         strategy = self.lightning_trainer.strategy
         if isinstance(strategy, RunsInORT):
+            args = self.args
             strategy.configure(
-                strict=self.args.strict,
-                evaluate_in_ort=self.args.evaluate_in_ort,
-                settings=self.args.session_settings,
+                strict=args.strict, evaluate_in_ort=args.evaluate_in_ort, settings=args.session_settings
             )
 
     @contextmanager
@@ -250,7 +239,7 @@ class ORTMixin(Trainer):
     def _forward_with_loss(
         self, model: nn.Module, inputs: "Batch", labels: torch.Tensor | None, num_items_in_batch: "NumItems"
     ) -> tuple[torch.Tensor, Any]:
-        """Honour ``use_module_with_loss``: run ``compute_loss_func`` and label smoothing in ONNX Runtime too."""
+        """Run ``compute_loss_func`` and label smoothing in ONNX Runtime too if ``use_module_with_loss`` is set."""
         call = compiled_call(self.model)
         has_own_loss = labels is not None or self.compute_loss_func is not None
         if not (self.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
@@ -266,7 +255,7 @@ class ORTMixin(Trainer):
     def _loss_of_outputs(self) -> "ComputeLoss":
         if self.compute_loss_func is not None:
             return self.compute_loss_func
-        assert self.label_smoother is not None, "labels were taken out of the inputs for it"
+        assert self.label_smoother is not None, "labels are separate from the inputs"
         return partial(self.label_smoother, **self._smoothing_options(self.model))
 
 

@@ -16,8 +16,11 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 32,
 }
+
 DECODER = {**SIZES, "num_key_value_heads": 1, "use_cache": False}
+
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "use_cache": False}
+
 DISTIL = {
     "vocab_size": 50,
     "dim": 16,
@@ -26,6 +29,7 @@ DISTIL = {
     "hidden_dim": 32,
     "max_position_embeddings": 32,
 }
+
 T5 = {
     "vocab_size": 50,
     "d_model": 16,
@@ -36,6 +40,7 @@ T5 = {
     "use_cache": False,
     "decoder_start_token_id": 0,
 }
+
 BART = {
     "vocab_size": 50,
     "d_model": 16,
@@ -48,8 +53,11 @@ BART = {
     "max_position_embeddings": 32,
     "use_cache": False,
 }
+
 VIT = {**SIZES, "image_size": 8, "patch_size": 4}
+
 VIT = {name: value for name, value in VIT.items() if name not in ("vocab_size", "max_position_embeddings")}
+
 DEBERTA = {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 
 
@@ -155,4 +163,154 @@ def make_model(name: str, attention: str = "sdpa") -> nn.Module:
 def make_batch(name: str, rows: int, length: int) -> dict[str, torch.Tensor]:
     """Return a batch that depends on its shape alone."""
     torch.manual_seed(rows)
-    return FAMILIES[name].batch(rows, length)
+    return (FAMILIES | MORE_FAMILIES)[name].batch(rows, length)
+
+
+OPT = {"ffn_dim": 32, "word_embed_proj_dim": 16, "max_position_embeddings": 32}
+
+WHISPER = {**BART, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 32, "suppress_tokens": None}
+
+
+WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+GROUPS = {f"{part}_groups": 2 for part in ("q", "k", "v", "intermediate", "output")}
+
+STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+
+SEGFORMER = {"num_encoder_blocks": 2, "sr_ratios": [2, 1], "patch_sizes": [3, 3], "strides": [2, 2]}
+
+
+SEGFORMER |= {"num_attention_heads": [1, 2], "mlp_ratios": [2, 2], "drop_path_rate": 0.0, **STAGES}
+
+
+def boxed(rows: int, length: int) -> dict[str, torch.Tensor]:
+    corners = torch.randint(0, 10, (rows, length, 2))
+    return {**classes(rows, length), "bbox": torch.cat([corners, corners + 5], -1)}
+
+
+def speech(rows: int, length: int) -> dict[str, torch.Tensor]:
+    return {"input_features": torch.randn(rows, 8, 20), "labels": tokens(rows, length)}
+
+
+def captions(rows: int, length: int) -> dict[str, Any]:
+    return {**text(rows, length), "pixel_values": torch.randn(rows, 3, 8, 8), "return_loss": True}
+
+
+def larger_images(rows: int, length: int) -> dict[str, torch.Tensor]:
+    return {**images(rows, length), "pixel_values": torch.randn(rows, 3, 32, 32)}
+
+
+def clip() -> hf.CLIPModel:
+    return hf.CLIPModel(hf.CLIPConfig(text_config={**SIZES, "eos_token_id": 2}, vision_config=VIT, projection_dim=8))
+
+
+def layers(number: str, heads: str, width: str = "hidden_size") -> dict[str, Any]:
+    """Return the sizes of a decoder whose names are its own."""
+    return {"vocab_size": 50, width: 16, number: 2, heads: 2, "use_cache": False}
+
+
+_ENCODERS = {
+    "bigbird": (hf.BigBirdForQuestionAnswering, hf.BigBirdConfig, {"attention_type": "original_full"}),
+    "camembert": (hf.CamembertForQuestionAnswering, hf.CamembertConfig, {}),
+    "convbert": (
+        hf.ConvBertForQuestionAnswering,
+        hf.ConvBertConfig,
+        {"embedding_size": 16, "head_ratio": 1, "conv_kernel_size": 3},
+    ),
+    "ernie": (hf.ErnieForQuestionAnswering, hf.ErnieConfig, {}),
+    "megatron-bert": (hf.MegatronBertForQuestionAnswering, hf.MegatronBertConfig, {}),
+    "mobilebert": (
+        hf.MobileBertForQuestionAnswering,
+        hf.MobileBertConfig,
+        {"intra_bottleneck_size": 16, "embedding_size": 16},
+    ),
+    "rembert": (
+        hf.RemBertForQuestionAnswering,
+        hf.RemBertConfig,
+        {"input_embedding_size": 8, "output_embedding_size": 8},
+    ),
+    "roformer": (hf.RoFormerForQuestionAnswering, hf.RoFormerConfig, {"embedding_size": 16}),
+    "splinter": (hf.SplinterForQuestionAnswering, hf.SplinterConfig, {}),
+    "squeezebert": (hf.SqueezeBertForQuestionAnswering, hf.SqueezeBertConfig, {"embedding_size": 16, **GROUPS}),
+}
+
+_CLASSIFIERS = {
+    "modernbert": (
+        hf.ModernBertForSequenceClassification,
+        hf.ModernBertConfig,
+        {"pad_token_id": 0, "local_attention": 4, "global_attn_every_n_layers": 2},
+    ),
+    "xlm-roberta": (hf.XLMRobertaForSequenceClassification, hf.XLMRobertaConfig, {}),
+}
+
+_DECODERS = {
+    "cohere": (hf.CohereForCausalLM, hf.CohereConfig, {}),
+    "gemma": (hf.GemmaForCausalLM, hf.GemmaConfig, {"head_dim": 8}),
+    "gemma2": (hf.Gemma2ForCausalLM, hf.Gemma2Config, {"head_dim": 8, "sliding_window": 4}),
+    "granite": (hf.GraniteForCausalLM, hf.GraniteConfig, {}),
+    "mistral": (hf.MistralForCausalLM, hf.MistralConfig, {"sliding_window": 4}),
+    "olmo": (hf.OlmoForCausalLM, hf.OlmoConfig, {}),
+    "phi": (hf.PhiForCausalLM, hf.PhiConfig, {"num_key_value_heads": 2}),
+    "phi3": (hf.Phi3ForCausalLM, hf.Phi3Config, {"pad_token_id": 0}),
+    "qwen3": (hf.Qwen3ForCausalLM, hf.Qwen3Config, {"head_dim": 8}),
+    "stablelm": (hf.StableLmForCausalLM, hf.StableLmConfig, {}),
+}
+
+_TRANSLATORS = {
+    "blenderbot": (hf.BlenderbotForConditionalGeneration, hf.BlenderbotConfig, {}),
+    "marian": (hf.MarianMTModel, hf.MarianConfig, {"pad_token_id": 1, "decoder_start_token_id": 1}),
+    "mbart": (hf.MBartForConditionalGeneration, hf.MBartConfig, {}),
+    "pegasus": (hf.PegasusForConditionalGeneration, hf.PegasusConfig, {}),
+}
+
+
+def _families(table: dict[str, Any], sizes: dict[str, Any], batch: Any) -> dict[str, Family]:
+    return {name: _family(*row[:2], {**sizes, **row[2]}, batch) for name, row in table.items()}
+
+
+def _family(model: Any, config: Any, sizes: dict[str, Any], batch: Any) -> Family:
+    return Family(lambda: model(config(**sizes)), batch)
+
+
+GPT_NEO = {**layers("num_layers", "num_heads"), "attention_types": [[["global", "local"], 1]], "window_size": 4}
+
+RESNET = {"embedding_size": 8, "layer_type": "basic", **STAGES}
+
+CONVNEXT = {"num_stages": 2, "patch_size": 2, **STAGES}
+
+LAYOUT = {**SIZES, "max_2d_position_embeddings": 64}
+
+XLNET = {"vocab_size": 50, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+
+MORE_FAMILIES = {
+    **_families(_ENCODERS, SIZES, answers),
+    **_families(_CLASSIFIERS, SIZES, classes),
+    **_families(_DECODERS, DECODER, language),
+    **_families(_TRANSLATORS, BART, translation),
+    "layoutlm": _family(hf.LayoutLMForSequenceClassification, hf.LayoutLMConfig, LAYOUT, boxed),
+    "xlnet": _family(hf.XLNetForSequenceClassification, hf.XLNetConfig, XLNET, classes),
+    "bloom": _family(hf.BloomForCausalLM, hf.BloomConfig, layers("n_layer", "n_head"), language),
+    "falcon": _family(
+        hf.FalconForCausalLM, hf.FalconConfig, layers("num_hidden_layers", "num_attention_heads"), language
+    ),
+    "gpt_neo": _family(hf.GPTNeoForCausalLM, hf.GPTNeoConfig, GPT_NEO, language),
+    "gpt_neox": _family(hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, {**SIZES, "use_cache": False}, language),
+    "gptj": _family(hf.GPTJForCausalLM, hf.GPTJConfig, {**GPT2, "rotary_dim": 4}, language),
+    "mpt": _family(hf.MptForCausalLM, hf.MptConfig, layers("n_layers", "n_heads", "d_model"), language),
+    "opt": _family(
+        hf.OPTForCausalLM, hf.OPTConfig, {**layers("num_hidden_layers", "num_attention_heads"), **OPT}, language
+    ),
+    "mt5": _family(hf.MT5ForConditionalGeneration, hf.MT5Config, T5, translation),
+    "whisper": _family(hf.WhisperForConditionalGeneration, hf.WhisperConfig, WHISPER, speech),
+    "beit": _family(hf.BeitForImageClassification, hf.BeitConfig, {**VIT, "drop_path_rate": 0.0}, images),
+    "deit": _family(hf.DeiTForImageClassification, hf.DeiTConfig, VIT, images),
+    "clip": Family(clip, captions),
+    "convnext": _family(
+        hf.ConvNextForImageClassification,
+        hf.ConvNextConfig,
+        {"num_stages": 2, "patch_size": 2, **STAGES},
+        larger_images,
+    ),
+    "resnet": _family(hf.ResNetForImageClassification, hf.ResNetConfig, RESNET, larger_images),
+    "segformer": _family(hf.SegformerForImageClassification, hf.SegformerConfig, SEGFORMER, larger_images),
+}

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers torch draws, in the order and the form in which eager mode draws them."""
+"""Decompositions into operators that have lowerings; dropout among them, whose random numbers torch draws."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._prims.rng_prims import run_with_rng_state
 
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import memory_order
+from portico.ort.torch_compat import core_aten_decompositions, get_decompositions, run_with_rng_state
 
 _draws = count()
 
@@ -21,20 +20,13 @@ _draws = count()
     tags=(torch.Tag.nondeterministic_seeded, torch.Tag.needs_fixed_stride_order),
 )
 def dropout_mask(size: Sequence[int], p: float, *, device: torch.device, draw: int) -> torch.Tensor:
-    """Draw which elements a dropout keeps.
-
-    Torch finds the random generator of an operator that it draws from again, for activation checkpointing, by the
-    keyword ``device``.
+    """Draw which elements a dropout keeps, as booleans: eager mode saves floats, which take four times the memory.
 
     Args:
-        size: Shape of what is dropped from.
+        size: Shape of the tensor.
         p: Probability of dropping an element.
-        device: Whose random generator draws.
-        draw: A number of its own for each use: torch merges calls with equal arguments into one.
-
-    Returns:
-        Boolean tensor of that shape, from the draws of eager mode: the numbers that eager mode keeps for the backward
-        pass take four times the memory.
+        device: Whose random generator draws; torch finds it by this keyword to repeat a draw (checkpointing).
+        draw: Unique for each use: torch merges calls with equal arguments.
     """
     return torch.empty(size, dtype=torch.bool, device=device).bernoulli_(1 - p)
 
@@ -48,7 +40,7 @@ DROPOUT_MASK = torch.ops.portico_ort.dropout_mask.default
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose dropout into a drawn mask, which it returns as torch's does, and a product."""
+    """Decompose dropout into drawing a mask, which is returned like torch's, and a product."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
@@ -58,7 +50,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
 
 
 def _drawn_mask(x: torch.Tensor, p: float) -> torch.Tensor:
-    """Draw which elements of ``x`` are kept, in the order in which eager mode's noise lies in memory."""
+    """Draw which elements of ``x`` are kept, in the memory order of eager mode's noise."""
     order = memory_order(torch.empty_like(x))
     size = x.shape if order is None else [x.shape[axis] for axis in order]
     mask = torch.ops.portico_ort.dropout_mask(list(size), p, device=x.device, draw=next(_draws))
@@ -66,23 +58,19 @@ def _drawn_mask(x: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """Decompose the derivative of a dropout into a product with the numbers that the dropout multiplied with."""
     if scale == 0:
         return torch.zeros_like(grad)
     return grad * _noise(mask, scale, grad.dtype)
 
 
 def _noise(mask: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 for what is dropped and ``scale`` for what is kept, rounded as eager mode rounds its division."""
+    """Return 0 for dropped and ``scale`` for kept elements, rounded like the division of eager mode."""
     computed_in = torch.float64 if dtype is torch.float64 else torch.float32
     return (mask.to(computed_in) / (1 / scale)).to(dtype)
 
 
 def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
-    """Give the masks that a backward graph draws again, for activation checkpointing, the metadata that torch drops.
-
-    Such a mask is drawn from the state that the random generator had in the forward.
-    """
+    """Restore the metadata, which torch drops, of masks that activation checkpointing draws again in the backward."""
     drawn = joint.find_nodes(op="call_function", target=DROPOUT_MASK)
     metadata = {node.kwargs["draw"]: node.meta for node in drawn}
     for node in backward.find_nodes(op="call_function", target=run_with_rng_state):
@@ -91,8 +79,8 @@ def describe_redrawn_masks(joint: fx.Graph, backward: fx.Graph) -> None:
 
 
 aten = torch.ops.aten
-# Beside those of torch's list, which counts some of them among the core operators.
-_TAKEN_APART = (
+# Torch's list of core decompositions lacks these, some of which it counts as core operators.
+_FURTHER = (
     aten._adaptive_avg_pool2d,
     aten.linalg_vector_norm,
     aten.native_group_norm,
@@ -105,9 +93,8 @@ _TAKEN_APART = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions into core operators, less those of operators that have a lowering."""
-    table = dict(core_aten_decompositions())
-    table |= get_decompositions(_TAKEN_APART)
+    """Return torch's decompositions into core operators, except those of operators that have a lowering."""
+    table = dict(core_aten_decompositions()) | get_decompositions(_FURTHER)
     table[aten.native_dropout.default] = native_dropout
     table[aten.native_dropout_backward.default] = native_dropout_backward
     return {target: decomposition for target, decomposition in table.items() if target not in LOWERINGS}

@@ -1,127 +1,24 @@
-"""Sizes that are known only when a graph runs, computed inside it from the shapes of its inputs."""
+"""An ONNX graph in the making: values, constants, shapes, and sizes that are known only when the graph runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
 import sympy
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+
+from portico.ort.torch_compat import FloorDiv, Max, Min, Mod, PythonMod, statically_known_true
 
 Dim = int | torch.SymInt
 
-
-@dataclass(frozen=True)
-class Value:
-    """One tensor of an ONNX graph.
-
-    Args:
-        name: Its name in the graph.
-        dtype: Torch dtype; ``None`` for a step inside a lowering, where nobody asks.
-        shape: Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``.
-    """
-
-    name: str
-    dtype: torch.dtype | None = None
-    shape: tuple[Dim, ...] | None = None
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions."""
-        assert self.shape is not None, f"{self.name} is a step inside a lowering: its shape is not known"
-        return len(self.shape)
-
-
-# Expressions of sizes, which are integers and not negative, so that ONNX's `Div` rounds as Python's `//` does.
-_OPERATORS: dict[Any, str] = {
-    sympy.Add: "Add",
-    sympy.Mul: "Mul",
-    FloorDiv: "Div",
-    Mod: "Mod",
-    PythonMod: "Mod",
-    Max: "Max",
-    Min: "Min",
-}
-
-
-class Nodes(Protocol):
-    """What is asked of a graph here."""
-
-    def op(self, op_type: str, *inputs: Value | None, **attributes: Any) -> Any:
-        """Add a node and return its output."""
-
-    def constant(self, data: Any, dtype: torch.dtype) -> Value:
-        """Return a constant."""
-
-    def axes(self, *axes: int) -> Value:
-        """Return axes as an input."""
-
-
-class Symbols:
-    """Knows where the number behind a symbol can be had.
-
-    Args:
-        graph: The graph to add the nodes to.
-    """
-
-    def __init__(self, graph: Nodes) -> None:
-        self._graph = graph
-        self._sources: dict[Any, Callable[[], Value]] = {}
-        self._made: dict[Any, Value] = {}
-
-    def declare(self, value: Value) -> None:
-        """Take note of the symbols, and expressions of them, among the dimensions of an input."""
-        for axis, dim in enumerate(value.shape or ()):
-            expression = _expression(dim)
-            if not isinstance(expression, sympy.Integer):
-                self._sources.setdefault(expression, partial(self._dimension, value, axis))
-
-    def declare_number(self, number: Any, value: Value) -> None:
-        """Take note of an input that is a symbolic number itself."""
-        self._made[_expression(number)] = value
-
-    def value(self, number: Any) -> Value:
-        """Return a symbolic number as an int64 tensor without dimensions.
-
-        Raises:
-            KeyError: If no input tells one of its symbols.
-        """
-        return self._value(_expression(number))
-
-    def _value(self, expression: Any) -> Value:
-        if expression not in self._made:
-            self._made[expression] = self._make(expression)
-        return self._made[expression]
-
-    def _make(self, expression: Any) -> Value:
-        if isinstance(expression, sympy.Integer):
-            return self._graph.constant(int(expression), torch.int64)
-        if expression in self._sources:
-            return self._sources[expression]()
-        operator = _OPERATORS.get(expression.func)
-        if operator is None:
-            raise KeyError(f"no input of the graph tells the size {expression}")
-        first, *others = (self._value(argument) for argument in expression.args)
-        for other in others:
-            first = Value(self._graph.op(operator, first, other).name, torch.int64, ())
-        return first
-
-    def _dimension(self, value: Value, axis: int) -> Value:
-        graph = self._graph
-        size = graph.op("Shape", value, start=axis, end=axis + 1)
-        return Value(graph.op("Squeeze", size, graph.axes(0)).name, torch.int64, ())
-
-
-def _expression(number: Any) -> Any:
-    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return number.node.expr if symbolic else sympy.sympify(number)
-
-
+OPSET = 20
+IR_VERSION = 10
+# The domain of ONNX Runtime's own operators, which its CPU and CUDA providers have kernels for.
+MICROSOFT = "com.microsoft"
 ONNX_TYPES = {
     torch.float64: TensorProto.DOUBLE,
     torch.float32: TensorProto.FLOAT,
@@ -134,32 +31,61 @@ ONNX_TYPES = {
     torch.uint8: TensorProto.UINT8,
     torch.bool: TensorProto.BOOL,
 }
+# Sizes are integers and never negative, so ONNX's `Div`, which truncates, rounds as Python's `//` does.
+_SIZE_OPERATORS: dict[Any, str] = {
+    sympy.Add: "Add",
+    sympy.Mul: "Mul",
+    FloorDiv: "Div",
+    Mod: "Mod",
+    PythonMod: "Mod",
+    Max: "Max",
+    Min: "Min",
+}
+# Larger constants are not compared with each other: `repr` of a whole weight would cost more than it saves.
+_LARGEST_SHARED_CONSTANT = 64
 
 
-def onnx_type(dtype: torch.dtype) -> int:
-    """Return the ONNX element type of ``dtype``; a ``KeyError`` says that there is none."""
-    return int(ONNX_TYPES[dtype])
+@dataclass(frozen=True)
+class Value:
+    """One tensor of an ONNX graph.
 
+    Args:
+        name: Its name in the graph.
+        dtype: Torch dtype; ``None`` for an intermediate step of a lowering, where it is not needed.
+        shape: Dimensions, symbolic ones as ``SymInt``; ``None`` as for ``dtype``.
+    """
 
-OPSET = 20
-IR_VERSION = 10
-# ONNX Runtime's own operators, which its CPU and CUDA providers have kernels for.
-MICROSOFT = "com.microsoft"
-# Elements of a constant up to which a second, equal one is looked for.
-_LARGEST_SHARED = 64
+    name: str
+    dtype: torch.dtype | None = None
+    shape: tuple[Dim, ...] | None = None
+
+    @property
+    def dims(self) -> tuple[Any, ...]:
+        """The shape, or ``()`` where it is not known."""
+        return self.shape or ()
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype is not None and self.dtype.is_floating_point
+
+    @property
+    def rank(self) -> int:
+        assert self.shape is not None, f"{self.name} is a step inside a lowering: its shape is not known"
+        return len(self.shape)
 
 
 class Graph:
-    """Collects the nodes of an ONNX graph; equal constants and shapes are made once."""
+    """Collects the nodes of an ONNX graph; equal constants and sizes are made once."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
-        self.symbols = Symbols(self)
         self._num_names = 0
         self._made: dict[Any, Value] = {}
+        self._size_sources: dict[Any, Callable[[], Value]] = {}
+        self._sizes: dict[Any, Value] = {}
         self._computed: set[str] = set()
         self._returned: set[str] = set()
         self._transposed: set[str] = set()
@@ -178,15 +104,8 @@ class Graph:
         names = [value.name if value is not None else "" for value in inputs]
         while names and not names[-1]:
             names.pop()
-        self.nodes.append(
-            helper.make_node(
-                op_type,
-                names,
-                [value.name for value in values],
-                domain=domain,
-                **{name: attribute for name, attribute in attributes.items() if attribute is not None},
-            )
-        )
+        given = {name: attribute for name, attribute in attributes.items() if attribute is not None}
+        self.nodes.append(helper.make_node(op_type, names, [value.name for value in values], domain=domain, **given))
         self._computed.update(value.name for value in values)
         if op_type == "Transpose":
             self._transposed.add(values[0].name)
@@ -195,7 +114,7 @@ class Graph:
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
         """Return a constant: a number, a list of numbers, or a tensor."""
         tensor = torch.as_tensor(data, dtype=dtype).detach().cpu().contiguous()
-        if tensor.numel() > _LARGEST_SHARED:
+        if tensor.numel() > _LARGEST_SHARED_CONSTANT:
             return self._initializer(tensor)
         # By representation, since 0.0 and -0.0 are equal and differ.
         key = ("constant", dtype, repr(tensor.tolist()))
@@ -204,27 +123,26 @@ class Graph:
         return self._made[key]
 
     def axes(self, *axes: int) -> Value:
-        """Return axes as the operators of today take them: as an input."""
+        """Return axes as an input, which is how operators take them since opset 13."""
         return self.constant(list(axes), torch.int64)
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:
-        """Return ``value`` in ``dtype``."""
         if value.dtype is dtype:
             return value
-        return Value(self.op("Cast", value, to=onnx_type(dtype)).name, dtype, value.shape)
+        return Value(self.op("Cast", value, to=ONNX_TYPES[dtype]).name, dtype, value.shape)
 
     def scalar(self, number: Any, dtype: torch.dtype) -> Value:
         """Return a number, symbolic or not, as a tensor without dimensions."""
         if isinstance(number, Value):
             return self.cast(number, dtype)
         if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self.cast(self.symbols.value(number), dtype)
+            return self.cast(self.size(number), dtype)
         return self.constant(number, dtype)
 
     def shape(self, dims: Sequence[Any]) -> Value:
-        """Return a shape as a vector of int64; at most one symbolic dimension costs no node, by a -1 for it.
+        """Return the target of a ``Reshape`` as a vector of int64.
 
-        Only for a ``Reshape``, in which -1 means the rest.
+        A single symbolic dimension costs no node: -1, which ``Reshape`` infers, takes its place.
         """
         symbolic = [index for index, dim in enumerate(dims) if not isinstance(dim, int)]
         if len(symbolic) == 1 and all(isinstance(dim, Value | torch.SymInt) or dim > 0 for dim in dims):
@@ -242,15 +160,14 @@ class Graph:
         return self._made[key]
 
     def reshape(self, value: Value, dims: Sequence[Any]) -> Value:
-        """Return ``value`` in another shape; itself where the shape is known to be the same."""
+        """Return ``value`` in another shape, or ``value`` itself if the shape is known to be the same."""
         if value.shape is not None and same_shape(value.shape, dims):
             return value
-        # Without allowzero a 0 would copy the input's dimension: an empty tensor needs it.
+        # Without `allowzero`, ONNX reads a 0 as "copy the input's dimension"; empty tensors mean a real 0.
         zero = any(isinstance(dim, int) and dim == 0 for dim in dims)
         return self.op("Reshape", value, self.shape(dims), allowzero=int(zero) if zero else None)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """Return ``value`` with its dimensions in another order."""
         if list(permutation) == list(range(len(permutation))):
             return value
         return self.op("Transpose", value, perm=list(permutation))
@@ -258,33 +175,35 @@ class Graph:
     def input(self, name: str, dtype: torch.dtype, shape: Sequence[Dim]) -> Value:
         """Declare an input of the graph."""
         dims = [dim if isinstance(dim, int) else str(dim) for dim in shape]
-        self.inputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), dims))
+        self.inputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[dtype], dims))
         value = Value(name, dtype, tuple(shape))
-        self.symbols.declare(value)
+        for axis, dim in enumerate(shape):
+            expression = _expression(dim)
+            if not isinstance(expression, sympy.Integer):
+                self._size_sources.setdefault(expression, partial(self._dimension, value, axis))
         return value
 
     def output(self, value: Value, dtype: torch.dtype, rank: int, name: str | None = None) -> None:
-        """Declare an output of the graph, under a name of its own if it has one."""
+        """Declare an output of the graph, called ``name`` if one is given."""
         if name is not None:
             self.nodes.append(helper.make_node("Identity", [value.name], [name]))
         elif value.name not in self._computed or value.name in self._returned | self._transposed:
-            # ONNX wants an output that is an input, a constant, or an output already, to have a node of its own; and
-            # ONNX Runtime makes a transpose a part of the product that reads it, even if it is an output as well.
+            # ONNX requires a separate node for an output that is also an input, a constant or another output, and
+            # ONNX Runtime fuses a transpose into the product that reads it even when it is an output as well.
             name = self.op("Identity", value).name
         else:
             name = value.name
         self._returned.add(name)
-        self.outputs.append(helper.make_tensor_value_info(name, onnx_type(dtype), [None] * rank))
+        self.outputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[dtype], [None] * rank))
 
     def model(self) -> onnx.ModelProto:
-        """Return the finished model."""
         self._drop_unused()
         graph = helper.make_graph(self.nodes, "portico", self.inputs, self.outputs, self.initializers)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="portico")
 
     def _drop_unused(self) -> None:
-        """Leave out what nobody reads: constants, nodes, and outputs behind those that are read."""
+        """Remove unread constants and nodes, and trailing outputs that are not read."""
         used = {value.name for value in self.outputs}
         kept = []
         for node in reversed(self.nodes):
@@ -297,15 +216,50 @@ class Graph:
         self.nodes = kept[::-1]
         self.initializers = [constant for constant in self.initializers if constant.name in used]
 
+    def declare_number(self, number: Any, value: Value) -> None:
+        """Register an input that is a symbolic number itself."""
+        self._sizes[_expression(number)] = value
+
+    def size(self, number: Any) -> Value:
+        """Return a symbolic number as an int64 tensor without dimensions, computed from the shapes of the inputs.
+
+        Raises:
+            KeyError: If it depends on a symbol that no input has.
+        """
+        return self._size(_expression(number))
+
+    def _size(self, expression: Any) -> Value:
+        if expression not in self._sizes:
+            self._sizes[expression] = self._make_size(expression)
+        return self._sizes[expression]
+
+    def _make_size(self, expression: Any) -> Value:
+        if isinstance(expression, sympy.Integer):
+            return self.constant(int(expression), torch.int64)
+        if expression in self._size_sources:
+            return self._size_sources[expression]()
+        operator = _SIZE_OPERATORS.get(expression.func)
+        if operator is None:
+            raise KeyError(f"no input of the graph tells the size {expression}")
+        first, *others = (self._size(argument) for argument in expression.args)
+        for other in others:
+            first = Value(self.op(operator, first, other).name, torch.int64, ())
+        return first
+
+    def _dimension(self, value: Value, axis: int) -> Value:
+        size = self.op("Shape", value, start=axis, end=axis + 1)
+        return Value(self.op("Squeeze", size, self.axes(0)).name, torch.int64, ())
+
     def weight(self, name: str, tensor: torch.Tensor) -> Value:
-        """Return a tensor that is stored in the model under ``name``."""
+        """Store a tensor in the model under ``name``."""
         return self._initializer(tensor.detach().cpu().contiguous(), name)
 
     def _initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
         name = self._name("constant") if name is None else name
         if tensor.dtype is torch.bfloat16:
+            # NumPy has no bfloat16.
             raw = tensor.view(torch.int16).numpy().tobytes()
-            proto = helper.make_tensor(name, onnx_type(tensor.dtype), list(tensor.shape), raw, raw=True)
+            proto = helper.make_tensor(name, TensorProto.BFLOAT16, list(tensor.shape), raw, raw=True)
         else:
             proto = numpy_helper.from_array(np.asarray(tensor.numpy()), name)
         self.initializers.append(proto)
@@ -316,8 +270,13 @@ class Graph:
         return f"{stem}_{self._num_names}"
 
 
+def _expression(number: Any) -> Any:
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return number.node.expr if symbolic else sympy.sympify(number)
+
+
 def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return whether two shapes are known to be equal, whatever their symbols stand for."""
+    """Return whether two shapes are known to be equal for every value of their symbols."""
     if len(first) != len(second):
         return False
     pairs = list(zip(first, second, strict=True))

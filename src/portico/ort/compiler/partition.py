@@ -1,168 +1,28 @@
-"""Whether ONNX Runtime can compute an operator in the dtypes that it meets."""
+"""Cutting a graph into the parts that ONNX Runtime runs and the operators that stay in torch."""
 
 import logging
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner, Partition
-from torch.fx.passes.operator_support import OperatorSupportBase
-from torch.utils._pytree import tree_map
+from torch.fx.passes.operator_support import create_op_support
 
 from portico.errors import InputError
 from portico.ort.compiler.decompositions import DROPOUT_MASK
 from portico.ort.compiler.graph import ONNX_TYPES
 from portico.ort.compiler.lowerings import LOWERINGS
 from portico.ort.compiler.translation import hint, translate
-from portico.ort.report import Fallback, Report
+from portico.ort.report import Report
+from portico.ort.torch_compat import tree_map
 
-_FATAL = 4
-# A model in one of these is told so by name, instead of running in torch operator by operator.
-_REFUSED = {torch.float64, torch.bfloat16}
-_tried: dict[Any, bool] = {}
+logger = logging.getLogger(__name__)
 
-
-def has_kernels(node: fx.Node) -> bool:
-    """Return whether ONNX Runtime has kernels for what an operator with a lowering becomes.
-
-    ONNX does not define every operator for all integers and truth values, and ONNX Runtime does not have all that are
-    defined: such an operator stays with ATen. Each operator is tried once with the same dtypes, in a graph of its own.
-    """
-    dtypes = tuple(fake.dtype for part in (node, *node.all_input_nodes) for fake in fakes(part.meta.get("val")))
-    if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
-        return True
-    key = (node.target, dtypes)
-    if key not in _tried:
-        _tried[key] = _is_accepted(_alone(node))
-    return _tried[key]
-
-
-def fakes(value: Any) -> list[torch.Tensor]:
-    """Return the tensors that a node stands for: one, several, or none."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [fake for fake in value if isinstance(fake, torch.Tensor)] if isinstance(value, tuple | list) else []
-
-
-def _is_accepted(module: fx.GraphModule) -> bool:
-    import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _FATAL
-    try:
-        # What a CUDA device has no kernel for runs on the CPU, so that the CPU's kernels are those that decide.
-        onnxruntime.InferenceSession(
-            translate(module).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except (state.NotImplemented, state.InvalidGraph):
-        return False
-    return True
-
-
-def _alone(node: fx.Node) -> fx.GraphModule:
-    """Return a graph of one operator, with numbers for all sizes."""
-    graph = fx.Graph()
-
-    def argument(source: fx.Node) -> Any:
-        value = _without_symbols(source.meta["val"])
-        if not isinstance(value, torch.Tensor):
-            return value
-        placeholder = graph.placeholder(source.name)
-        placeholder.meta["val"] = value
-        return placeholder
-
-    placed = {source: argument(source) for source in node.all_input_nodes}
-    call = graph.node_copy(node, placed.__getitem__)
-    call.meta["val"] = tree_map(_without_symbols, node.meta["val"])
-    graph.output(results(call))
-    return fx.GraphModule(torch.nn.Module(), graph)
-
-
-def results(call: fx.Node) -> list[fx.Node]:
-    """Return a node for each tensor that a call returns, behind which nodes are added if there are several."""
-    value = call.meta["val"]
-    if isinstance(value, torch.Tensor):
-        return [call]
-    nodes = []
-    for index, fake in enumerate(value):
-        if fake is not None:
-            nodes.append(call.graph.call_function(operator.getitem, (call, index)))
-            nodes[-1].meta["val"] = fake
-    return nodes
-
-
-def _without_symbols(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.empty([hint(size) for size in value.shape], dtype=value.dtype, device="meta")
-    return hint(value) if isinstance(value, torch.SymInt) else value
-
-
-# About a layer of a transformer. A session takes time to be made and called, and lets go of nothing while it runs.
-_STAGE_NODES = 120
-# What a size that is not known stands for where tensors are compared: the same whatever batch came first.
-_NOMINAL_SIZE = 64
-
-
-def in_stages(partition: Partition) -> list[Partition]:
-    """Return parts of ``partition`` of about the same length, in the order in which they run.
-
-    A part ends where the least has to be handed to those behind it.
-    """
-    nodes = _in_order(partition)
-    handed = _bytes_handed_on(nodes)
-    starts = [0]
-    while len(nodes) - starts[-1] > 3 * _STAGE_NODES // 2:
-        nearest = starts[-1] + _STAGE_NODES // 2
-        candidates = range(nearest, min(nearest + _STAGE_NODES, len(nodes)))
-        starts.append(min(candidates, key=handed.__getitem__))
-    ends = [*starts[1:], len(nodes)]
-    return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def _in_order(partition: Partition) -> list[fx.Node]:
-    """Return the nodes in the order of the graph, one of several results right behind what they are results of."""
-    return sorted(sorted(partition.nodes), key=_source)
-
-
-def _source(node: fx.Node) -> fx.Node:
-    return node.all_input_nodes[0] if node.target is operator.getitem else node
-
-
-def _bytes_handed_on(nodes: Sequence[fx.Node]) -> list[float]:
-    """Return for each position what the nodes before it have computed for those from there on."""
-    positions = {node: position for position, node in enumerate(nodes)}
-    handed = [0.0] * len(nodes)
-    for node, position in positions.items():
-        last_use = max((positions[user] for user in node.users if user in positions), default=position)
-        num_bytes = _num_bytes(node.meta.get("val"))
-        for between in range(position + 1, last_use + 1):
-            handed[between] += num_bytes
-    return handed
-
-
-def _num_bytes(fake: Any) -> float:
-    if isinstance(fake, torch.Tensor):
-        return math.prod(_nominal(dim) for dim in fake.shape) * fake.element_size()
-    # Several results are not handed on together, but one by one. A number takes no memory.
-    return math.inf if isinstance(fake, tuple | list) else 0
-
-
-def _nominal(dim: Any) -> int:
-    if isinstance(dim, int):
-        return dim
-    expression = dim.node.expr
-    try:
-        return int(expression.subs(dict.fromkeys(expression.free_symbols, _NOMINAL_SIZE)))
-    except ZeroDivisionError:  # That size is one that never comes.
-        return _NOMINAL_SIZE
-
-
-# They only look at memory in another way, which costs torch nothing.
+# Views: torch changes metadata only, where ONNX Runtime would copy.
 FREE_VIEWS = {
     torch.ops.aten.permute.default,
     torch.ops.aten.transpose.int,
@@ -177,21 +37,16 @@ FREE_VIEWS = {
     torch.ops.aten.squeeze.dims,
     torch.ops.aten.unsqueeze.default,
 }
-
-
-class Lowered(OperatorSupportBase):
-    """Tells which nodes ONNX Runtime can run."""
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        """Return whether ``node`` has a lowering, for tensors that ONNX has types for."""
-        if node.op != "call_function":
-            return False
-        if node.target is operator.getitem:
-            source = node.args[0]
-            return isinstance(source, fx.Node) and self.is_node_supported(submodules, source)
-        if node.target not in LOWERINGS or _only_seen_outside(node):
-            return False
-        return _has_types(node) and has_kernels(node)
+# They run in torch on purpose: random numbers are drawn as in eager mode, and views are free there.
+_AT_HOME = {DROPOUT_MASK, torch.ops.aten.sym_size.int, *FREE_VIEWS}
+# About a layer of a transformer. More stages cost calls of sessions; fewer free saved tensors later.
+_STAGE_NODES = 120
+# Stands in for unknown sizes where tensors are compared, so that the cut does not depend on the first batch.
+_NOMINAL_SIZE = 64
+_FATAL = 4
+# A whole model in one of these gets an error that names the dtype, instead of running in torch operator by operator.
+_REFUSED = {torch.float64, torch.bfloat16}
+_tried: dict[Any, bool] = {}
 
 
 def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.GraphModule:
@@ -199,23 +54,24 @@ def partitioned(module: fx.GraphModule, *, is_in_stages: bool = False) -> fx.Gra
 
     Args:
         module: Graph of ATen operators; it is changed.
-        is_in_stages: Whether long parts are cut, to let go of inputs between two stages.
+        is_in_stages: Whether to cut long parts, so that inputs can be freed between two stages.
     """
     _view_outputs_outside(module.graph)
-    partitioner = CapabilityBasedPartitioner(module, Lowered(), allows_single_node_partition=True)
+    support = create_op_support(lambda _, node: _is_supported(node))
+    partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
     parts = partitioner.propose_partitions()
     if is_in_stages:
         parts = [stage for part in parts for stage in in_stages(part)]
     whole = partitioner.fuse_partitions(parts)
     for node in whole.graph.nodes:
-        # What comes out of ONNX Runtime is contiguous, where torch may have counted on other strides.
+        # Outputs of ONNX Runtime are contiguous, where torch may have counted on other strides.
         if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
             node.target = torch.ops.aten.reshape.default
     return whole
 
 
 def _view_outputs_outside(graph: fx.Graph) -> None:
-    """Let a view that is returned be made of its base outside, even if it is used inside too: there it is a copy."""
+    """Make views that are returned outside of ONNX Runtime, even if they are used inside too."""
     output = graph.output_node()
     for node in output.all_input_nodes:
         if node.target in FREE_VIEWS:
@@ -238,30 +94,172 @@ def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
         node = base
 
 
-def _has_types(node: fx.Node) -> bool:
-    return all(
-        fake.dtype in ONNX_TYPES and fake.layout is torch.strided
-        for part in (node, *node.all_input_nodes)
-        for fake in fakes(part.meta.get("val"))
-    )
+def _is_supported(node: fx.Node) -> bool:
+    """Return whether ``node`` has a lowering, for tensors that ONNX has types for."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and _is_supported(source)
+    if node.target not in LOWERINGS or _only_seen_outside(node):
+        return False
+    return _has_types(node) and has_kernels(node)
 
 
 def _only_seen_outside(node: fx.Node) -> bool:
-    """Return whether a view is only returned: made outside it costs nothing, inside it would be a copy."""
+    """Return whether a view is only returned: it is free outside, and a copy inside."""
     return node.target in FREE_VIEWS and all(user.op == "output" or _only_seen_outside(user) for user in node.users)
 
 
-logger = logging.getLogger(__name__)
+def _fakes_around(node: fx.Node) -> list[torch.Tensor]:
+    """Return the fake tensors of the results and of the inputs of a node."""
+    values = [part.meta.get("val") for part in (node, *node.all_input_nodes)]
+    flat = [each for value in values for each in (value if isinstance(value, tuple | list) else [value])]
+    return [fake for fake in flat if isinstance(fake, torch.Tensor)]
 
-# They run in torch on purpose: random numbers as eager mode draws them, and what costs nothing there.
-_AT_HOME = {DROPOUT_MASK, torch.ops.aten.sym_size.int, *FREE_VIEWS}
+
+def _has_types(node: fx.Node) -> bool:
+    return all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
+
+
+# ---- Kernels ----
+
+
+def has_kernels(node: fx.Node) -> bool:
+    """Return whether ONNX Runtime has kernels for the lowering of an operator, by trying it once for these dtypes.
+
+    ONNX does not define every operator for all integers and booleans, and ONNX Runtime does not implement all that
+    are defined: such an operator stays in ATen.
+    """
+    dtypes = tuple(fake.dtype for fake in _fakes_around(node))
+    if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
+        return True
+    key = (node.target, dtypes)
+    if key not in _tried:
+        _tried[key] = _is_accepted(_alone(node))
+    return _tried[key]
+
+
+def _is_accepted(module: fx.GraphModule) -> bool:
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _FATAL
+    try:
+        # The CPU's kernels decide: what a CUDA device has no kernel for runs on the CPU.
+        onnxruntime.InferenceSession(
+            translate(module).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except (state.NotImplemented, state.InvalidGraph):
+        return False
+    return True
+
+
+def _alone(node: fx.Node) -> fx.GraphModule:
+    """Return a graph of one operator with concrete sizes."""
+    graph = fx.Graph()
+
+    def argument(source: fx.Node) -> Any:
+        value = _without_symbols(source.meta["val"])
+        if not isinstance(value, torch.Tensor):
+            return value
+        placeholder = graph.placeholder(source.name)
+        placeholder.meta["val"] = value
+        return placeholder
+
+    placed = {source: argument(source) for source in node.all_input_nodes}
+    call = graph.node_copy(node, placed.__getitem__)
+    call.meta["val"] = tree_map(_without_symbols, node.meta["val"])
+    graph.output(results(call))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def results(call: fx.Node) -> list[fx.Node]:
+    """Return a node for each tensor that a call returns, adding nodes that take them apart if there are several."""
+    value = call.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return [call]
+    nodes = []
+    for index, fake in enumerate(value):
+        if fake is not None:
+            nodes.append(call.graph.call_function(operator.getitem, (call, index)))
+            nodes[-1].meta["val"] = fake
+    return nodes
+
+
+def _without_symbols(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty([hint(size) for size in value.shape], dtype=value.dtype, device="meta")
+    return hint(value) if isinstance(value, torch.SymInt) else value
+
+
+# ---- Stages ----
+
+
+def in_stages(partition: Partition) -> list[Partition]:
+    """Cut ``partition`` into stages of about the same length, in the order in which they run.
+
+    A session frees nothing while it runs. A stage ends where the fewest bytes are handed on.
+    """
+    nodes = _in_order(partition)
+    handed = _bytes_handed_on(nodes)
+    starts = [0]
+    while len(nodes) - starts[-1] > 3 * _STAGE_NODES // 2:
+        nearest = starts[-1] + _STAGE_NODES // 2
+        candidates = range(nearest, min(nearest + _STAGE_NODES, len(nodes)))
+        starts.append(min(candidates, key=handed.__getitem__))
+    ends = [*starts[1:], len(nodes)]
+    return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _in_order(partition: Partition) -> list[fx.Node]:
+    """Return the nodes in the order of the graph, with each ``getitem`` right after its source."""
+    return sorted(sorted(partition.nodes), key=_source)
+
+
+def _source(node: fx.Node) -> fx.Node:
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
+
+
+def _bytes_handed_on(nodes: Sequence[fx.Node]) -> list[float]:
+    """Return for each position the bytes computed before it that are read from there on."""
+    positions = {node: position for position, node in enumerate(nodes)}
+    handed = [0.0] * len(nodes)
+    for node, position in positions.items():
+        last_use = max((positions[user] for user in node.users if user in positions), default=position)
+        num_bytes = _num_bytes(node.meta.get("val"))
+        for between in range(position + 1, last_use + 1):
+            handed[between] += num_bytes
+    return handed
+
+
+def _num_bytes(fake: Any) -> float:
+    if isinstance(fake, torch.Tensor):
+        return math.prod(_nominal(dim) for dim in fake.shape) * fake.element_size()
+    # A tuple is never handed on, only its elements; a number takes no memory.
+    return math.inf if isinstance(fake, tuple | list) else 0
+
+
+def _nominal(dim: Any) -> int:
+    if isinstance(dim, int):
+        return dim
+    expression = dim.node.expr
+    try:
+        return int(expression.subs(dict.fromkeys(expression.free_symbols, _NOMINAL_SIZE)))
+    except ZeroDivisionError:  # The nominal size is not valid for this model.
+        return _NOMINAL_SIZE
+
+
+# ---- Operators that run in torch ----
 
 
 def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> None:
-    """Count and time the operators of ``module`` that stayed outside ONNX Runtime; ``module`` is changed.
+    """Count and time the operators of ``module`` that stayed in torch; ``module`` is changed.
 
     Raises:
-        InputError: If there is one and ``strict`` allows none.
+        InputError: If there is one and ``strict`` is set.
     """
     left = [node for node in module.graph.nodes if _is_fallback(node)]
     names = sorted({str(node.target) for node in left})
@@ -277,23 +275,19 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
         fallback = report.fallback(str(node.target))
         fallback.num_nodes += 1
         name = f"fallback_{index}"
-        setattr(module, name, _Timed(node.target, fallback))
+        setattr(module, name, Called(partial(fallback.timed, node.target)))
         node.op, node.target = "call_module", name
 
 
 def _is_fallback(node: fx.Node) -> bool:
-    return (
-        node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target not in _AT_HOME
-    )
+    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
+    is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+    return is_operator and node.target not in _AT_HOME
 
 
-class _Timed(torch.nn.Module):
-    """An operator whose calls are counted."""
+class Called(torch.nn.Module):
+    """A function as a submodule, which a graph can call."""
 
-    def __init__(self, operator: Any, record: Fallback) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self._operator = operator
-        self._record = record
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._record.timed(self._operator, *args, **kwargs)
+        self.forward = function

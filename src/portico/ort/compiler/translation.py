@@ -9,10 +9,10 @@ from typing import Any
 import onnx
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings import LOWERINGS, Context
+from portico.ort.torch_compat import unset_fake_temporarily
 
 _ENDS = "portico"
 
@@ -23,27 +23,26 @@ def translate(
     weights: Mapping[str, tuple[str, torch.Tensor]] | None = None,
     output_names: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """Translate a module all of whose operators have a lowering.
+    """Translate a graph of ATen operators, all of which have a lowering.
 
-    What a caller has to know about it is in its metadata, for :meth:`Ends.of`: files keep it.
+    The metadata of the model holds its :class:`Ends`, so that they survive in a file.
 
     Args:
-        module: Graph of ATen operators.
-        weights: Inputs that become weights stored in the model, by name: the name to store and the tensor.
+        module: The graph.
+        weights: Inputs to store in the model as weights: by input name, the name to store and the tensor.
         output_names: Names of the outputs, where they matter.
     """
-    # A compiler runs where tensors are fake; the constants of the model are real.
+    # torch.compile calls its backend under a FakeTensorMode; the constants of the model must be real.
     with unset_fake_temporarily():
         return _Translation(module, weights or {}, output_names).run()
 
 
 @dataclass(frozen=True)
 class Ends:
-    """What a caller has to know about a translated model.
+    """How to call a translated model.
 
     Args:
-        input_orders: For each input the order of dimensions in which it lies in memory without gaps, where that is
-            not the order it has; ``None`` otherwise.
+        input_orders: For each input the permutation that makes it contiguous, or ``None`` if it is contiguous.
         num_nodes: Nodes of the model before ONNX Runtime fuses them.
     """
 
@@ -52,7 +51,7 @@ class Ends:
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> "Ends":
-        """Return what :func:`translate` wrote into the metadata of a model."""
+        """Read what :func:`translate` wrote into the metadata of a model."""
         orders, num_nodes = json.loads(metadata[_ENDS])
         return cls([None if order is None else tuple(order) for order in orders], num_nodes)
 
@@ -82,7 +81,7 @@ class _Translation:
         fake = node.meta["val"]
         if not isinstance(fake, torch.Tensor):
             self.values[node] = self.graph.input(node.name, torch.int64, ())
-            self.graph.symbols.declare_number(fake, self.values[node])
+            self.graph.declare_number(fake, self.values[node])
             self.input_orders.append(None)
             return
         order = memory_order(fake)
@@ -90,8 +89,8 @@ class _Translation:
         if order is None:
             self.values[node] = self.graph.input(node.name, fake.dtype, fake.shape)
             return
-        lying = self.graph.input(node.name, fake.dtype, [fake.shape[axis] for axis in order])
-        name = self.graph.transpose(lying, [order.index(axis) for axis in range(len(order))]).name
+        stored = self.graph.input(node.name, fake.dtype, [fake.shape[axis] for axis in order])
+        name = self.graph.transpose(stored, [order.index(axis) for axis in range(len(order))]).name
         self.values[node] = Value(name, fake.dtype, tuple(fake.shape))
 
     def get_attr(self, node: fx.Node) -> None:
@@ -106,7 +105,7 @@ class _Translation:
             return
         out = node.meta["val"]
         if isinstance(out, torch.SymInt):
-            self.values[node] = self.graph.symbols.value(out)
+            self.values[node] = self.graph.size(out)
             return
         result = LOWERINGS[node.target](Context(self.graph, out, node), *args, **kwargs)
         self.values[node] = _typed(result, out)
@@ -121,7 +120,7 @@ class _Translation:
 
 
 def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the order of dimensions in which a transposed tensor lies in memory; ``None`` if it is contiguous."""
+    """Return the permutation that makes a transposed tensor contiguous; ``None`` if it is, or if there is none."""
     if tensor.is_contiguous() or tensor.dim() < 2:
         return None
     strides = [hint(stride) for stride in tensor.stride()]
@@ -130,12 +129,12 @@ def memory_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def hint(number: Any) -> int:
-    """Return a number, or for a symbolic one that of the tensors that the graph was traced with."""
+    """Return a number; for a symbolic one, its value in the tensors that the graph was traced with."""
     return number if isinstance(number, int) else int(number.node.hint)
 
 
 def _typed(result: Any, out: Any) -> Any:
-    """Give results the dtype and shape that torch says they have."""
+    """Annotate results with the dtype and shape of torch's fake results."""
     if isinstance(out, tuple | list):
         return tuple(_typed(value, fake) for value, fake in zip(result, out, strict=True))
     if result is None or out is None:

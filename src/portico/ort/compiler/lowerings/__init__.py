@@ -1,6 +1,6 @@
-"""Each ATen operator in ONNX, by kind; importing a module here fills the table."""
+"""Lowerings of ATen operators to ONNX, by kind; importing a module fills the table ``LOWERINGS``."""
 
-from portico.ort.compiler.lowerings import (
+from portico.ort.compiler.lowerings import (  # noqa: F401
     activations,
     arithmetic,
     attention,
@@ -12,19 +12,5 @@ from portico.ort.compiler.lowerings import (
     reductions,
     shapes,
 )
-from portico.ort.compiler.lowerings.registry import LOWERINGS, Context
-
-__all__ = [
-    "LOWERINGS",
-    "Context",
-    "activations",
-    "arithmetic",
-    "attention",
-    "convolution",
-    "creation",
-    "indexing",
-    "logic",
-    "normalization",
-    "reductions",
-    "shapes",
-]
+from portico.ort.compiler.lowerings.registry import LOWERINGS as LOWERINGS
+from portico.ort.compiler.lowerings.registry import Context as Context

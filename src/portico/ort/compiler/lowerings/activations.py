@@ -16,7 +16,7 @@ def gelu(context: Context, x: Value, *, approximate: str = "none") -> Value:
     if approximate != "none":
         return context.graph.op("Gelu", x, approximate=approximate)
     if context.reads_too(aten.gelu_backward.default):
-        # ONNX Runtime computes equal nodes once, and the derivative has them.
+        # The derivative has the same nodes, and ONNX Runtime computes equal nodes once.
         return context.graph.op("Mul", x, _normal_distribution(context, _over_sqrt_2(context, x)))
     return context.graph.op("Gelu", x, domain=MICROSOFT)
 
@@ -28,10 +28,10 @@ def gelu_backward(context: Context, grad: Value, x: Value, *, approximate: str =
 
 
 def _gelu_derivative(context: Context, x: Value) -> Value:
-    """``Phi(x) + x phi(x)`` of the normal distribution, in as few passes over memory as there can be."""
+    """``Phi(x) + x phi(x)`` of the normal distribution, in as few passes over memory as possible."""
     graph, number = context.graph, _numbers(context)
     t = _over_sqrt_2(context, x)
-    # x phi(x) is t exp(-t^2) / sqrt(pi): the factor is a summand of the exponent.
+    # x phi(x) = t exp(-t^2) / sqrt(pi), with the constant factor moved into the exponent.
     exponent = graph.op("Sub", number(-math.log(math.pi) / 2), graph.op("Mul", t, t))
     return graph.op("Add", _normal_distribution(context, t), graph.op("Mul", t, graph.op("Exp", exponent)))
 

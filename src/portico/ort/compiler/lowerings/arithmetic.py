@@ -1,4 +1,4 @@
-"""Functions of one number, element by element."""
+"""Element-wise arithmetic, for one operand and for two."""
 
 from typing import Any
 
@@ -9,18 +9,10 @@ from portico.ort.compiler.lowerings.registry import Context, lowers, promoted
 
 aten = torch.ops.aten
 
-_ALIKE = {
+# ONNX defines rounding for floats only; an integer is rounded already.
+_ROUNDINGS = {aten.ceil.default: "Ceil", aten.floor.default: "Floor", aten.round.default: "Round"}
+_UNARY = {
     aten.abs.default: "Abs",
-    aten.neg.default: "Neg",
-}
-# An integer is rounded already.
-_ROUNDINGS = {
-    aten.ceil.default: "Ceil",
-    aten.floor.default: "Floor",
-    aten.round.default: "Round",
-}
-# Functions whose result of an integer is a float.
-_TO_FLOAT = {
     aten.acos.default: "Acos",
     aten.acosh.default: "Acosh",
     aten.asin.default: "Asin",
@@ -32,6 +24,7 @@ _TO_FLOAT = {
     aten.erf.default: "Erf",
     aten.exp.default: "Exp",
     aten.log.default: "Log",
+    aten.neg.default: "Neg",
     aten.reciprocal.default: "Reciprocal",
     aten.sigmoid.default: "Sigmoid",
     aten.sin.default: "Sin",
@@ -50,7 +43,7 @@ def _register(target: torch._ops.OpOverload, op_type: str) -> None:
         return context.graph.op(op_type, context.graph.cast(x, context.out.dtype))
 
 
-for _target, _op_type in (_ALIKE | _ROUNDINGS | _TO_FLOAT).items():
+for _target, _op_type in (_ROUNDINGS | _UNARY).items():
     _register(_target, _op_type)
 
 
@@ -62,7 +55,7 @@ def relu(context: Context, x: Value) -> Value:
 
 @lowers(aten.sign.default)
 def sign(context: Context, x: Value) -> Value:
-    """Return 1, 0 or -1; 0 for what is no number, of which ONNX Runtime's own operator makes none."""
+    """Return 1, 0 or -1, and 0 for NaN, for which ONNX Runtime's ``Sign`` returns NaN."""
     graph, dtype = context.graph, context.out.dtype
     if dtype is torch.bool:
         return x
@@ -77,7 +70,7 @@ def trunc(context: Context, x: Value) -> Value:
 
 
 def truncated(context: Context, x: Value) -> Value:
-    """Return floats rounded towards zero, which they keep the sign of."""
+    """Round floats towards zero, keeping the sign of a zero."""
     graph = context.graph
     is_negative = graph.op("Less", x, graph.constant(0, context.out.dtype))
     return graph.op("Where", is_negative, graph.op("Ceil", x), graph.op("Floor", x))
@@ -91,40 +84,42 @@ def rsqrt(context: Context, x: Value) -> Value:
 
 @lowers(aten.log1p.default)
 def log1p(context: Context, x: Value) -> Value:
-    """Return ``log(1 + x)`` with the digits of ``x`` that ``1 + x`` has no room for.
+    """Return ``log(1 + x)`` without the rounding of ``1 + x``.
 
-    The logarithm of what is left of ``x`` in ``1 + x`` is as much too large or small as that is.
+    ``log(u) * x / (u - 1)`` with ``u = 1 + x``: the errors of numerator and denominator cancel (Kahan; theorem 4 of
+    Goldberg, "What every computer scientist should know about floating-point arithmetic", 1991).
     """
     graph, dtype = context.graph, context.out.dtype
     x, one = graph.cast(x, dtype), graph.constant(1, dtype)
     total = graph.op("Add", x, one)
-    left = graph.op("Sub", total, one)
+    kept = graph.op("Sub", total, one)
     log = graph.op("Log", total)
-    corrected = graph.op("Mul", log, graph.op("Div", x, left))
-    corrected = graph.op("Where", graph.op("Equal", left, graph.constant(0, dtype)), x, corrected)
-    # Infinity, too, is left as it is.
+    corrected = graph.op("Mul", log, graph.op("Div", x, kept))
+    corrected = graph.op("Where", graph.op("Equal", kept, graph.constant(0, dtype)), x, corrected)
     return graph.op("Where", graph.op("IsInf", total), log, corrected)
 
 
-@lowers(aten.mul.Tensor, aten.mul.Scalar)
-def mul(context: Context, x: Any, y: Any) -> Value:
-    return _combined(context, ("Mul", "And"), x, y)
+# Binary operators: for booleans, and for numbers.
+_BINARY = {
+    (aten.mul.Tensor, aten.mul.Scalar): ("And", "Mul"),
+    (aten.maximum.default,): ("Or", "Max"),
+    (aten.minimum.default,): ("And", "Min"),
+    (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar): ("And", "BitwiseAnd"),
+    (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar): ("Or", "BitwiseOr"),
+    (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar): ("Xor", "BitwiseXor"),
+}
 
 
-@lowers(aten.maximum.default)
-def maximum(context: Context, x: Any, y: Any) -> Value:
-    return _combined(context, ("Max", "Or"), x, y)
+def _register_binary(targets: Any, of_booleans: str, of_numbers: str) -> None:
+    @lowers(*targets)
+    def apply(context: Context, x: Any, y: Any) -> Value:
+        dtype = context.out.dtype
+        op_type = of_booleans if dtype is torch.bool else of_numbers
+        return context.graph.op(op_type, *promoted(context, dtype, x, y))
 
 
-@lowers(aten.minimum.default)
-def minimum(context: Context, x: Any, y: Any) -> Value:
-    return _combined(context, ("Min", "And"), x, y)
-
-
-def _combined(context: Context, names: tuple[str, str], x: Any, y: Any) -> Value:
-    """Apply an operator for numbers, or its counterpart for truth values."""
-    dtype = context.out.dtype
-    return context.graph.op(names[dtype is torch.bool], *promoted(context, dtype, x, y))
+for _targets, _op_types in _BINARY.items():
+    _register_binary(_targets, *_op_types)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
@@ -183,7 +178,7 @@ def addcmul(context: Context, x: Value, first: Value, second: Value, *, value: A
     return context.graph.op("Add", x, _scaled(context, product, value))
 
 
-# The last is what torch makes of a division of numbers, such as a mean over rows of which it does not know how many.
+# Torch emits the last for a quotient of numbers, such as a mean over a symbolic number of rows.
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(context: Context, x: Any, y: Any) -> Value:
     return context.graph.op("Div", *promoted(context, context.out.dtype, x, y))
@@ -200,7 +195,7 @@ def div_rounded(context: Context, x: Any, y: Any, rounding_mode: str | None = No
 
 
 def _floor_of_floats(context: Context, x: Value, y: Value) -> Value:
-    """Return the quotient of what the remainder leaves: that of the numbers themselves may round up to the next."""
+    """Divide ``x`` less its remainder, as ATen's ``div_floor`` does: ``x / y`` itself may round up to an integer."""
     graph, dtype = context.graph, context.out.dtype
     rest, is_below = _rest(context, x, y)
     quotient = graph.op("Div", graph.op("Sub", x, rest), y)
@@ -210,7 +205,7 @@ def _floor_of_floats(context: Context, x: Value, y: Value) -> Value:
 
 
 def _floor_of_integers(context: Context, x: Value, y: Value) -> Value:
-    """Return a quotient rounded down; ONNX rounds those of integers towards zero."""
+    """Divide and round down; ONNX rounds a quotient of integers towards zero."""
     graph, dtype = context.graph, context.out.dtype
     zero = graph.constant(0, dtype)
     remains = graph.op("Not", graph.op("Equal", graph.op("Mod", x, y), zero))
@@ -229,7 +224,7 @@ def remainder(context: Context, x: Any, y: Any) -> Value:
 
 
 def _rest(context: Context, x: Value, y: Value) -> tuple[Value, Value]:
-    """Return the remainder of floats with the sign of the dividend, and whether it is not that of the divisor."""
+    """Return the remainder with the sign of the dividend, and whether the sign of the divisor differs."""
     graph = context.graph
     rest = graph.op("Mod", x, y, fmod=1)
     remains = graph.op("Not", graph.op("Equal", rest, graph.constant(0, context.out.dtype)))
@@ -247,5 +242,5 @@ def fmod(context: Context, x: Any, y: Any) -> Value:
     x, y = promoted(context, dtype, x, y)
     if dtype.is_floating_point:
         return graph.op("Mod", x, y, fmod=1)
-    # ONNX Runtime would compute that of integers in float64, which has not room for all of them.
+    # ONNX Runtime computes fmod of integers in float64, which cannot represent all int64.
     return graph.op("Sub", x, graph.op("Mul", graph.op("Div", x, y), y))

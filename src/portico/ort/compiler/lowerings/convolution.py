@@ -1,4 +1,4 @@
-"""Convolution and its derivatives, for any number of spatial dimensions."""
+"""Convolution in any number of spatial dimensions, 2-d max pooling, and their derivatives."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +26,8 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Value:
-    options: dict[str, Any] = {
-        "strides": list(stride),
-        "pads": [*padding, *padding],
-        "dilations": list(dilation),
-        "group": groups,
-    }
+    sizes = {"strides": list(stride), "pads": [*padding, *padding], "dilations": list(dilation)}
+    options: dict[str, Any] = {**sizes, "group": groups}
     if transposed:
         return context.graph.op("ConvTranspose", x, weight, bias, output_padding=list(output_padding), **options)
     return context.graph.op("Conv", x, weight, bias, **options)
@@ -53,29 +49,24 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
     grads: list[Value | None] = [None, None, None]
-    if output_mask[0]:
-        by_input = _convolved if transposed else _spread
-        grads[0] = by_input(context, grad, x, weight, stride, padding, dilation, groups)
+    if output_mask[0] and transposed:
+        grads[0] = convolution(context, grad, weight, None, stride, padding, dilation, False, (), groups)
+    elif output_mask[0]:
+        grads[0] = _gradient_of_input(context, grad, x, weight, stride, padding, dilation, groups)
     if output_mask[1]:
         narrow, wide = (x, grad) if transposed else (grad, x)
-        grads[1] = _correlated(context, wide, narrow, weight, stride, padding, dilation, groups)
+        grads[1] = _gradient_of_weight(context, wide, narrow, weight, stride, padding, dilation, groups)
     if output_mask[2]:
         grads[2] = reduced(context.graph, "ReduceSum", grad, [0, *range(2, grad.rank)])
     return tuple(grads)
 
 
-def _convolved(
+def _gradient_of_input(
     context: Context, grad: Value, x: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Value:
-    return convolution(context, grad, weight, None, stride, padding, dilation, False, (), groups)
+    """Return the gradient of the input: a transposed convolution, cut to the input without its padding.
 
-
-def _spread(
-    context: Context, grad: Value, x: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Value:
-    """Return what each element of the padded input gave to the output, without the padding.
-
-    At the far end lie as many elements as no window reached, fewer than a stride.
+    Fewer than ``stride`` elements at the far end may have been in no window: their gradient is zero.
     """
     graph, spatial = context.graph, list(range(2, x.rank))
     whole = graph.op("ConvTranspose", grad, weight, strides=list(stride), dilations=list(dilation), group=groups)
@@ -87,15 +78,15 @@ def _spread(
     return graph.op("Slice", whole, start, end, graph.axes(*spatial))
 
 
-def _correlated(
+def _gradient_of_weight(
     context: Context, wide: Value, narrow: Value, weight: Value, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Value:
-    """Return the sum over the batch of products of ``narrow`` with the window of ``wide`` that each element saw.
+    """Return the gradient of the weight, which sums ``narrow`` times the window of ``wide`` that each element saw.
 
-    That is a convolution in which batch and channels have changed places, and so have stride and dilation.
+    This is a convolution with batch and channels swapped, and with stride and dilation swapped.
     """
     graph = context.graph
-    rank = len(weight.shape or ())
+    rank = len(weight.dims)
     swapped = [1, 0, *range(2, rank)]
     by_channel = graph.transpose(wide, swapped)
     if groups > 1:
@@ -112,8 +103,8 @@ def _correlated(
         pads=[*padding, *padding],
         group=groups,
     )
-    # Elements that no window reached make the product larger than the kernel.
-    kernel = list((weight.shape or ())[2:])
+    # Elements at the far end that are in no window make the product larger than the kernel.
+    kernel = list(weight.dims[2:])
     spatial = graph.axes(*range(2, rank))
     product = graph.op("Slice", product, graph.constant([0] * len(kernel), torch.int64), graph.vector(kernel), spatial)
     return graph.transpose(product, swapped)
@@ -139,7 +130,7 @@ def max_pool(
     graph = context.graph
     kernel = _both(kernel_size)
     batch = x if x.rank == 4 else graph.op("Unsqueeze", x, graph.axes(0))
-    # ONNX Runtime passes over what is no number: infinity stands in for it, and the pooling tells only where.
+    # ONNX Runtime ignores NaN: take infinity instead, and only the positions from the pooling.
     is_nan, infinity = graph.op("IsNaN", batch), graph.constant(float("inf"), context.out[0].dtype)
     _, positions = graph.op(
         "MaxPool",
@@ -173,7 +164,7 @@ def max_pool_backward(
     indices: Value,
 ) -> Value:
     graph = context.graph
-    # In `Reshape` 0 keeps a dimension and -1 is the rest: the two of a plane become one.
+    # `Reshape` keeps a dimension of 0 and infers one of -1: this flattens each plane.
     as_rows = graph.constant([0] * (x.rank - 2) + [-1], torch.int64)
     rows, positions, updates = (graph.op("Reshape", value, as_rows) for value in (x, indices, grad))
     zeros = graph.op("Expand", graph.constant(0, context.out.dtype), graph.op("Shape", rows))
@@ -182,5 +173,5 @@ def max_pool_backward(
 
 
 def _both(sizes: Sequence[int]) -> list[int]:
-    """Return one number for each of two dimensions; torch lets one stand for both."""
+    """Return a number for each of two dimensions; torch accepts one for both."""
     return list(sizes) * 2 if len(sizes) == 1 else list(sizes)

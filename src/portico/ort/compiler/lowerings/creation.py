@@ -1,4 +1,4 @@
-"""Operators that make tensors of numbers."""
+"""Operators that create, convert or copy tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +12,17 @@ aten = torch.ops.aten
 
 
 def filled(context: Context, shape: Sequence[Any], number: Any) -> Value:
-    """Return a tensor of the given shape that holds one number everywhere."""
+    """Return a tensor of ``shape`` filled with ``number``."""
     graph = context.graph
     value = graph.scalar(number, context.out.dtype)
     return graph.op("Expand", value, graph.vector(shape)) if len(shape) else value
 
 
 def filled_like(context: Context, x: Value, number: Any) -> Value:
-    """Return a tensor of the shape of ``x`` that holds one number everywhere."""
+    """Return a tensor of the shape of ``x`` filled with ``number``."""
     graph = context.graph
     if all(isinstance(dim, int) for dim in x.shape or (None,)):
-        return filled(context, x.shape or (), number)
+        return filled(context, x.dims, number)
     return graph.op("Expand", graph.scalar(number, context.out.dtype), graph.op("Shape", x))
 
 
@@ -36,34 +36,16 @@ def full_like(context: Context, x: Value, fill_value: Any, **_: Any) -> Value:
     return filled_like(context, x, fill_value)
 
 
-@lowers(aten.zeros.default, aten.empty.memory_format)
-def zeros(context: Context, size: Sequence[Any], **_: Any) -> Value:
-    return filled(context, size, 0)
-
-
-@lowers(aten.ones.default)
-def ones(context: Context, size: Sequence[Any], **_: Any) -> Value:
-    return filled(context, size, 1)
-
-
-@lowers(aten.new_zeros.default)
-def new_zeros(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
-    return filled(context, size, 0)
-
-
-@lowers(aten.new_ones.default)
-def new_ones(context: Context, x: Value, size: Sequence[Any], **_: Any) -> Value:
-    return filled(context, size, 1)
-
-
-@lowers(aten.zeros_like.default)
-def zeros_like(context: Context, x: Value, **_: Any) -> Value:
-    return filled_like(context, x, 0)
-
-
-@lowers(aten.ones_like.default)
-def ones_like(context: Context, x: Value, **_: Any) -> Value:
-    return filled_like(context, x, 1)
+for _name, _number in (("zeros", 0), ("ones", 1)):
+    lowers(getattr(aten, _name).default)(lambda context, size, number=_number, **_: filled(context, size, number))
+    lowers(getattr(aten, f"new_{_name}").default)(
+        lambda context, x, size, number=_number, **_: filled(context, size, number)
+    )
+    lowers(getattr(aten, f"{_name}_like").default)(
+        lambda context, x, number=_number, **_: filled_like(context, x, number)
+    )
+# Its content is undefined; zeros make results reproducible.
+lowers(aten.empty.memory_format)(lambda context, size, **_: filled(context, size, 0))
 
 
 @lowers(aten.scalar_tensor.default)
@@ -76,18 +58,14 @@ def arange(context: Context, *bounds: Any, **_: Any) -> Value:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1)}.get(len(bounds), bounds)
     graph = context.graph
     if any(isinstance(number, float) for number in (start, end, step)):
-        return _counted(context, context.out.shape[0], start, step)
+        return iota(context, context.out.shape[0], start=start, step=step)
     numbers = graph.op("Range", *(graph.scalar(number, torch.int64) for number in (start, end, step)))
     return graph.cast(Value(numbers.name, torch.int64), context.out.dtype)
 
 
 @lowers(torch.ops.prims.iota.default)
 def iota(context: Context, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
-    return _counted(context, length, start, step)
-
-
-def _counted(context: Context, length: Any, start: Any, step: Any) -> Value:
-    """Return as many numbers, from ``start`` on in steps, multiplied as torch does it: sums of floats would drift."""
+    """Return ``start + step * i``, multiplied as in torch: repeated sums of floats would drift."""
     graph, dtype = context.graph, torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
     zero, one = (graph.constant(number, torch.int64) for number in (0, 1))
     count = graph.op("Range", zero, graph.scalar(length, torch.int64), one)
@@ -105,12 +83,7 @@ def convert_element_type(context: Context, x: Value, dtype: torch.dtype) -> Valu
     return context.graph.cast(x, dtype)
 
 
-@lowers(
-    aten.alias.default,
-    aten.clone.default,
-    aten.detach.default,
-    aten.lift_fresh_copy.default,
-)
+@lowers(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
 def same(context: Context, x: Value, **_: Any) -> Value:
     return x
 

@@ -1,4 +1,4 @@
-"""Operators that read and write by index."""
+"""Operators that read and write by index or by mask."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,7 @@ from portico.ort.compiler.lowerings.creation import filled
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
 
 aten = torch.ops.aten
+# ONNX Runtime's scatters have no `reduction="add"` for the keys: dtypes to add in instead.
 _ADDED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.bool: torch.int32}
 
 
@@ -71,7 +72,7 @@ def scatter_add(context: Context, x: Value, dim: int, index: Value, src: Value) 
 
 
 def _added(context: Context, op_type: str, x: Value, positions: Value, updates: Value, **attributes: Any) -> Value:
-    """Add by index, in a dtype in which ONNX Runtime does that."""
+    """Add by index, in a dtype that ONNX Runtime has a kernel for."""
     graph, dtype = context.graph, context.out.dtype
     wide = _ADDED_IN.get(dtype, dtype)
     x, updates = (graph.cast(Value(value.name, dtype), wide) for value in (x, updates))
@@ -80,8 +81,8 @@ def _added(context: Context, op_type: str, x: Value, positions: Value, updates: 
 
 
 def _as_large_as(context: Context, src: Value, index: Value) -> Value:
-    """Return the first elements of ``src``: torch lets it be larger than the index."""
-    if same_shape(src.shape or (), index.shape or ()):
+    """Cut ``src`` to the size of the index: torch allows it to be larger."""
+    if same_shape(src.dims, index.dims):
         return src
     graph, axes = context.graph, range(src.rank)
     return graph.op("Slice", src, graph.axes(*[0] * src.rank), graph.op("Shape", index), graph.axes(*axes))
@@ -97,9 +98,9 @@ def index_select(context: Context, x: Value, dim: int, index: Value) -> Value:
 
 
 def _not_negative(context: Context, index: Value) -> Value:
-    """Return an index in int64, in which a negative one is too large.
+    """Return an index in int64 in which negative numbers are out of range.
 
-    ONNX counts it from the end; here torch says that it is out of range, and then ONNX Runtime does so too.
+    ONNX would count them from the end where torch raises an error; this way ONNX Runtime raises one too.
     """
     graph = context.graph
     positions = graph.cast(index, torch.int64)
@@ -115,7 +116,7 @@ def index(context: Context, x: Value, indices: Sequence[Value | None]) -> Value:
     num_broadcast = len(context.out.shape) - len(rest)
     if first == 0:
         return taken
-    # Adjacent indices leave their dimensions where they were, behind `first` dimensions that were not indexed.
+    # Torch keeps the dimensions of adjacent indices in place, here behind the `first` ones that are not indexed.
     back = [*range(num_broadcast, num_broadcast + first), *range(num_broadcast)]
     back += range(num_broadcast + first, num_broadcast + len(rest))
     return graph.transpose(taken, back)
@@ -138,7 +139,7 @@ def index_put(
     if first:
         source_order = [*range(first, first + rank), *range(first), *range(first + rank, rank + len(rest))]
         missing = rank + len(rest) - values.rank
-        values = graph.reshape(values, [*[1] * missing, *(values.shape or ())]) if missing else values
+        values = graph.reshape(values, [*[1] * missing, *values.dims]) if missing else values
         values = graph.transpose(values, source_order)
     updates = graph.op("Expand", *promoted(context, context.out.dtype, values), target)
     whole = graph.transpose(x, order)
@@ -150,7 +151,7 @@ def index_put(
 
 
 def _positions(context: Context, indices: Sequence[Value | None]) -> list[Value | None]:
-    """Return indices without masks: for each dimension of a mask the positions at which it is true."""
+    """Replace each mask by the positions at which it is true, one index for each of its dimensions."""
     graph = context.graph
     positions: list[Value | None] = []
     for index in indices:
@@ -167,23 +168,22 @@ def _positions(context: Context, indices: Sequence[Value | None]) -> list[Value 
 def _coordinates(
     context: Context, x: Value, indices: Sequence[Value | None]
 ) -> tuple[list[int], list[int], Value, int]:
-    """Return what ``GatherND`` and ``ScatterND`` need.
+    """Return the arguments of ``GatherND`` and ``ScatterND``.
 
     Returns:
-        The order of dimensions that brings the indexed ones to the front, the dimensions not indexed, the
-        coordinates with those of one element in the last dimension, and how many dimensions not indexed stay before
-        the indexed ones in torch's result.
+        The permutation that brings the indexed dimensions to the front, the dimensions that are not indexed, the
+        coordinates ``[..., number of indices]``, and how many unindexed dimensions precede in torch's result.
     """
     graph = context.graph
     indexed = [axis for axis, index in enumerate(indices) if index is not None]
     rest = [axis for axis in range(x.rank) if axis not in indexed]
     given = [index for index in indices if index is not None]
-    common = _broadcast([position.shape or () for position in given])
+    common = _broadcast([position.dims for position in given])
     columns = []
     for axis, position in zip(indexed, given, strict=True):
         wide = graph.op("Expand", graph.cast(position, torch.int64), graph.vector(common))
-        size = graph.scalar((x.shape or ())[axis], torch.int64)
-        # GatherND of ONNX Runtime takes negative indices, ScatterND with a reduction does not everywhere.
+        size = graph.scalar(x.dims[axis], torch.int64)
+        # ONNX Runtime's GatherND accepts negative indices; ScatterND with a reduction does not on every device.
         is_negative = graph.op("Less", wide, graph.constant(0, torch.int64))
         wrapped = graph.op("Where", is_negative, graph.op("Add", wide, size), wide)
         columns.append(graph.op("Unsqueeze", wrapped, graph.axes(-1)))
@@ -193,7 +193,7 @@ def _coordinates(
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the shape that shapes broadcast to; of two symbols the first, since torch has checked that they agree."""
+    """Return the broadcast shape; of two symbols the first, since torch has checked that they are equal."""
     rank = max(len(shape) for shape in shapes)
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
     columns = zip(*padded, strict=True)

@@ -1,5 +1,6 @@
-"""Comparisons, and operators on what is true or false and on bits, element by element."""
+"""Element-wise comparisons, logical operators and selection by a mask."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,43 +23,29 @@ _LOGICAL = {
     aten.logical_or.default: "Or",
     aten.logical_xor.default: "Xor",
 }
-# The operator for truth values and that for bits.
-_BITWISE = {
-    aten.bitwise_and: ("And", "BitwiseAnd"),
-    aten.bitwise_or: ("Or", "BitwiseOr"),
-    aten.bitwise_xor: ("Xor", "BitwiseXor"),
-}
 
 
-def _register_tables() -> None:
-    for packet, op_type in _COMPARISONS.items():
-        lowers(packet.Tensor, packet.Scalar)(lambda context, x, y, op_type=op_type: _compared(context, op_type, x, y))
-    for target, op_type in _LOGICAL.items():
-        lowers(target)(
-            lambda context, x, y, op_type=op_type: context.graph.op(op_type, *promoted(context, torch.bool, x, y))
-        )
-    for packet, names in _BITWISE.items():
-        lowers(packet.Tensor, packet.Scalar)(lambda context, x, y, names=names: _bitwise(context, names, x, y))
-
-
-def _compared(context: Context, op_type: str, x: Any, y: Any) -> Value:
+def _compared(context: Context, x: Any, y: Any, *, op_type: str) -> Value:
     dtype = common_dtype(x, y)
+    # ONNX orders no booleans.
     if dtype is torch.bool and op_type != "Equal":
         dtype = torch.int32
     return context.graph.op(op_type, *promoted(context, dtype, x, y))
 
 
-def _bitwise(context: Context, names: tuple[str, str], x: Any, y: Any) -> Value:
-    dtype = context.out.dtype
-    return context.graph.op(names[0] if dtype is torch.bool else names[1], *promoted(context, dtype, x, y))
+def _logical(context: Context, x: Any, y: Any, *, op_type: str) -> Value:
+    return context.graph.op(op_type, *promoted(context, torch.bool, x, y))
 
 
-_register_tables()
+for _packet, _op_type in _COMPARISONS.items():
+    lowers(_packet.Tensor, _packet.Scalar)(partial(_compared, op_type=_op_type))
+for _target, _op_type in _LOGICAL.items():
+    lowers(_target)(partial(_logical, op_type=_op_type))
 
 
 @lowers(aten.ne.Tensor, aten.ne.Scalar)
 def ne(context: Context, x: Any, y: Any) -> Value:
-    return context.graph.op("Not", _compared(context, "Equal", x, y))
+    return context.graph.op("Not", _compared(context, x, y, op_type="Equal"))
 
 
 @lowers(aten.logical_not.default)
@@ -73,18 +60,17 @@ def bitwise_not(context: Context, x: Value) -> Value:
 
 @lowers(aten.isnan.default)
 def isnan(context: Context, x: Value) -> Value:
-    return _of_floats(context, "IsNaN", x)
+    return _if_float(context, "IsNaN", x)
 
 
 @lowers(aten.isinf.default)
 def isinf(context: Context, x: Value) -> Value:
-    return _of_floats(context, "IsInf", x)
+    return _if_float(context, "IsInf", x)
 
 
-def _of_floats(context: Context, op_type: str, x: Value) -> Value:
-    """Ask floats; the answer of integers is no."""
-    is_float = x.dtype is not None and x.dtype.is_floating_point
-    return context.graph.op(op_type, x) if is_float else filled_like(context, x, False)
+def _if_float(context: Context, op_type: str, x: Value) -> Value:
+    """Apply an operator that ONNX defines for floats only; it is false for integers."""
+    return context.graph.op(op_type, x) if x.is_float else filled_like(context, x, False)
 
 
 @lowers(aten.where.self)
@@ -94,7 +80,7 @@ def where(context: Context, condition: Value, x: Any, y: Any) -> Value:
     x, y = promoted(context, dtype, x, y)
     if dtype is not torch.bool:
         return graph.op("Where", condition, x, y)
-    # ONNX Runtime chooses among numbers only.
+    # ONNX Runtime's `Where` has no kernel for booleans.
     return graph.op("Or", graph.op("And", condition, x), graph.op("And", graph.op("Not", condition), y))
 
 

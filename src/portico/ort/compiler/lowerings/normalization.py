@@ -1,21 +1,26 @@
-"""Softmax and layer normalisation, and their derivatives."""
+"""Softmax, layer and batch normalisation, and their derivatives."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from portico.ort.compiler.graph import Value, onnx_type
+from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings.reductions import reduced
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors
 
 aten = torch.ops.aten
 
 
-@lowers(aten._softmax.default)
-@numbers_as_vectors
-def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    return context.graph.op("Softmax", context.graph.cast(x, context.out.dtype), axis=dim)
+def _register_softmax(target: Any, op_type: str) -> None:
+    @lowers(target)
+    @numbers_as_vectors
+    def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+        return context.graph.op(op_type, context.graph.cast(x, context.out.dtype), axis=dim)
+
+
+_register_softmax(aten._softmax.default, "Softmax")
+_register_softmax(aten._log_softmax.default, "LogSoftmax")
 
 
 @lowers(aten._safe_softmax.default)
@@ -23,17 +28,11 @@ def softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
 def safe_softmax(context: Context, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     graph, dtype = context.graph, context.out.dtype
     x, nothing = graph.cast(x, dtype), graph.constant(float("-inf"), dtype)
-    # A row of nothing but -inf has no probabilities: torch says zero.
+    # Torch defines the probabilities of a row of nothing but -inf as zero.
     is_alive = graph.op("Not", graph.op("Equal", reduced(graph, "ReduceMax", x, dim, True), nothing))
     floor = graph.op("Where", is_alive, nothing, graph.constant(0, dtype))
     probabilities = graph.op("Softmax", graph.op("Max", x, floor), axis=dim)
-    return graph.op("Mul", probabilities, graph.op("Cast", is_alive, to=onnx_type(dtype)))
-
-
-@lowers(aten._log_softmax.default)
-@numbers_as_vectors
-def log_softmax(context: Context, x: Value, dim: int, half_to_float: bool) -> Value:
-    return context.graph.op("LogSoftmax", context.graph.cast(x, context.out.dtype), axis=dim)
+    return graph.op("Mul", probabilities, graph.cast(is_alive, dtype))
 
 
 @lowers(aten._softmax_backward_data.default)
@@ -67,7 +66,7 @@ def native_layer_norm(
     y, *statistics = graph.op(
         "LayerNormalization", x, weight, bias, outputs=3, axis=-len(normalized_shape), epsilon=float(eps)
     )
-    # ONNX Runtime returns them in float32, whatever it is that is normalised.
+    # ONNX Runtime returns the statistics in float32, whatever the dtype of `x`.
     mean, rstd = (graph.cast(Value(value.name, torch.float32), context.out[1].dtype) for value in statistics)
     return y, mean, rstd
 
@@ -88,22 +87,34 @@ def native_layer_norm_backward(
     inner = list(range(x.rank - len(normalized_shape), x.rank))
     outer = list(range(x.rank - len(normalized_shape)))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
+    return _gradients(graph, grad, normalized, rstd, weight, inner, outer, output_mask)
+
+
+def _gradients(
+    graph: Graph,
+    grad: Value,
+    normalized: Value,
+    rstd: Value,
+    weight: Value | None,
+    normalized_dims: list[int] | None,
+    batch_dims: list[int],
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:
+    """Return the gradients of input, weight and bias; constant statistics have no ``normalized_dims``."""
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
         scaled = grad if weight is None else graph.op("Mul", grad, weight)
-        average = reduced(graph, "ReduceMean", scaled, inner, True)
-        slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), inner, True)
-        centered = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
-        grads[0] = graph.op("Mul", rstd, centered)
+        if normalized_dims is not None:
+            average = reduced(graph, "ReduceMean", scaled, normalized_dims, True)
+            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), normalized_dims, True)
+            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
+        grads[0] = graph.op("Mul", rstd, scaled)
     if output_mask[1]:
-        grads[1] = _over(graph, graph.op("Mul", grad, normalized), outer)
+        product = graph.op("Mul", grad, normalized)
+        grads[1] = reduced(graph, "ReduceSum", product, batch_dims) if batch_dims else product
     if output_mask[2]:
-        grads[2] = _over(graph, grad, outer)
+        grads[2] = reduced(graph, "ReduceSum", grad, batch_dims) if batch_dims else grad
     return tuple(grads)
-
-
-def _over(graph: Any, value: Value, dims: list[int]) -> Value:
-    return reduced(graph, "ReduceSum", value, dims) if dims else value
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
@@ -120,20 +131,21 @@ def batch_norm(
 ) -> tuple[Value, ...]:
     if not training:
         options = (running_mean, running_var, momentum, eps)
-        return *batch_norm_of_before(context, x, weight, bias, *options), running_mean, running_var
+        return *batch_norm_in_evaluation(context, x, weight, bias, *options), running_mean, running_var
     graph = context.graph
     mean, var = _statistics(graph, x)
     y, rstd = _batch_normalized(context, x, weight, bias, mean, var, eps)
     dtype = running_var.dtype or torch.float32
     size = graph.op("ReduceProd", graph.op("Shape", x), keepdims=0)
     channels = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2), graph.axes(0))
-    count = graph.op("Cast", graph.op("Div", size, channels), to=onnx_type(dtype))
+    count = graph.cast(graph.op("Div", size, channels), dtype)
     unbiased = graph.op("Mul", var, graph.op("Div", count, graph.op("Sub", count, graph.constant(1, dtype))))
-    return y, mean, rstd, _moved(graph, running_mean, mean, momentum), _moved(graph, running_var, unbiased, momentum)
+    pairs = ((running_mean, mean), (running_var, unbiased))
+    return y, mean, rstd, *(_running(graph, old, new, momentum) for old, new in pairs)
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)
-def batch_norm_without_memory(
+def batch_norm_without_running_statistics(
     context: Context, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
 ) -> tuple[Value, Value, Value]:
     mean, var = _statistics(context.graph, x)
@@ -142,7 +154,7 @@ def batch_norm_without_memory(
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_of_before(
+def batch_norm_in_evaluation(
     context: Context,
     x: Value,
     weight: Value | None,
@@ -152,10 +164,10 @@ def batch_norm_of_before(
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalise by the statistics of batches before; a derivative needs none of this one."""
+    """Normalise by the running statistics; like torch, return empty statistics of the batch."""
     y, _ = _batch_normalized(context, x, weight, bias, running_mean, running_var, eps)
-    nothing = context.graph.constant([], context.out[1].dtype)
-    return y, nothing, nothing
+    empty = context.graph.constant([], context.out[1].dtype)
+    return y, empty, empty
 
 
 @lowers(aten.native_batch_norm_backward.default)
@@ -180,19 +192,8 @@ def native_batch_norm_backward(
         mean, rstd = running_mean, _rstd(context, running_var, eps, grad.dtype)
     mean, rstd = (_along_channels(graph, value, x.rank) for value in (mean, rstd))
     normalized = graph.op("Mul", graph.op("Sub", x, mean), rstd)
-    grads: list[Value | None] = [None, None, None]
-    if output_mask[0]:
-        scaled = grad if weight is None else graph.op("Mul", grad, _along_channels(graph, weight, x.rank))
-        if training:
-            average = reduced(graph, "ReduceMean", scaled, dims, True)
-            slope = reduced(graph, "ReduceMean", graph.op("Mul", scaled, normalized), dims, True)
-            scaled = graph.op("Sub", graph.op("Sub", scaled, average), graph.op("Mul", normalized, slope))
-        grads[0] = graph.op("Mul", rstd, scaled)
-    if output_mask[1]:
-        grads[1] = reduced(graph, "ReduceSum", graph.op("Mul", grad, normalized), dims)
-    if output_mask[2]:
-        grads[2] = reduced(graph, "ReduceSum", grad, dims)
-    return tuple(grads)
+    weight = None if weight is None else _along_channels(graph, weight, x.rank)
+    return _gradients(graph, grad, normalized, rstd, weight, dims if training else None, dims, output_mask)
 
 
 def _statistics(graph: Any, x: Value) -> tuple[Value, Value]:
@@ -223,6 +224,6 @@ def _along_channels(graph: Any, value: Any, rank: int) -> Value:
     return graph.op("Unsqueeze", value, graph.axes(0, *range(2, rank)))
 
 
-def _moved(graph: Any, old: Value, new: Value, momentum: float) -> Value:
+def _running(graph: Any, old: Value, new: Value, momentum: float) -> Value:
     kept = graph.op("Mul", old, graph.constant(1 - momentum, old.dtype))
     return graph.op("Add", kept, graph.op("Mul", new, graph.constant(momentum, old.dtype)))

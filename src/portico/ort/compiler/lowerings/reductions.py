@@ -1,4 +1,4 @@
-"""Operators that make one element of many."""
+"""Reductions and cumulative sums."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ aten = torch.ops.aten
 def reduced(
     graph: Graph, op_type: str, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False
 ) -> Value:
-    """Return a reduction of ``x`` over ``dims``; none, or an empty list, means all."""
+    """Return a reduction of ``x`` over ``dims``; ``None`` or an empty list means all."""
     chosen = [dims] if isinstance(dims, int) else list(dims or ())
     if x.shape is not None:
-        # Counted from the end ONNX Runtime does not find the dimensions of an empty tensor.
+        # ONNX Runtime does not accept negative axes for an empty tensor.
         chosen = [axis % x.rank for axis in chosen]
     axes = graph.axes(*chosen) if chosen else None
     return graph.op(op_type, x, axes, keepdims=int(keepdim))
@@ -40,41 +40,43 @@ def mean(context: Context, x: Value, dim: Any = None, keepdim: bool = False, *, 
 
 
 def _is_empty(x: Value) -> bool:
-    """Return whether there are no elements, the mean of which is 0 in ONNX Runtime and not a number in torch."""
-    return any(same_shape([dim], [0]) for dim in x.shape or ())
+    """Return whether ``x`` has no elements: their mean is NaN in torch and 0 in ONNX Runtime."""
+    return any(same_shape([dim], [0]) for dim in x.dims)
 
 
-@lowers(aten.amax.default, aten.max.default)
-@numbers_as_vectors
-def amax(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return _extreme(context, "ReduceMax", x, dim, keepdim)
+def _register_extremes(name: str, extreme: str, index: str) -> None:
+    """Register ``amax``, ``max``, ``argmax`` and ``max`` along a dimension, or those of the minimum."""
+
+    @lowers(getattr(aten, f"a{name}").default, getattr(aten, name).default)
+    @numbers_as_vectors
+    def values(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return _extreme(context, extreme, x, dim, keepdim)
+
+    @lowers(getattr(aten, f"arg{name}").default)
+    @numbers_as_vectors
+    def indices(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        return _index_of(context, index, x, dim, keepdim)
+
+    @lowers(getattr(aten, name).dim)
+    @numbers_as_vectors
+    def both(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+        return _extreme(context, extreme, x, dim, keepdim), _index_of(context, index, x, dim, keepdim)
 
 
-@lowers(aten.amin.default, aten.min.default)
-@numbers_as_vectors
-def amin(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    return _extreme(context, "ReduceMin", x, dim, keepdim)
+_register_extremes("max", "ReduceMax", "ArgMax")
+_register_extremes("min", "ReduceMin", "ArgMin")
 
 
 def _extreme(context: Context, op_type: str, x: Value, dim: Any, keepdim: bool) -> Value:
-    """Return the largest or smallest element, and NaN where there is one: ONNX Runtime passes over it."""
+    """Return the largest or smallest element, or NaN if there is one, which ONNX Runtime would ignore."""
     graph = context.graph
     if x.dtype is torch.bool:
         return graph.cast(reduced(graph, op_type, graph.cast(x, torch.int32), dim, keepdim), torch.bool)
     extreme = reduced(graph, op_type, x, dim, keepdim)
-    if not _may_be_nan(x):
+    if not x.is_float:
         return extreme
     has_nan = graph.cast(reduced(graph, "ReduceMax", _is_nan(graph, x), dim, keepdim), torch.bool)
-    return graph.op("Where", has_nan, _nan(graph, x), extreme)
-
-
-def _may_be_nan(x: Value) -> bool:
-    return x.dtype is not None and x.dtype.is_floating_point
-
-
-def _nan(graph: Graph, x: Value) -> Value:
-    assert x.dtype is not None
-    return graph.constant(float("nan"), x.dtype)
+    return graph.op("Where", has_nan, graph.constant(float("nan"), x.dtype or context.out.dtype), extreme)
 
 
 def _is_nan(graph: Graph, x: Value) -> Value:
@@ -106,23 +108,11 @@ def all_(context: Context, x: Value, dim: Any = None, keepdim: bool = False) -> 
 
 
 def _any(context: Context, truth: Value, dim: Any, keepdim: bool) -> Value:
-    """Return whether there is one that is true, by their number; over an empty list of dimensions each is left."""
+    """Return whether any is true, by counting; an empty list of dimensions reduces none."""
     if dim == []:
         return truth
     number = reduced(context.graph, "ReduceSum", context.graph.cast(truth, torch.int32), dim, keepdim)
     return context.graph.cast(Value(number.name, torch.int32), torch.bool)
-
-
-@lowers(aten.argmax.default)
-@numbers_as_vectors
-def argmax(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _index_of(context, "ArgMax", x, dim, keepdim)
-
-
-@lowers(aten.argmin.default)
-@numbers_as_vectors
-def argmin(context: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    return _index_of(context, "ArgMin", x, dim, keepdim)
 
 
 def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim: bool) -> Value:
@@ -134,26 +124,14 @@ def _index_of(context: Context, op_type: str, x: Value, dim: int | None, keepdim
 
 
 def _index_along(graph: Graph, op_type: str, x: Value, dim: int, keepdim: bool) -> Value:
-    """Return where the largest or smallest element is, or the first NaN where there is one, as torch does."""
+    """Return the index of the extreme, or of the first NaN if there is one, as torch does."""
     x = graph.cast(x, torch.int32) if x.dtype is torch.bool else x
     index = graph.op(op_type, x, axis=dim, keepdims=int(keepdim))
-    if not _may_be_nan(x):
+    if not x.is_float:
         return index
     is_nan = _is_nan(graph, x)
     has_nan = graph.cast(reduced(graph, "ReduceMax", is_nan, dim, keepdim), torch.bool)
     return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
-
-
-@lowers(aten.max.dim)
-@numbers_as_vectors
-def max_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extreme(context, "ReduceMax", x, dim, keepdim), _index_of(context, "ArgMax", x, dim, keepdim)
-
-
-@lowers(aten.min.dim)
-@numbers_as_vectors
-def min_dim(context: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    return _extreme(context, "ReduceMin", x, dim, keepdim), _index_of(context, "ArgMin", x, dim, keepdim)
 
 
 @lowers(aten.var.correction)

@@ -1,4 +1,4 @@
-"""Which ATen operator is lowered by which function."""
+"""The table of lowerings: which function translates which ATen operator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map_only
 
 from portico.ort.compiler.graph import Graph, Value
+from portico.ort.torch_compat import tree_map_only
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[Any, Lowering] = {}
@@ -17,11 +17,11 @@ LOWERINGS: dict[Any, Lowering] = {}
 
 @dataclass(frozen=True)
 class Context:
-    """What a lowering is given beside the operator's own arguments.
+    """What a lowering receives in addition to the operator's own arguments.
 
     Args:
         graph: Where nodes are added.
-        out: The fake result of the operator: its dtype and shape are those the result must have.
+        out: Fake result of the operator, with the dtype and shape that the result must have.
         node: The operator in its graph.
     """
 
@@ -30,7 +30,7 @@ class Context:
     node: fx.Node
 
     def reads_too(self, target: Any) -> bool:
-        """Return whether an operator ``target`` of the graph has an input in common with this one."""
+        """Return whether an operator ``target`` of the graph shares an input with this one."""
         return any(user.target is target for source in self.node.all_input_nodes for user in source.users)
 
 
@@ -51,9 +51,9 @@ def lowers(*targets: Any) -> Callable[[Lowering], Lowering]:
 
 
 def numbers_as_vectors(lowering: Lowering) -> Lowering:
-    """Let a lowering that is told dimensions see a vector of one element in the place of a tensor without any.
+    """Pass 0-d tensors to a lowering that takes dimensions as vectors of one element.
 
-    So torch does: the dimensions 0 and -1 of a number are allowed.
+    Torch accepts the dimensions 0 and -1 of a 0-d tensor; ONNX does not.
     """
 
     @wraps(lowering)
@@ -73,29 +73,17 @@ def numbers_as_vectors(lowering: Lowering) -> Lowering:
 
 
 def promoted(context: Context, dtype: torch.dtype, *operands: Any) -> list[Value]:
-    """Return operands, tensors and numbers, in one dtype, as ONNX wants them and torch makes them."""
-    graph = context.graph
-    return [
-        graph.cast(operand, dtype) if isinstance(operand, Value) else graph.scalar(operand, dtype)
-        for operand in operands
-    ]
+    """Return tensors and numbers in one dtype: ONNX promotes nothing by itself."""
+    return [context.graph.scalar(operand, dtype) for operand in operands]
 
 
-def common_dtype(*operands: Any) -> torch.dtype:
-    """Return the dtype that torch computes in when these operands, tensors and numbers, meet."""
-    stand_ins = [
-        torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype) if isinstance(operand, Value) else operand
-        for operand in operands
-    ]
-    plain = [_plain_number(operand) for operand in stand_ins]
-    result = plain[0]
-    dtype = torch.result_type(result, plain[1]) if len(plain) > 1 else result.dtype
-    return dtype
+def common_dtype(x: Any, y: Any) -> torch.dtype:
+    """Return the dtype in which torch computes with two operands, tensors or numbers."""
+    return torch.result_type(*(_sample(operand) for operand in (x, y)))
 
 
-def _plain_number(operand: Any) -> Any:
-    if isinstance(operand, torch.SymInt):
-        return 1
-    if isinstance(operand, torch.SymFloat):
-        return 1.0
-    return operand
+def _sample(operand: Any) -> Any:
+    if isinstance(operand, Value):
+        return torch.empty((1,) * min(operand.rank, 1), dtype=operand.dtype)
+    symbolic = {torch.SymInt: 1, torch.SymFloat: 1.0}
+    return symbolic.get(type(operand), operand)

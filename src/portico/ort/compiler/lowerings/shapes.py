@@ -1,4 +1,4 @@
-"""Operators that move elements and leave them as they are."""
+"""Operators that only move elements: views, slices, joins, paddings and writes to slices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,16 @@ from portico.ort.compiler.graph import Graph, Value, same_shape
 from portico.ort.compiler.lowerings.registry import Context, lowers, numbers_as_vectors, promoted
 
 aten = torch.ops.aten
+# In `Slice`, past the last element of any dimension.
 _END = 2**63 - 1
 
 
 @lowers(aten.view.default, aten._unsafe_view.default)
 def view(context: Context, x: Value, size: Sequence[Any]) -> Value:
     shape = context.out.shape
-    # The sizes as asked for are in the graph already; those of the result may have to be computed.
+    # The sizes passed by the caller are in the graph already; those of the result may have to be computed.
     num_symbolic = sum(not isinstance(dim, int) for dim in shape)
-    return context.graph.reshape(x, shape if num_symbolic < 2 or same_shape(x.shape or (), shape) else size)
+    return context.graph.reshape(x, shape if num_symbolic < 2 or same_shape(x.dims, shape) else size)
 
 
 @lowers(aten.unsqueeze.default)
@@ -28,7 +29,7 @@ def unsqueeze(context: Context, x: Value, dim: int) -> Value:
 @lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 def squeeze(context: Context, x: Value, dim: Any = None) -> Value:
     dims = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    ones = [axis for axis in dims if x.rank and same_shape([(x.shape or ())[axis]], [1])]
+    ones = [axis for axis in dims if x.rank and same_shape([x.dims[axis]], [1])]
     return context.graph.op("Squeeze", x, context.graph.axes(*ones)) if ones else x
 
 
@@ -52,17 +53,17 @@ def t(context: Context, x: Value) -> Value:
 
 @lowers(aten.expand.default)
 def expand(context: Context, x: Value, size: Sequence[Any], *, implicit: bool = False) -> Value:
-    if same_shape(x.shape or (), context.out.shape):
+    if same_shape(x.dims, context.out.shape):
         return x
-    # Both in torch (by -1) and in ONNX (by 1) a dimension may be left as it is.
+    # Torch keeps a dimension by -1, ONNX by 1.
     kept = [1 if isinstance(dim, int) and dim == -1 else dim for dim in size]
     return context.graph.op("Expand", x, context.graph.vector(kept))
 
 
 @lowers(aten.cat.default)
 def cat(context: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
-    # A vector without elements may stand among tensors of any rank.
-    kept = [tensor for tensor in tensors if not (tensor.rank == 1 and same_shape(tensor.shape or (), (0,)))]
+    # Torch accepts an empty vector among tensors of any rank.
+    kept = [tensor for tensor in tensors if not (tensor.rank == 1 and same_shape(tensor.dims, (0,)))]
     if not kept:
         return tensors[0]
     return context.graph.op("Concat", *promoted(context, context.out.dtype, *kept), axis=dim)
@@ -70,7 +71,7 @@ def cat(context: Context, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @lowers(aten.slice.Tensor)
 def slice_(context: Context, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    if same_shape(x.shape or (), context.out.shape):
+    if same_shape(x.dims, context.out.shape):
         return x
     graph = context.graph
     bounds = [0 if start is None else start, _END if end is None else end]
@@ -91,14 +92,14 @@ def split_with_sizes(context: Context, x: Value, sizes: Sequence[Any], dim: int 
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad_nd(context: Context, x: Value, pad: Sequence[Any], value: Any = 0) -> Value:
-    # Torch lists pairs of before and after from the last dimension on; ONNX all befores, then all afters.
+    # Torch lists (before, after) pairs from the last dimension; ONNX all befores, then all afters.
     return padded(context.graph, x, pad[::2][::-1], pad[1::2][::-1], context.graph.scalar(value, context.out.dtype))
 
 
 def padded(graph: Graph, x: Value, before: Sequence[Any], after: Sequence[Any], value: Value | None = None) -> Value:
-    """Return ``x`` with more elements, or fewer, before and after those of its last dimensions.
+    """Pad, or with negative numbers cut, the last dimensions of ``x``.
 
-    All dimensions are told, since ONNX Runtime forgets which are meant when it moves a transposition past a padding.
+    All dimensions are listed: ONNX Runtime loses the ``axes`` input when it moves a transpose past a ``Pad``.
     """
     others = [0] * (x.rank - len(before))
     return graph.op("Pad", x, graph.vector([*others, *before, *others, *after]), value)
@@ -108,7 +109,7 @@ def padded(graph: Graph, x: Value, before: Sequence[Any], after: Sequence[Any], 
 def repeat(context: Context, x: Value, repeats: Sequence[Any]) -> Value:
     graph = context.graph
     ones = [1] * (len(repeats) - x.rank)
-    return graph.op("Tile", graph.reshape(x, [*ones, *(x.shape or ())]), graph.vector(repeats))
+    return graph.op("Tile", graph.reshape(x, [*ones, *x.dims]), graph.vector(repeats))
 
 
 @lowers(aten.flip.default)
@@ -125,7 +126,7 @@ def flip(context: Context, x: Value, dims: Sequence[int]) -> Value:
 def slice_scatter(
     context: Context, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Value:
-    if same_shape(x.shape or (), source.shape or ()):
+    if same_shape(x.dims, source.dims):
         return context.graph.cast(source, context.out.dtype)
     return _put(context, x, source, dim, slice_bounds=(start, end, step))
 
@@ -138,7 +139,7 @@ def select_scatter(context: Context, x: Value, source: Value, dim: int, index: i
 
 
 def _put(context: Context, x: Value, source: Value, dim: int, slice_bounds: tuple[Any, Any, int]) -> Value:
-    """Return ``x`` with a slice of ``dim`` replaced, by its indices in that dimension."""
+    """Return ``x`` with a slice of ``dim`` replaced."""
     graph = context.graph
     start, end, step = slice_bounds
     dim %= x.rank

@@ -14,6 +14,7 @@ from portico.ort.exporting import save_onnx
 from unit.ort.families import make_model
 
 LENGTH = 12
+
 EQUAL_TO_PLAIN = {"abs": 2e-5}
 
 
@@ -197,7 +198,7 @@ def test_arguments_of_older_versions_that_told_what_to_export_are_taken(name, tm
 @pytest.mark.parametrize(("in_ort", "kinds"), [(True, ["inference"]), (False, [])])
 def test_one_evaluation_may_be_said_to_run_elsewhere(in_ort, kinds, tmp_path):
     trainer = reader(tmp_path, evaluate_in_ort=not in_ort)
-    with pytest.warns(FutureWarning, match=r"expressed by `ORTTrainingArguments\(evaluate_in_ort=...\)` now"):
+    with pytest.warns(FutureWarning, match=r"`inference_with_ort` is deprecated and .*; set `evaluate_in_ort` in"):
         trainer.evaluate(inference_with_ort=in_ort)
     assert [graph.kind for graph in trainer.ort_report.graphs] == kinds
     assert trainer.args.evaluate_in_ort is not in_ort

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import ALL, FLOATS, SHAPES, axes_of, several_axes_of, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import ALL, FLOATS, SHAPES, axes_of, several_axes_of, tensors
 
 aten = torch.ops.aten
 WITH_DIMENSIONS = tuple(shape for shape in SHAPES if shape)

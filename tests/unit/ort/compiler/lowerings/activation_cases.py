@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import FLOATS, SHAPES, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import FLOATS, SHAPES, tensors
 
 aten = torch.ops.aten
 NOT_FINITE = (float("nan"), float("inf"), float("-inf"))

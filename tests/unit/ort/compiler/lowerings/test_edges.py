@@ -4,7 +4,7 @@ import pytest
 import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from unit.ort.lowered import assert_agrees, traced
+from unit.ort.compiler.lowerings.lowered import assert_agrees, traced
 
 aten = torch.ops.aten
 NAN, INFINITY = float("nan"), float("inf")

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import FLOATS, SHAPES, axes_of, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import FLOATS, SHAPES, axes_of, tensors
 
 aten = torch.ops.aten
 NUMBERS = (-2.5, -1.0, -0.75, 0.0, 0.25, 1.0, 1.5, 3.0)

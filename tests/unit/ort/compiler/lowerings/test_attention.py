@@ -13,6 +13,8 @@ from portico.ort.api import compiled_call
 from portico.ort.settings import SessionSettings
 
 HEADS = 3
+
+
 BATCH, QUERIES, KEYS = 2, 5, 7
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unit.ort.lowered import assert_is, traced
+from unit.ort.compiler.lowerings.lowered import assert_is, traced
 
 aten = torch.ops.aten
 SIZES = ((3, 4), (5, 2), (2, 7), (6, 6))

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import ALL, FLOATS, INTEGERS, NUMERIC, SCALARS, broadcasting, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import ALL, FLOATS, INTEGERS, NUMERIC, SCALARS, broadcasting, tensors
 
 aten = torch.ops.aten
 SIGNED = (*FLOATS, torch.int64, torch.int32)

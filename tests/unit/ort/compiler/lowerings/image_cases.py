@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import MODERATE, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import MODERATE, tensors
 
 aten = torch.ops.aten
 # Infinity and NaN in one window are not told apart, nor are several NaNs.

@@ -1,71 +1,15 @@
-"""What is kept for a backward pass, and for how long."""
+"""What is saved for a backward pass, and for how long."""
 
-import operator
 import weakref
 
 import pytest
 import torch
 from torch import fx, nn
-from torch.fx.passes.infra.partitioner import Partition
 
 import portico.ort
 from portico.ort.api import compiled_call
 from portico.ort.compiler.backend import taking_list
-from portico.ort.compiler.partition import in_stages
 from portico.ort.runtime import Program
-
-aten = torch.ops.aten
-
-
-def chain(*widths):
-    """Return the nodes of a graph in which each reads the one before, with results as wide as given."""
-    graph = fx.Graph()
-    node = graph.placeholder("x")
-    nodes = []
-    for width in widths:
-        node = graph.call_function(aten.relu.default, (node,))
-        node.meta["val"] = torch.empty(width, device="meta")
-        nodes.append(node)
-    graph.output(node)
-    return nodes
-
-
-def parts_of(nodes):
-    return [list(part.nodes) for part in in_stages(Partition(0, nodes))]
-
-
-def test_a_short_graph_is_one_stage():
-    nodes = chain(*[1] * 150)
-    assert parts_of(nodes) == [nodes]
-
-
-def test_a_stage_ends_where_the_least_is_handed_on():
-    widths = [100] * 300
-    widths[99] = widths[199] = 1
-    nodes = chain(*widths)
-    assert parts_of(nodes) == [nodes[:100], nodes[100:200], nodes[200:]]
-
-
-def test_stages_are_in_the_order_of_the_graph():
-    nodes = chain(*[1] * 400)
-    assert [node for part in parts_of(nodes[::-1]) for node in part] == nodes
-
-
-def test_results_stay_with_what_they_are_results_of():
-    graph = fx.Graph()
-    first = graph.placeholder("x")
-    both = graph.call_function(aten.aminmax.default, (first,))
-    both.meta["val"] = (torch.empty(1, device="meta"), torch.empty(1, device="meta"))
-    between = first
-    for _ in range(200):
-        between = graph.call_function(aten.relu.default, (between,))
-        between.meta["val"] = torch.empty(1000, device="meta")
-    lowest = graph.call_function(operator.getitem, (both, 0))
-    lowest.meta["val"] = torch.empty(1, device="meta")
-    graph.output((lowest, between))
-    nodes = [node for node in graph.nodes if node.op == "call_function"]
-    for given in (nodes, nodes[::-1]):
-        assert parts_of(given)[0][:2] == [both, lowest]
 
 
 def test_an_input_is_let_go_after_its_last_use():

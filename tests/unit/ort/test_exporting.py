@@ -1,4 +1,4 @@
-"""A trained model as a file: what it is called with, what may go wrong, and that it does so before training."""
+"""A model as an ONNX file: its inputs and outputs, and errors before training."""
 
 import numpy as np
 import onnx
@@ -110,7 +110,10 @@ def test_images_have_one_dynamic_dimension_and_batch_norm_its_running_statistics
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (NeedsLabels, r"called with x alone, without labels, it raises TypeError: .*'labels'; let it do without"),
+        (
+            NeedsLabels,
+            r"called with x only, without labels, it raises TypeError: .*'labels'; make the labels optional",
+        ),
         (Branching, r"torch cannot trace it in one piece: (.|\n)*set `save_onnx=False`"),
     ],
 )

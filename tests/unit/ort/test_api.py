@@ -1,3 +1,5 @@
+"""``portico.ort.compile``: what the compiled model computes, errors, and the report."""
+
 import copy
 import importlib
 import json
@@ -10,6 +12,7 @@ from torch import nn
 
 import portico.ort
 from portico import InputError
+from portico.errors import InputTypeError
 from portico.ort import api
 from portico.ort.api import compiled_call, restore, running_in_torch
 from portico.ort.report import write_reports
@@ -248,3 +251,8 @@ def test_torch_knows_the_backend_by_name():
     importlib.import_module("portico.ort.compiler.backend")
     net, x = make_net(), torch.randn(3, 4)
     torch.testing.assert_close(torch.compile(net, backend="portico_ort", dynamic=True)(x), net(x))
+
+
+def test_only_modules_are_compiled():
+    with pytest.raises(InputTypeError, match=r"`model` is a str; give a `torch.nn.Module`"):
+        portico.ort.compile("bert")

@@ -1,4 +1,4 @@
-"""Batch norm of an evaluation, whose statistics are those of the batches before."""
+"""Batch norm in evaluation uses the running statistics."""
 
 import pytest
 import torch

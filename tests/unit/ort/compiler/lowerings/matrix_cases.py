@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import FLOATS, UNUSUAL, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import FLOATS, UNUSUAL, tensors
 
 aten = torch.ops.aten
 sizes = st.integers(0, 3)

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from portico.errors import InputError
 from portico.ort.compiler.lowerings import LOWERINGS
-from unit.ort.lowerings import (
+from unit.ort.compiler.lowerings import (
     activation_cases,
     attention_cases,
     creation_cases,
@@ -22,8 +22,8 @@ from unit.ort.lowerings import (
     reduction_cases,
     shape_cases,
 )
-from unit.ort.lowerings.alone import run_alone, run_in_aten
-from unit.ort.lowerings.cases import CASES
+from unit.ort.compiler.lowerings.alone import run_alone, run_in_aten
+from unit.ort.compiler.lowerings.cases import CASES
 
 _FILLED_BY = (
     activation_cases, attention_cases, creation_cases, division_cases, elementwise_cases, image_cases, indexing_cases,

@@ -1,3 +1,5 @@
+"""Sessions: devices and dtypes, runs without copies, and the cache."""
+
 import json
 import logging
 import os
@@ -5,15 +7,129 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import onnxruntime
 import pytest
 import torch
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
+import portico
 import portico.ort
 from portico import InputError, ORTTrainingArguments
 from portico.ort import SessionSettings
-from portico.ort.api import compiled_call
-from portico.ort.runtime import cache_folder
+from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.compiler.translation import translate
+from portico.ort.runtime import Binding, cache_folder, device_of, make_session, providers_for
+from unit.ort.families import make_batch, make_model
+
+CUDA = torch.device("cuda", 1)
+
+
+class OneOutput:
+    """As much of a session as a binding looks at."""
+
+    _sess = None
+
+    def get_inputs(self):
+        return []
+
+    def get_outputs(self):
+        return [type("Output", (), {"name": "y"})]
+
+
+def step(model, batch, dtype=None):
+    torch.manual_seed(1)
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        loss = model(**batch)["loss"]
+    loss.backward()
+    return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_agrees_to_its_own_precision(autocast):
+    model, batch = make_model("perceptron"), make_batch("perceptron", 3, 7)
+    if not autocast:
+        model, batch["pixel_values"] = model.half(), batch["pixel_values"].half()
+    portico.ort.compile(model)
+    dtype = torch.float16 if autocast else None
+    with running_in_torch(model):
+        expected = step(model, batch, dtype)
+    for ours, theirs in zip(step(model, batch, dtype), expected, strict=True):
+        assert (ours - theirs).abs().max() <= 3e-3 * theirs.abs().max()
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bfloat16"), (torch.float64, "float64")])
+def test_a_dtype_without_kernels_is_refused(dtype, name):
+    model, batch = portico.ort.compile(make_model("perceptron").to(dtype)), make_batch("perceptron", 3, 7)
+    batch["pixel_values"] = batch["pixel_values"].to(dtype)
+    with pytest.raises(InputError, match=rf"has no kernel for \w+ in {name} on cpu; let the model compute in float32"):
+        model(**batch)
+
+
+def test_a_cuda_device_has_its_own_provider(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    stream = type("Stream", (), {"cuda_stream": 77})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    (name, options), last = providers_for(CUDA)
+    assert (name, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert options == {"device_id": "1", "user_compute_stream": "77"}
+
+
+def test_a_device_without_a_provider_is_refused(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(InputError, match=r"The model is on cuda:1, but .* with CPUExecutionProvider only; install"):
+        providers_for(CUDA)
+
+
+def test_outputs_lie_where_the_inputs_do():
+    (place,) = Binding(OneOutput(), CUDA)._devices
+    assert (place.device_type(), place.device_id()) == (state.OrtDevice.cuda(), 1)
+    (place,) = Binding(OneOutput())._devices
+    assert place.device_type() == state.OrtDevice.cpu()
+    assert device_of([3, torch.ones(2), torch.ones(1, device="meta")]) == torch.device("meta")
+    assert device_of([3, torch.ones(2)]) == torch.device("cpu")
+
+
+class Recording:
+    """A session that remembers where the tensors of a run lie."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def run_with_ortvaluevector(self, options, input_names, feeds, output_names, fetches, devices):
+        self.session.run_with_ortvaluevector(options, input_names, feeds, output_names, fetches, devices)
+        self.pointers = [[vector[index].data_ptr() for index in range(len(vector))] for vector in (feeds, fetches)]
+
+
+def make_binding(function, *inputs):
+    module = make_fx(function, tracing_mode="fake")(*inputs)
+    binding = Binding(make_session(translate(module), SessionSettings(num_threads=1)))
+    binding._session = Recording(binding._session)
+    return binding
+
+
+def test_nothing_is_copied_on_the_way_in_or_out():
+    floats, kept = torch.randn(4, 5), torch.rand(4, 5) > 0.5
+    binding = make_binding(lambda x, mask: (torch.where(mask, x, 0.0) + 1, ~mask), floats, kept)
+    outputs = binding([floats, kept])
+    assert binding._session.pointers == [
+        [floats.data_ptr(), kept.data_ptr()],
+        [output.data_ptr() for output in outputs],
+    ]
+    assert torch.equal(outputs[0], torch.where(kept, floats, 0.0) + 1)
+    assert torch.equal(outputs[1], ~kept)
+
+
+def test_outputs_outlive_the_next_run():
+    x = torch.randn(3)
+    binding = make_binding(lambda x: x * 2, x)
+    (first,) = binding([x])
+    expected = first.clone()
+    binding([x + 1])
+    assert torch.equal(first, expected)
+
 
 SCRIPT = """
 import json, sys
@@ -137,7 +253,7 @@ def test_a_disk_that_fills_up_does_not_end_the_run(tmp_path, monkeypatch, caplog
 
     monkeypatch.setattr("portico.ort.runtime.optimize", refuse)
     assert num_built(net) == 2
-    assert "cannot be written ([Errno 28] No space left on device); the run goes on" in caplog.text
+    assert "cannot be written ([Errno 28] No space left on device); continuing without" in caplog.text
 
 
 def test_where_the_cache_is(tmp_path, monkeypatch):
@@ -152,3 +268,10 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     assert args.session_settings.cache_dir == "somewhere"
     assert args.session_settings.profile
     assert not ORTTrainingArguments(output_dir=str(tmp_path)).session_settings.profile
+
+
+@pytest.mark.parametrize("spelling", ["off", "OFF", "Off"])
+def test_off_is_no_folder_however_it_is_spelt(spelling, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cache_folder(spelling) is None
+    assert not list(tmp_path.iterdir())

@@ -1,3 +1,5 @@
+"""Dropout draws the random numbers of eager mode."""
+
 import pytest
 import torch
 from torch import nn

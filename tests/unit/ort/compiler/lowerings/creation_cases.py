@@ -3,8 +3,8 @@
 import torch
 from hypothesis import strategies as st
 
-from unit.ort.lowerings.cases import Call, case
-from unit.ort.lowerings.values import ALL, FLOATS, NUMERIC, SCALARS, SHAPES, shapes_that_broadcast, tensors
+from unit.ort.compiler.lowerings.cases import Call, case
+from unit.ort.compiler.lowerings.values import ALL, FLOATS, NUMERIC, SCALARS, SHAPES, shapes_that_broadcast, tensors
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

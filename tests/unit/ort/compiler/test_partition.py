@@ -1,0 +1,91 @@
+"""Which operators run in ONNX Runtime, and the stages of a long graph."""
+
+import operator
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.passes.infra.partitioner import Partition
+
+import portico.ort
+from portico import InputError
+from portico.ort.api import compiled_call, running_in_torch
+from portico.ort.compiler.partition import in_stages
+
+aten = torch.ops.aten
+
+
+def chain(*widths):
+    """Return the nodes of a graph in which each reads the one before, with results as wide as given."""
+    graph = fx.Graph()
+    node = graph.placeholder("x")
+    nodes = []
+    for width in widths:
+        node = graph.call_function(aten.relu.default, (node,))
+        node.meta["val"] = torch.empty(width, device="meta")
+        nodes.append(node)
+    graph.output(node)
+    return nodes
+
+
+def parts_of(nodes):
+    return [list(part.nodes) for part in in_stages(Partition(0, nodes))]
+
+
+def test_a_short_graph_is_one_stage():
+    nodes = chain(*[1] * 150)
+    assert parts_of(nodes) == [nodes]
+
+
+def test_a_stage_ends_where_the_least_is_handed_on():
+    widths = [100] * 300
+    widths[99] = widths[199] = 1
+    nodes = chain(*widths)
+    assert parts_of(nodes) == [nodes[:100], nodes[100:200], nodes[200:]]
+
+
+def test_stages_are_in_the_order_of_the_graph():
+    nodes = chain(*[1] * 400)
+    assert [node for part in parts_of(nodes[::-1]) for node in part] == nodes
+
+
+def test_results_stay_with_what_they_are_results_of():
+    graph = fx.Graph()
+    first = graph.placeholder("x")
+    both = graph.call_function(aten.aminmax.default, (first,))
+    both.meta["val"] = (torch.empty(1, device="meta"), torch.empty(1, device="meta"))
+    between = first
+    for _ in range(200):
+        between = graph.call_function(aten.relu.default, (between,))
+        between.meta["val"] = torch.empty(1000, device="meta")
+    lowest = graph.call_function(operator.getitem, (both, 0))
+    lowest.meta["val"] = torch.empty(1, device="meta")
+    graph.output((lowest, between))
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    for given in (nodes, nodes[::-1]):
+        assert parts_of(given)[0][:2] == [both, lowest]
+
+
+class Masked(nn.Module):
+    """Computes a mask in bytes, of which ONNX has no sign."""
+
+    def forward(self, x):
+        return x * aten_of_bytes(x > 0)
+
+
+def aten_of_bytes(mask):
+    return -(mask.to(torch.uint8) * 3)
+
+
+def test_what_has_no_kernels_for_bytes_runs_in_torch(caplog):
+    model, x = portico.ort.compile(Masked()), torch.randn(3, 4)
+    with running_in_torch(model):
+        expected = model(x)
+    assert torch.equal(model(x), expected)
+    assert "aten.neg.default has no lowering to ONNX for these tensors; it runs in torch." in caplog.text
+    assert "aten.gt.Scalar" not in compiled_call(model).report.fallbacks
+
+
+def test_strict_names_what_has_no_kernels():
+    with pytest.raises(InputError, match=r"`strict=True`, but the model uses aten\.\w+\.\w+.* for these tensors"):
+        portico.ort.compile(Masked(), strict=True)(torch.randn(3, 4))
