@@ -26,6 +26,6 @@ from portico.ort.seq2seq import ORTSeq2SeqTrainer as ORTSeq2SeqTrainer
 from portico.ort.seq2seq import ORTSeq2SeqTrainingArguments as ORTSeq2SeqTrainingArguments
 from portico.ort.strategy import ORTStrategy as ORTStrategy
 from portico.ort.trainer import ORTTrainer as ORTTrainer
-from portico.seq2seq.trainer import Seq2SeqTrainer as Seq2SeqTrainer
-from portico.seq2seq.trainer import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+from portico.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+from portico.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from portico.trainer import Trainer as Trainer

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 
 from portico.errors import InputError
 from portico.experiment import ARGUMENTS_DECIDED, TRAINER_PARTS, TrainerExperiment, group
-from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.settings import setting
 
 Pair = tuple[str, str]

@@ -10,7 +10,7 @@ from transformers import DataCollatorForSeq2Seq, GenerationConfig
 import portico
 from models import Line, Pairs, tiny_t5, tiny_tokenizer, toy_arguments
 from portico.errors import InputError
-from portico.seq2seq.trainer import (
+from portico.seq2seq import (
     generation_inputs,
     generation_options,
     load_generation_config,
@@ -126,11 +126,11 @@ def test_synced_gpus_with_sharded_weights(monkeypatch):
 
     assert not shards_weights(SimpleNamespace(model=None))
     for kind in ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy"):
-        monkeypatch.setattr(f"portico.seq2seq.trainer.{kind}", Spread)
+        monkeypatch.setattr(f"portico.seq2seq.{kind}", Spread)
         assert shards_weights(Spread())
         monkeypatch.undo()
     Spread.zero_stage_3 = False
-    monkeypatch.setattr("portico.seq2seq.trainer.DeepSpeedStrategy", Spread)
+    monkeypatch.setattr("portico.seq2seq.DeepSpeedStrategy", Spread)
     assert not shards_weights(Spread())
 
 
@@ -140,7 +140,7 @@ def test_sharded_weights_are_gathered_for_generation(monkeypatch):
         def summon_full_params(cls, module):
             return ("whole", module)
 
-    monkeypatch.setattr("portico.seq2seq.trainer.FullyShardedDataParallel", Wrapped)
+    monkeypatch.setattr("portico.seq2seq.FullyShardedDataParallel", Wrapped)
     wrapped = Wrapped()
     assert whole_weights(SimpleNamespace(model=wrapped)) == ("whole", wrapped)
     with whole_weights(SimpleNamespace(model=torch.nn.Linear(1, 1))):

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.trainer import IPUMixin
-from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, generation_inputs
+from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments, generation_inputs
 
 
 @dataclass

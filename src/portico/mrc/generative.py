@@ -26,7 +26,7 @@ from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
 from portico.mrc.trainer import AnswerEvaluationMixin
-from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 SMALL_T5 = {
     "d_model": 128,
@@ -206,13 +206,13 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
     ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
 
     Args:
-        *args: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+        *args: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
         eval_examples: The examples of ``eval_dataset``.
         eval_dataset: Features to evaluate on.
         post_process_function: ``f(examples, features, output)`` or, for predictions, ``f(examples, features, output,
             "predict")``, with the generated tokens in ``output.predictions``; or an object with ``begin(examples,
             features)``, such as :class:`GeneratedAnswerProcessing`.
-        **kwargs: See :class:`~portico.seq2seq.trainer.Seq2SeqTrainer`.
+        **kwargs: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
 
     Attributes:
         answered: Result of the last post-processing.

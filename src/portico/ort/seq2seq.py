@@ -12,7 +12,7 @@ from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, restore
 from portico.ort.arguments import ORTTrainingArguments
 from portico.ort.trainer import ORTMixin
-from portico.seq2seq.trainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 
 @dataclass

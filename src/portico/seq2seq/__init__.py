@@ -1,1 +1,0 @@
-"""Sequence to sequence: a ``Trainer`` that evaluates by generated tokens."""
