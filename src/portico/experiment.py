@@ -28,9 +28,9 @@ from portico.arguments import TrainingArguments
 from portico.errors import InputError
 from portico.settings import (
     NO_DEFAULT,
-    GroupSettings,
+    GroupSchema,
     check_values,
-    settings_of,
+    schema_of,
     suggestion,
     without_further_keys,
 )
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 TARGET = "_target_"
-# Arguments of a trainer that the experiment gives it, so that no setting can.
-TRAINER_PARTS = (
+# Arguments of a trainer that the experiment passes itself; settings cannot set them.
+RESERVED_TRAINER_ARGUMENTS = (
     *("model", "args", "train_dataset", "eval_dataset", "eval_examples", "data_collator", "processing_class"),
     *("post_process_function", "compute_metrics", "callbacks", "loggers", "tokenizer", "teacher", "distillation"),
     *("ipu_config", "eval_data_collator"),
@@ -56,15 +56,15 @@ class Placement:
     accelerator: str | None = None
     """Lightning accelerator: cpu, gpu, ort, ...; null: the best one present."""
     devices: int | str | list[int] | None = None
-    """Devices of this machine, one process each."""
+    """Devices of this machine, one process each; null: 1, or what torchrun started."""
     num_nodes: int | None = None
-    """Machines."""
+    """Machines; null: 1, or what torchrun says."""
     precision: str | int | None = None
-    """Lightning precision, such as bf16-mixed."""
+    """Lightning precision, such as bf16-mixed; null: from args.bf16 and args.fp16, else 32-true."""
 
 
-ARGUMENTS_DECIDED = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
-"""Training arguments that no setting of the group ``args`` can be."""
+RESERVED_TRAINING_ARGUMENTS = ("output_dir", *(one.name for one in dataclasses.fields(Placement)))
+"""Training arguments that the experiment passes itself; settings of the group ``args`` cannot set them."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class GroupSpec:
     needs: str | None = None
     base: type | tuple[type, ...] | None = None
     decided: Sequence[str] = ()
-    settings: Callable[[Any], GroupSettings] = settings_of
+    settings: Callable[[Any], GroupSchema] = schema_of
 
-    def settings_of(self, target: Any) -> GroupSettings:
+    def schema_of(self, target: Any) -> GroupSchema:
         """Return the keys that a class in this group takes."""
         found = self.settings(target)
-        return GroupSettings({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
+        return GroupSchema({key: one for key, one in found.known.items() if key not in self.decided}, found.is_open)
 
     def check_class(self, name: str, target: Any, default: Any) -> None:
         """Refuse a class that does not fit; ``name`` is the key that names it."""
@@ -105,7 +105,7 @@ class GroupSpec:
 
 
 def group(**options: Any) -> dict[str, Any]:
-    """Return the metadata of a field that a group of the configuration builds; options as in :class:`Group`."""
+    """Return the field metadata of a configuration group; the options are the arguments of :class:`GroupSpec`."""
     return {"group": GroupSpec(**options)}
 
 
@@ -128,7 +128,9 @@ class Experiment(ABC):
 
     MODES: ClassVar[Sequence[str]] = ("train",)
 
-    args: Callable[..., Any] = field(default=partial(TrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
+    args: Callable[..., Any] = field(
+        default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
+    )
     strategy: Any = field(default_factory=Placement, metadata=group())
     callbacks: Sequence[Any] = ()
     logger: Sequence[Any] = ()
@@ -280,7 +282,7 @@ class _Configured(NamedTuple):
     name: str
     target: Any
     values: dict[str, Any]
-    settings: GroupSettings
+    settings: GroupSchema
     is_partial: bool
 
 
@@ -295,9 +297,9 @@ def _groups(settings: Mapping[str, Any]) -> Iterator[_Configured]:
             default: Any = getattr(one.default, "func", one.default_factory)
             target = import_target(f"{one.name}.{TARGET}", values.pop(TARGET, None) or default)
             spec.check_class(f"{one.name}.{TARGET}", target, default)
-            taken = spec.settings_of(target)
-            known = {key: settings_of(found).known[key] for key, of in own.items() if of == one.name}
-            taken = GroupSettings({**taken.known, **known}, taken.is_open)
+            taken = spec.schema_of(target)
+            known = {key: schema_of(found).known[key] for key, of in own.items() if of == one.name}
+            taken = GroupSchema({**taken.known, **known}, taken.is_open)
             yield _Configured(one.name, target, values, taken, is_partial)
 
 

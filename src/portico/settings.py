@@ -148,7 +148,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class GroupSettings:
+class GroupSchema:
     """All keys that a class takes.
 
     Args:
@@ -179,7 +179,7 @@ def further_keys(names: Callable[[], Collection[str]]) -> Any:
     return field(default_factory=dict, metadata={"further_keys": names})
 
 
-def settings_of(target: Callable[..., Any]) -> GroupSettings:
+def schema_of(target: Callable[..., Any]) -> GroupSchema:
     """Return the keys that a class or function takes."""
     if inspect.isclass(target) and issubclass(target, transformers.TrainingArguments):
         return _settings_of_arguments(target)
@@ -213,16 +213,16 @@ def _fields(target: Any) -> list[dataclasses.Field[Any]]:
     return [one for one in dataclasses.fields(target) if one.init] if dataclasses.is_dataclass(target) else []
 
 
-def _settings_of_arguments(target: type) -> GroupSettings:
+def _settings_of_arguments(target: type) -> GroupSchema:
     rules = argument_rules(target)
     known = {
         one.name: Setting(_default_of(one), rules.get(one.name), _one_line(one.metadata.get("help") or ""))
         for one in _fields(target)
     }
-    return GroupSettings(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
+    return GroupSchema(known | {old: Setting(None, rules.get(old), f"Renamed to {RENAMED[old]}") for old in RENAMED})
 
 
-def _settings_of_dataclass(target: type) -> GroupSettings:
+def _settings_of_dataclass(target: type) -> GroupSchema:
     hints, docs = get_type_hints(target), _documentation(target)
     known: dict[str, Setting] = {}
     for one in _fields(target):
@@ -231,16 +231,16 @@ def _settings_of_dataclass(target: type) -> GroupSettings:
         else:
             rule = rule_of(hints[one.name], one.metadata.get("least"))
             known[one.name] = Setting(_default_of(one), rule, docs.get(one.name, ""))
-    return GroupSettings(known)
+    return GroupSchema(known)
 
 
-def _settings_of_signature(target: Callable[..., Any]) -> GroupSettings:
+def _settings_of_signature(target: Callable[..., Any]) -> GroupSchema:
     docs = _documentation(target)
     known: dict[str, Setting] = {}
     is_open = False
     for function in _constructors(target):
         if function is None:  # a class of torch, which takes none of our keys
-            return GroupSettings(known)
+            return GroupSchema(known)
         signature = inspect.signature(function)
         hints = _hints(function)
         for name, parameter in signature.parameters.items():
@@ -249,7 +249,7 @@ def _settings_of_signature(target: Callable[..., Any]) -> GroupSettings:
         is_open = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
         if not is_open:
             break
-    return GroupSettings(known, is_open)
+    return GroupSchema(known, is_open)
 
 
 def _constructors(target: Callable[..., Any]) -> list[Any]:

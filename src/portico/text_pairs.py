@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, EvalPrediction
 
 from portico.errors import InputError
-from portico.experiment import ARGUMENTS_DECIDED, TRAINER_PARTS, TrainerExperiment, group
+from portico.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, TrainerExperiment, group
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from portico.settings import setting
 
@@ -89,8 +89,8 @@ class PairPreprocessing:
 class PairExperiment(TrainerExperiment):
     """Training on pairs of strings; with ``args.predict_with_generate`` the share of targets met is measured."""
 
-    args: Any = field(default=partial(Seq2SeqTrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
-    trainer: Any = field(default=partial(Seq2SeqTrainer), metadata=group(decided=TRAINER_PARTS))
+    args: Any = field(default=partial(Seq2SeqTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
+    trainer: Any = field(default=partial(Seq2SeqTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
     data: Any = field(default_factory=PairData, metadata=group(needs="load"))
     model: Any = field(default_factory=PairModel, metadata=group(needs="load"))
     preprocess: Any = field(default_factory=PairPreprocessing, metadata=group(needs="dataset"))

@@ -11,7 +11,7 @@ from portico.cli import compose
 from portico.cli.compose import config_dir, experiment_names
 from portico.cli.errors import TOP_LEVEL_NAMES
 from portico.experiment import TARGET, build_experiment, experiment_class, import_target
-from portico.settings import settings_of
+from portico.settings import schema_of
 
 CONF = config_dir()
 GROUP_FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml") if path.name != "config.yaml")
@@ -129,6 +129,6 @@ def test_a_file_states_only_what_differs_from_the_default(file):
     content = written_keys(file)
     if TARGET not in content:
         return
-    known = settings_of(import_target(TARGET, content[TARGET])).defaults
+    known = schema_of(import_target(TARGET, content[TARGET])).defaults
     repeated = {key for key, value in content.items() if key in known and known[key] == value}
     assert not repeated

@@ -16,7 +16,7 @@ import portico
 from models import Line, Points, toy_arguments, toy_trainer
 from portico.arguments import as_transformers_arguments
 from portico.deprecated import RENAMED, RetiredArguments
-from portico.settings import argument_rules, settings_of
+from portico.settings import argument_rules, schema_of
 
 VALUES = {
     "evaluation_strategy": "epoch",
@@ -145,7 +145,7 @@ def test_parser_accepts_renamed_flag(tmp_path):
 
 
 def test_portico_command_line_knows_renamed_arguments():
-    assert set(RENAMED) <= set(settings_of(portico.TrainingArguments).known)
+    assert set(RENAMED) <= set(schema_of(portico.TrainingArguments).known)
     assert argument_rules()["per_gpu_train_batch_size"] == argument_rules()["per_device_train_batch_size"]
 
 

@@ -15,8 +15,8 @@ from portico.settings import (
     argument_rules,
     check_values,
     rule_of,
+    schema_of,
     setting,
-    settings_of,
     shown_settings,
     suggestion,
     without_further_keys,
@@ -96,31 +96,31 @@ class Own:
 
 
 def test_a_dataclass_says_everything_about_its_keys():
-    known = settings_of(Own).known
+    known = schema_of(Own).known
     assert (known["size"].default, known["size"].rule, known["size"].help) == (
         3,
         Rule((int,), least=1),
         "Size of the thing, in tokens",
     )
     assert known["name"].default is NO_DEFAULT
-    assert not settings_of(Own).is_open
+    assert not schema_of(Own).is_open
 
 
 @pytest.mark.parametrize("target", [MRCData, EncoderModel, SpanAnswers])
 def test_every_field_of_a_group_is_documented(target):
-    assert [name for name, one in settings_of(target).known.items() if not one.help] == []
+    assert [name for name, one in schema_of(target).known.items() if not one.help] == []
 
 
 def test_further_keys_are_collected():
-    assert {"hidden_size", "name_or_path"} <= set(settings_of(EncoderModel).known)
-    assert "config" not in settings_of(EncoderModel).known
+    assert {"hidden_size", "name_or_path"} <= set(schema_of(EncoderModel).known)
+    assert "config" not in schema_of(EncoderModel).known
     values = without_further_keys(EncoderModel, {"head": "span", "hidden_size": 8})
     assert values == {"head": "span", "config": {"hidden_size": 8}}
     assert shown_settings(EncoderModel(**values))["hidden_size"] == 8
 
 
 def test_a_constructor_says_everything_about_its_keys():
-    known = settings_of(BagOfWordsClassifier).known
+    known = schema_of(BagOfWordsClassifier).known
     assert known["dropout"].default == 0.2
     assert known["dropout"].rule == Rule((float,))
     assert known["dropout"].help == "Part of the average that is dropped in training"
@@ -128,13 +128,13 @@ def test_a_constructor_says_everything_about_its_keys():
 
 
 def test_keyword_arguments_of_torch_are_no_settings():
-    assert {"no_answer_threshold", "average_precision"} == set(settings_of(SquadV2).known)
-    assert not settings_of(SquadV2).is_open
-    assert settings_of(lambda **kwargs: kwargs).is_open
+    assert {"no_answer_threshold", "average_precision"} == set(schema_of(SquadV2).known)
+    assert not schema_of(SquadV2).is_open
+    assert schema_of(lambda **kwargs: kwargs).is_open
 
 
 def test_training_arguments_are_documented_by_hugging_face():
-    known = settings_of(TrainingArguments).known
+    known = schema_of(TrainingArguments).known
     assert known["learning_rate"].help == "The initial learning rate for the optimizer"
     assert known["evaluation_strategy"].help == "Renamed to eval_strategy"
 

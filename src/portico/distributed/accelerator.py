@@ -124,7 +124,7 @@ class Accelerator:
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.
         optimizer_step_was_skipped: Whether the last optimizer step was left out (overflow under ``fp16``).
-        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning differentiates the loss.
+        backward_now: What :meth:`backward` calls at once; ``None`` while Lightning runs backward.
     """
 
     # The Lightning strategy configures DeepSpeed and FSDP, and splits the work.
@@ -142,7 +142,7 @@ class Accelerator:
         # Loaders that are being iterated; the last one is the innermost evaluation's.
         self._loaders: list[DataLoaderShard] = []
         self._deferred: torch.Tensor | None = None
-        self.backward_now: Callable[[torch.Tensor], None] | None = torch.Tensor.backward
+        self.backward_now: Callable[..., None] | None = torch.Tensor.backward
         self.sync_gradients = True
         self.optimizer_step_was_skipped = False
 
@@ -358,9 +358,9 @@ class Accelerator:
     # Gradients
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Differentiate ``loss``: in a run, when Lightning does; outside, or in a user's own step, at once."""
+        """Run backward on ``loss``: deferred to Lightning in a run; at once outside, or in an overridden step."""
         if self.backward_now is not None:
-            self.backward_now(loss)
+            self.backward_now(loss, **kwargs)
         elif self._deferred is not None:
             raise RuntimeError(
                 "`accelerator.backward` was called twice in one `training_step`; override `training_step` in a "
@@ -370,7 +370,7 @@ class Accelerator:
             self._deferred = loss
 
     def take_deferred_loss(self) -> torch.Tensor:
-        """Hand the loss of the last :meth:`backward` to Lightning, which differentiates it through the strategy."""
+        """Hand the loss of the last :meth:`backward` to Lightning, which runs backward through the strategy."""
         loss, self._deferred = self._deferred, None
         if loss is None:
             raise RuntimeError(

@@ -18,7 +18,7 @@ from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.metrics import dump_metrics
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, BagOfWordsClassifier, TopicData
 from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
-from portico.settings import GroupSettings, Setting, setting, settings_of
+from portico.settings import GroupSchema, Setting, schema_of, setting
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +59,13 @@ class DescentArguments:
     """Allow the folder to hold a run, which is continued."""
 
 
-def _trainer_settings(trainer_class: Any) -> GroupSettings:
+def _trainer_settings(trainer_class: Any) -> GroupSchema:
     """Return the arguments that AllenNLP builds a trainer with, and the ``type`` that names a registered one."""
     names = parameters_of(getattr(trainer_class, "from_partial_objects", trainer_class))
     decided = {*_BY_THE_EXPERIMENT, *Placement.__dataclass_fields__}
-    known = settings_of(trainer_class).known
+    known = schema_of(trainer_class).known
     found = {name: known.get(name, Setting()) for name in names if name not in decided}
-    return GroupSettings({"type": Setting(help="Name of a registered trainer"), **found})
+    return GroupSchema({"type": Setting(help="Name of a registered trainer"), **found})
 
 
 @dataclass(kw_only=True)

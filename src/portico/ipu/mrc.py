@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from transformers import DataCollatorWithPadding
 
 from portico.errors import InputError
-from portico.experiment import ARGUMENTS_DECIDED, TRAINER_PARTS, group
+from portico.experiment import RESERVED_TRAINER_ARGUMENTS, RESERVED_TRAINING_ARGUMENTS, group
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import ATTRIBUTES, IPUConfig
 from portico.ipu.pipelining.report import pipeline_picture
@@ -18,15 +18,15 @@ from portico.mrc.collators import head_collator
 from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.loading import head_of
 from portico.mrc.trainer import MRCTrainer
-from portico.settings import GroupSettings, Setting
+from portico.settings import GroupSchema, Setting
 
 
 class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
 
-def _attributes(config_class: Any) -> GroupSettings:
-    return GroupSettings({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
+def _attributes(config_class: Any) -> GroupSchema:
+    return GroupSchema({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
 
 
 @dataclass(kw_only=True)
@@ -35,8 +35,8 @@ class IPUMRCExperiment(MRCExperiment):
 
     MODES: ClassVar = ("train",)
 
-    args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=ARGUMENTS_DECIDED))
-    trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=TRAINER_PARTS))
+    args: Any = field(default=partial(IPUTrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS))
+    trainer: Any = field(default=partial(IPUMRCTrainer), metadata=group(decided=RESERVED_TRAINER_ARGUMENTS))
     strategy: Any = field(default_factory=IPUConfig, metadata=group(settings=_attributes))
 
     def placement(self) -> dict[str, Any]:

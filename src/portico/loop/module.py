@@ -75,14 +75,17 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         self._training_run.restore()
 
     def training_step(self, batch: "Batch", batch_idx: int) -> torch.Tensor:
-        """Return the loss that Lightning differentiates, or the final loss if an override has done so."""
+        """Call the trainer's ``training_step`` and return the loss for Lightning's backward pass.
+
+        If a subclass overrides ``training_step``, backward has run already and the detached loss is returned.
+        """
         run = self._training_run
         with without_autocast(self.trainer.strategy):
             loss = self.hf_trainer.training_step(self.hf_trainer.model_wrapped, batch, run.num_items_in_batch)
         if self.hf_trainer._runs_own_backward:
             run.add_loss(loss, batch)
             return loss
-        run.unfinished = (loss, batch)
+        run.pending_backward = (loss, batch)
         return self.hf_trainer.accelerator.take_deferred_loss()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
@@ -96,8 +99,8 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
     def on_after_backward(self) -> None:
         if not self.hf_trainer._runs_own_backward:
             run = self._training_run
-            assert run.unfinished is not None, "a training step came before"
-            run.add_loss(*run.unfinished)
+            assert run.pending_backward is not None, "a training step came before"
+            run.add_loss(*run.pending_backward)
 
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
         # Clipped in the order of `model.parameters()`, as accelerate does. Lightning goes through the optimizer's

@@ -1,5 +1,8 @@
 """One training run: the loop, the event table, the state of the run and the ``lightning.Trainer`` that runs it.
 
+Names: ``trainer`` is portico's :class:`~portico.trainer.Trainer`, ``pl_trainer`` Lightning's. Where Lightning owns the
+name ``trainer`` (arguments of hooks, ``TrainerModule.trainer``), portico's is ``hf_trainer``.
+
 Read in order: the two tables here, :class:`EventBridge` (when), :class:`TrainingRun` (what), the counts and messages
 of a run, and at the end the ``lightning.Trainer``.
 
@@ -14,7 +17,7 @@ The loop, with the events of ``transformers.Trainer`` marked::
                 on_step_begin
                 for batch in window:
                     loss = trainer.training_step(batch)       # compute_loss
-                    loss.backward()                           # loss sum, operations and tokens counted
+                    loss.backward()                           # loss summed, FLOPs and tokens counted
                     on_substep_end                            # every batch but the last of the window
                 clip gradients, measure their norm
                 on_pre_optimizer_step
@@ -39,10 +42,11 @@ Lightning                                      Hugging Face
 ``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
 ``on_train_epoch_start``                       B ``on_epoch_begin``
-(the epoch's first batch is fetched)           T batches of the window, counted; random states of a resumed run
+(a window's first batch is fetched)            T all batches of the window fetched, their labels counted; once after
+                                               a resume: RNG states restored
 ``on_train_batch_start``                       B ``on_step_begin``, at the first batch of a window
 ``training_step``                              M ``training_step`` -> ``compute_loss``
-``on_after_backward``                          M loss sum, operations and tokens counted
+``on_after_backward``                          M loss summed, FLOPs and tokens counted
 ``configure_gradient_clipping``                M clipping, gradient norm, ``on_pre_optimizer_step``
 ``optimizer_step``                             M the step, ``on_optimizer_step``, learning rate noted
 ``lr_scheduler_step``                          M schedule, unless it steps after evaluations
@@ -181,11 +185,11 @@ class TrainingRun:
         self.globalstep_last_logged = self.initial_global_step = 0
         self.initial_num_input_tokens_seen = 0
         self.epoch = self.resume_point.epoch
-        self.first_step = 0  # of the epoch
+        self.global_step_at_epoch_start = 0
         self.num_batches_seen = 0  # in the epoch, those skipped by resuming included
         self.num_items_in_batch: NumItems = None  # labels in the window, where the model takes their number
         self.closes_window = True  # whether the current batch does; the end of the data may cut the window short
-        self.unfinished: tuple[torch.Tensor, Batch] | None = None  # loss and inputs that await Lightning's backward
+        self.pending_backward: tuple[torch.Tensor, Batch] | None = None  # loss and inputs of the current batch
         self.grad_norm: torch.Tensor | float | None = None  # at the last optimizer step
         self.learning_rate: float | None = None  # of the last optimizer step
         self.output: TrainOutput | None = None
@@ -207,7 +211,7 @@ class TrainingRun:
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        self.first_step = self.trainer.state.global_step
+        self.global_step_at_epoch_start = self.trainer.state.global_step
         self.num_batches_seen = self.resume_point.num_batches_to_skip if epoch == self.resume_point.epoch else 0
         self.grad_norm = None
         self.learning_rate = None
@@ -220,11 +224,11 @@ class TrainingRun:
         5.23, ``Trainer._run_epoch`` and ``get_batch_samples``): data sets that draw random numbers notice.
         """
         trainer, plan = self.trainer, self.plan
-        loader, first_step, late_rng = self._epoch_loader()
+        loader, first_update_step, late_rng = self._epoch_loader()
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(self.epoch)
         batches = iter(loader)
-        for update_step in range(first_step, plan.num_update_steps_per_epoch):
+        for update_step in range(first_update_step, plan.num_update_steps_per_epoch):
             window, self.num_items_in_batch = trainer.get_batch_samples(
                 batches, plan.num_batches_in_window(update_step), trainer.args.device
             )
@@ -234,8 +238,11 @@ class TrainingRun:
                 trainer._load_rng_state(self.checkpoint)
                 late_rng = False
             for position, batch in enumerate(window, start=1):
+                # By what was fetched: an override of `get_batch_samples` may return fewer batches than planned, and
+                # DDP must synchronise on the last one.
                 self.closes_window = position == len(window)
                 yield batch
+                # Exhausting the generator ends Lightning's epoch, although `TrainFeed` announced more batches.
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     return
 
@@ -269,7 +276,7 @@ class TrainingRun:
             self.tr_loss += loss
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
-        self.unfinished = None
+        self.pending_backward = None
 
     def before_optimizer_step(self) -> None:
         trainer = self.trainer
@@ -316,7 +323,9 @@ class TrainingRun:
         """Raise ``InputError`` for a stream too short for a single step, which would be iterated forever."""
         control, window = self.trainer.control, self.plan.gradient_accumulation_steps
         is_stopped = control.should_epoch_stop or control.should_training_stop
-        made_no_step = self.trainer.state.global_step == self.first_step and self.num_batches_seen < window
+        made_no_step = (
+            self.trainer.state.global_step == self.global_step_at_epoch_start and self.num_batches_seen < window
+        )
         if made_no_step and not is_stopped:
             raise InputError(
                 f"The training data yielded {self.num_batches_seen} batches in epoch {self.epoch}, fewer than the "
@@ -462,7 +471,7 @@ def build_lightning_trainer(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             use_distributed_sampler=False,
-            # User hooks may keep tensors of an evaluation and differentiate them later.
+            # User hooks may keep tensors of an evaluation and run backward on them later.
             inference_mode=False,
             enable_model_summary=False,
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),

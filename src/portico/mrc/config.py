@@ -42,12 +42,12 @@ from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.settings import check_values, further_keys, setting, settings_of, without_further_keys
+from portico.settings import check_values, further_keys, schema_of, setting, without_further_keys
 
 _RECORD_KEYS = ("id", "question", "context", "answers")
 
 
-class Examples(NamedTuple):
+class Source(NamedTuple):
     """The examples of one source.
 
     Args:
@@ -107,7 +107,7 @@ class MRCData:
     sources: list[dict[str, Any]] | None = None
     """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
 
-    def load(self) -> list[Examples]:
+    def load(self) -> list[Source]:
         """Return the examples of each source.
 
         Raises:
@@ -120,7 +120,7 @@ class MRCData:
                 f"`data.sources={self.sources}` is not a list of sources; set it to a list with the keys of `data` "
                 "that differ, as in data.sources=[{train_file: a.json, validation_file: b.json}, {seed: 1}]."
             )
-        rules = {name: one.rule for name, one in settings_of(type(self)).known.items() if name != "sources"}
+        rules = {name: one.rule for name, one in schema_of(type(self)).known.items() if name != "sources"}
         unknown = sorted({key for source in self.sources for key in source} - set(rules))
         if unknown:
             raise InputError(
@@ -131,9 +131,9 @@ class MRCData:
             check_values("data.sources", source, rules)
         return [replace(self, sources=None, **source)._load() for source in self.sources]
 
-    def _load(self) -> Examples:
+    def _load(self) -> Source:
         train, validation = self._both_sets()
-        return Examples(train[: self.max_train_samples], validation[: self.max_eval_samples])
+        return Source(train[: self.max_train_samples], validation[: self.max_eval_samples])
 
     def _both_sets(self) -> tuple[list[Any], list[Any]]:
         files = {"train_file": self.train_file, "validation_file": self.validation_file}
@@ -179,7 +179,7 @@ class MRCData:
         return train, validation
 
 
-def load_sources(data: Any) -> list[Examples]:
+def load_sources(data: Any) -> list[Source]:
     """Return the examples of each source.
 
     Args:
@@ -196,7 +196,7 @@ def load_sources(data: Any) -> list[Examples]:
     return [_checked_examples(data, one) for one in (loaded if isinstance(loaded, list) else [loaded])]
 
 
-def load_examples(data: Mapping[str, Any]) -> Examples:
+def load_examples(data: Mapping[str, Any]) -> Source:
     """Return the examples that the keys of the group ``data`` describe, those of all sources together.
 
     Raises:
@@ -205,12 +205,12 @@ def load_examples(data: Mapping[str, Any]) -> Examples:
     return pooled(load_sources(data))
 
 
-def pooled(sources: Sequence[Examples]) -> Examples:
+def pooled(sources: Sequence[Source]) -> Source:
     """Return the examples of all sources as those of one."""
-    return Examples(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
+    return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
 
-def _checked_examples(data: Any, loaded: Any) -> Examples:
+def _checked_examples(data: Any, loaded: Any) -> Source:
     parts = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
     for part in parts:
         first = part[0] if isinstance(part, Sequence) and part else None
@@ -219,7 +219,7 @@ def _checked_examples(data: Any, loaded: Any) -> Examples:
                 f"`{type(data).__name__}.load` returned {str(loaded)[:80]}; it has to return (train, validation), two "
                 f"lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
             )
-    return Examples(*parts)
+    return Source(*parts)
 
 
 # ------------------------------------------------------------------------------------ model
@@ -339,7 +339,7 @@ class WindowPreprocessing:
     vocab_size: int = setting(1600, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
 
-    def trainer_parts(self, sources: Sequence[Examples], model: Any, tokenizer: Any) -> dict[str, Any]:
+    def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
 
         Raises:
@@ -403,7 +403,7 @@ class GenerativePreprocessing:
     vocab_size: int = setting(2000, least=1)
     """Pieces of the tokenizer that is trained on the corpus."""
 
-    def trainer_parts(self, sources: Sequence[Examples], model: Any, tokenizer: Any) -> dict[str, Any]:
+    def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them, those of all sources together."""
         train, validation = pooled(sources)
         options = {name: value for name, value in asdict(self).items() if name != "vocab_size"}

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from portico.errors import InputError
-from portico.experiment import TRAINER_PARTS, TrainerExperiment, group, key_of_group, path_of
-from portico.mrc.config import EncoderModel, Examples, MRCData, SpanAnswers, WindowPreprocessing, load_sources, pooled
+from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
+from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation import teaching_parts
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
@@ -54,7 +54,8 @@ class MRCExperiment(TrainerExperiment):
     MODES: ClassVar[Sequence[str]] = ("train", "predict")
 
     trainer: Any = field(
-        default=partial(MRCTrainer), metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=TRAINER_PARTS)
+        default=partial(MRCTrainer),
+        metadata=group(base=(MRCTrainer, Seq2SeqMRCTrainer), decided=RESERVED_TRAINER_ARGUMENTS),
     )
     data: Any = field(default_factory=MRCData, metadata=group(needs="load"))
     model: Any = field(default_factory=EncoderModel, metadata=group(needs="load"))
@@ -67,12 +68,12 @@ class MRCExperiment(TrainerExperiment):
     """Whether "no answer" can be predicted; null: whether some question has no answer."""
 
     @cached_property
-    def sources(self) -> list[Examples]:
+    def sources(self) -> list[Source]:
         """The examples of each source."""
         return load_sources(self.data)
 
     @property
-    def examples(self) -> Examples:
+    def examples(self) -> Source:
         """The examples of all sources."""
         return pooled(self.sources)
 

@@ -19,7 +19,7 @@ class AnswerEvaluationMixin(Trainer):
     """What :class:`MRCTrainer` and :class:`~portico.mrc.generative.Seq2SeqMRCTrainer` share.
 
     Evaluations and predictions run in an :class:`~portico.mrc.evaluation.AnswerSession`, and the labels and columns
-    of a model with exchangeable heads are read from the signature of its active head. For the arguments see
+    of a model with swappable heads are read from the signature of its active head. For the arguments see
     :class:`MRCTrainer`.
     """
 

@@ -108,7 +108,7 @@ def infinite_losses_summed(patch):
 
     def add(self, loss, inputs):
         self.tr_loss += loss
-        self.unfinished = None
+        self.pending_backward = None
 
     patch.setattr(TrainingRun, "add_loss", add)
 

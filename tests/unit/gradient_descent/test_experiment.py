@@ -14,7 +14,7 @@ from portico.experiment import Placement
 from portico.gradient_descent import ConfigurationError, GradientDescentTrainer
 from portico.gradient_descent.experiment import GradientDescentExperiment
 from portico.gradient_descent.topics import TOPICS, VOCAB_SIZE, VOCABULARY, TopicData, make_sentences
-from portico.settings import settings_of
+from portico.settings import schema_of
 from unit.gradient_descent.plain_training import Net, NoisyPoints
 
 
@@ -230,7 +230,7 @@ def test_hydra_may_build_the_parts(tmp_path):
 
 def test_the_keys_are_those_of_the_trainer():
     spec = next(one for one in fields(GradientDescentExperiment) if one.name == "trainer").metadata["group"]
-    keys = set(spec.settings_of(GradientDescentTrainer).known)
+    keys = set(spec.schema_of(GradientDescentTrainer).known)
     assert {"type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= keys
     assert not {"model", "data_loader", "serialization_dir", "loggers", "precision"} & keys
-    assert "precision" in settings_of(Placement).known
+    assert "precision" in schema_of(Placement).known

@@ -13,7 +13,7 @@ from portico import MRCTrainer, TrainingArguments
 from portico.errors import InputError
 from portico.ipu.mrc import IPUMRCExperiment
 from portico.mrc import Featurizer
-from portico.mrc.config import EncoderModel, Examples, MRCData, WindowPreprocessing, load_examples, load_sources
+from portico.mrc.config import EncoderModel, MRCData, Source, WindowPreprocessing, load_examples, load_sources
 from portico.mrc.experiment import MRCExperiment
 from portico.mrc.models.small_bert import build_small_bert, small_bert_config
 
@@ -66,7 +66,7 @@ def test_kinds_of_answers_are_labelled_for_a_head_that_reads_them():
         def forward(self, input_ids, **kwargs):
             return None
 
-    sources = [Examples(make_examples(0), make_examples(1))]
+    sources = [Source(make_examples(0), make_examples(1))]
     for model, typed in ((Typed(), True), (Headed(Typed()), True), (Headed(nn.Identity()), False)):
         parts = WindowPreprocessing(max_seq_length=64, doc_stride=8).trainer_parts(sources, model, TOKENIZER)
         assert ("target_type" in parts["train_dataset"].column_names) is typed
@@ -98,8 +98,8 @@ class OwnData:
 
 def test_data_of_a_users_class_is_a_pair_or_a_list_of_pairs():
     pair = ([RECORD], [RECORD])
-    assert load_sources(OwnData(pair)) == [Examples(*pair)]
-    assert load_sources(OwnData([pair, pair])) == [Examples(*pair)] * 2
+    assert load_sources(OwnData(pair)) == [Source(*pair)]
+    assert load_sources(OwnData([pair, pair])) == [Source(*pair)] * 2
 
 
 @pytest.mark.parametrize(
