@@ -59,16 +59,9 @@ def construct_parts(
 ) -> dict[str, Any]:
     """Return the parts of a trainer that need each other, as arguments of its constructor.
 
-    Args:
-        model: The model; parameters that match ``no_grad`` are frozen before anything else is built.
-        data_loader: Training batches; their number gives the schedulers the steps of an epoch.
-        serialization_dir: Folder of the run.
-        counts: ``num_epochs``, ``num_gradient_accumulation_steps`` and ``world_size``.
-        no_grad: Regular expressions of the parameters to freeze.
-        given: Lazy parts and lists of callbacks, or their configurations, by argument name; ``None`` for the default.
-
-    Raises:
-        ConfigurationError: If a part cannot be built.
+    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` are ``num_epochs``,
+    ``num_gradient_accumulation_steps`` and ``world_size``; ``given`` are lazy parts and lists of callbacks, or their
+    configurations, by argument name, with ``None`` for the default.
     """
     for name, count in counts.items():
         check_count(name, count)
@@ -167,7 +160,7 @@ def _check_loader(name: str, loader: Any) -> None:
 
 
 def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it is none, or that of a file."""
+    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it cannot be a folder."""
     if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
         raise ConfigurationError(
             f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
@@ -178,24 +171,20 @@ def as_folder(given: str | Path | None) -> Path | None:
 
 def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
     """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
-    of_allennlp: list[TrainerCallback] = []
-    of_hugging_face: list[Any] = []
-    of_lightning: list[pl.Callback] = []
+    found: dict[type, list[Any]] = {TrainerCallback: [], transformers.TrainerCallback: [], pl.Callback: []}
     for callback in callbacks:
-        is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
-        if is_class or isinstance(callback, transformers.TrainerCallback):
-            of_hugging_face.append(callback)
-        elif isinstance(callback, pl.Callback):
-            of_lightning.append(callback)
-        elif isinstance(callback, TrainerCallback):
-            of_allennlp.append(callback)
-        else:
+        kind = next((kind for kind in found if isinstance(callback, kind)), None)
+        # Hugging Face takes classes too.
+        if isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback):
+            kind = transformers.TrainerCallback
+        if kind is None:
             raise ConfigurationError(
                 f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
                 "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
                 "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return of_allennlp, of_hugging_face, of_lightning
+        found[kind].append(callback)
+    return found[TrainerCallback], found[transformers.TrainerCallback], found[pl.Callback]
 
 
 # Lightning's words
@@ -206,34 +195,24 @@ def lightning_placement(
 ) -> dict[str, Any]:
     """Return Lightning's ``accelerator``, ``strategy``, ``devices`` and ``num_nodes``, as far as they are chosen.
 
-    Args:
-        cuda_device: Index of a GPU, -1 for the CPU, ``None`` for the default.
-        distributed: Train on ``world_size`` processes.
-        world_size: Number of processes.
-        chosen: The same in Lightning's words, ``None`` where not chosen; these take precedence.
-
-    Raises:
-        ConfigurationError: If the arguments do not go together.
+    ``chosen`` has the same in Lightning's words, ``None`` where not chosen; these take precedence.
     """
-    options = {**_device(cuda_device), **_processes(distributed, world_size)}
+    options = _device(cuda_device)
+    if distributed and world_size <= 1:
+        raise ConfigurationError(
+            f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
+            "than 1 device; set `world_size` to the number of processes."
+        )
+    if distributed:
+        # AllenNLP's DDP searches for unused parameters too.
+        options |= {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
     return options | {name: value for name, value in chosen.items() if value is not None}
 
 
 def lightning_precision(
     opt_level: str | None, use_amp: bool, grad_scaling: bool, precision: str | None, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return Lightning's ``precision``, if it is chosen.
-
-    Args:
-        opt_level: Precision in the words of Apex.
-        use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
-        grad_scaling: Scale the loss in mixed precision.
-        precision: Precision in Lightning's words; takes precedence.
-        accelerator: Lightning's accelerator, ``None`` for the default.
-
-    Raises:
-        ConfigurationError: If the arguments do not go together, or need a GPU.
-    """
+    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's words."""
     if use_amp and not grad_scaling:
         raise ConfigurationError(
             "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "
@@ -275,18 +254,6 @@ def _device(cuda_device: Any) -> dict[str, Any]:
             "for the CPU, or to None for the default."
         )
     return {"accelerator": "cuda", "devices": [cuda_device]}
-
-
-def _processes(distributed: bool, world_size: int) -> dict[str, Any]:
-    if not distributed:
-        return {}
-    if world_size <= 1:
-        raise ConfigurationError(
-            f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
-            "than 1 device; set `world_size` to the number of processes."
-        )
-    # AllenNLP's DDP searches for unused parameters too.
-    return {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
 
 
 def _precision(opt_level: str | None, use_amp: bool) -> str | None:

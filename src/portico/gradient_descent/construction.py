@@ -31,13 +31,10 @@ _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.It
 
 
 class Registrable:
-    """A base class whose implementations are found by name.
+    """A base class whose implementations are found by name; ``default_implementation`` is used without a ``"type"``.
 
     A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
     ``Base`` is expected; so can any class by its dotted path.
-
-    Attributes:
-        default_implementation: Name to use when a configuration has no ``"type"``.
     """
 
     _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
@@ -78,16 +75,19 @@ class Registrable:
 
     @classmethod
     def resolve_class_name(cls, name: str) -> tuple[Any, str | None]:
-        """Return the implementation called ``name`` and the name of the class method that builds it, if any.
-
-        Raises:
-            ConfigurationError: If there is none.
-        """
+        """Return the implementation called ``name`` and the name of the class method that builds it, if any."""
         registered = Registrable._registry[cls]
         if name in registered:
             return registered[name]
         if "." in name:
-            return cls._by_path(name), None
+            module, _, attribute = name.rpartition(".")
+            try:
+                return getattr(import_module(module), attribute), None
+            except (ImportError, AttributeError) as error:
+                raise ConfigurationError(
+                    f"'{name}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); "
+                    "correct the path, or install the package."
+                ) from error
         available = cls.list_available()
         # AllenNLP's names mix hyphens and underscores.
         spelled = {known.replace("-", "_"): known for known in available}
@@ -106,22 +106,11 @@ class Registrable:
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
 
-    @classmethod
-    def _by_path(cls, path: str) -> Any:
-        module, _, name = path.rpartition(".")
-        try:
-            return getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(
-                f"'{path}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); correct "
-                "the path, or install the package."
-            ) from error
-
 
 class Lazy(Generic[T]):
     """A constructor with some of its arguments, called once the others exist.
 
-    Hydra's ``_partial_: true`` makes the same thing; either can be given where the other can.
+    Hydra's ``_partial_: true`` makes the same thing; either can be used in place of the other.
 
     Args:
         constructor: Called by each :meth:`construct`.
@@ -134,11 +123,9 @@ class Lazy(Generic[T]):
         self.params = {**(params or {}), **extras}
 
     def construct(self, **extras: Any) -> T:
-        """Build the object.
+        """Build the object with ``extras``, the arguments that are now known.
 
-        Args:
-            **extras: The arguments that are now known. Those that the constructor does not take are dropped; those
-                in ``params`` take precedence.
+        Those that the constructor does not take are dropped; those in ``params`` take precedence.
         """
         taken = parameters_of(self.constructor)
         return self.constructor(**{name: value for name, value in extras.items() if name in taken} | self.params)
@@ -151,11 +138,6 @@ class ConfiguredLazy(Lazy[Any]):
     """
 
     def construct(self, **extras: Any) -> Any:
-        """Build the object; see :class:`Lazy`.
-
-        Raises:
-            ConfigurationError: If the constructor refuses a value.
-        """
         arguments = _arguments(self.constructor, self.params, extras)
         try:
             return self.constructor(**arguments)
@@ -185,11 +167,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
 
 
 def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
-    """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`.
-
-    Raises:
-        ConfigurationError: If the name is not registered, or a key is not an argument of the constructor.
-    """
+    """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`."""
     if given is None or isinstance(given, Lazy):
         return given
     if isinstance(given, str | Mapping):
@@ -209,14 +187,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
 def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -> Any:
     """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
-    Args:
-        annotation: Annotation of the parameter; without one any value passes.
-        value: Plain value of the configuration.
-        name: Name of the parameter, for error messages.
-        extras: Further arguments for objects that are built on the way.
-
-    Raises:
-        ConfigurationError: If the value has another type.
+    ``name`` is that of the parameter, for error messages; ``extras`` are arguments for objects built on the way.
     """
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
@@ -244,7 +215,7 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters of a class or function, their annotations resolved where possible.
 
-    ``**kwargs`` stand for the parameters of the parent classes, in a class method for those of the class itself.
+    ``**kwargs`` represents the parameters of the parent classes, in a class method those of the class itself.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for function in _signature_chain(constructor):
@@ -259,7 +230,6 @@ def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def takes_any(signature: inspect.Signature) -> bool:
-    """Return whether a signature has ``**kwargs``."""
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
@@ -268,9 +238,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
     Jsonnet reads the environment with ``std.extVar("NAME")``. Without ``rjsonnet``, plain JSON can be read; with it,
     a JSON file is evaluated as Jsonnet too, as AllenNLP does.
-
-    Raises:
-        ConfigurationError: If the file is missing, cannot be read, or needs a package that is not installed.
     """
     file = Path(path)
     if not file.is_file():

@@ -32,7 +32,7 @@ class Model(Registrable):
     """Registry of models that a configuration names."""
 
 
-class DataLoader(Registrable):
+class BatchLoader(Registrable):
     """Registry of functions and classes that make the batches a configuration names."""
 
 
@@ -146,7 +146,7 @@ class GradientDescentExperiment(Experiment):
         if "data_loader" not in config:
             return _Parts(model, *self.data.load())
         loaders = (config.get(name) for name in ("data_loader", "validation_data_loader"))
-        return _Parts(model, *(None if one is None else from_params(DataLoader, one) for one in loaders))
+        return _Parts(model, *(None if one is None else from_params(BatchLoader, one) for one in loaders))
 
 
 def _check_sections(config: Mapping[str, Any], path: str) -> None:
