@@ -13,7 +13,7 @@ from torch import nn
 from portico.gradient_descent.batches import steps_per_epoch
 from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
-from portico.gradient_descent.construction import as_lazy, convert
+from portico.gradient_descent.construction import Lazy, as_lazy, convert
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import Optimizer, freeze, make_parameter_groups
@@ -83,22 +83,18 @@ def construct_parts(
         "params": make_parameter_groups(trainable),
         "serialization_dir": serialization_dir,
     }
-    lazy["optimizer"] = lazy["optimizer"] or as_lazy(Optimizer, "adam")
-    for name, part in lazy.items():
-        if part is None:
-            continue
-        made[name] = part.construct(**known)
-        if name == "optimizer":
-            known |= {
-                "optimizer": made[name],
-                "num_epochs": counts["num_epochs"],
-                "num_steps_per_epoch": steps_per_epoch(
-                    data_loader, counts["num_gradient_accumulation_steps"], counts["world_size"]
-                ),
-                # A parameter group may have frozen some more.
-                "parameters": [pair for pair in trainable if pair[1].requires_grad],
-            }
-    return made
+    optimizer = lazy.pop("optimizer") or Lazy(Optimizer.by_name("adam"))
+    made["optimizer"] = optimizer.construct(**known)
+    known |= {
+        "optimizer": made["optimizer"],
+        "num_epochs": counts["num_epochs"],
+        "num_steps_per_epoch": steps_per_epoch(
+            data_loader, counts["num_gradient_accumulation_steps"], counts["world_size"]
+        ),
+        # A parameter group may have frozen some more.
+        "parameters": [pair for pair in trainable if pair[1].requires_grad],
+    }
+    return made | {name: part.construct(**known) for name, part in lazy.items() if part is not None}
 
 
 # Checks
@@ -129,8 +125,8 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
             _check_loader(name, part)
         elif not isinstance(part, _TYPES[name]):
             raise ConfigurationError(
-                f"`{name}={part!r}` is a {type(part).__name__}; give a {_TYPES[name].__name__}, or build the trainer "
-                "with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+                f"`{name}={part!r}` must be of type {_TYPES[name].__name__}, not {type(part).__name__}; pass one, or "
+                "build the trainer with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts."
             )
     optimizer = trainer.optimizer
     for name in ("learning_rate_scheduler", "momentum_scheduler"):
@@ -150,11 +146,11 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
 def _check_loader(name: str, loader: Any) -> None:
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise ConfigurationError(
-            f"`{name}={loader!r}` is a {type(loader).__name__}; give an iterable of batches, such as a DataLoader."
+            f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
         )
     if has_length(loader) and len(loader) == 0:
         raise ConfigurationError(
-            f"`{name}` is empty, so there is nothing to train on or to validate; give one with at least one batch "
+            f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
             "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
         )
 
@@ -218,7 +214,20 @@ def lightning_precision(
             "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "
             "loss; leave `grad_scaling` out, or set `precision='bf16-mixed'` instead of `use_amp`."
         )
-    of_allennlp = _precision(opt_level, use_amp)
+    if opt_level not in (None, *_PRECISIONS):
+        raise ConfigurationError(
+            f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
+            "`precision`."
+        )
+    of_allennlp = _PRECISIONS[opt_level] if opt_level is not None else "16-mixed" if use_amp else None
+    if opt_level in ("O2", "O3"):
+        warnings.warn(
+            f"`opt_level='{opt_level}'` becomes Lightning's `precision='{of_allennlp}'`, which differs from Apex: at "
+            "O2 Apex keeps the weights in half precision with float32 copies, at O3 it keeps batch normalisation in "
+            "float32 on request; neither is done here.",
+            UserWarning,
+            stacklevel=3,
+        )
     chosen = precision or of_allennlp
     on_cpu = accelerator == "cpu" or (accelerator is None and not torch.accelerator.is_available())
     if of_allennlp is not None and on_cpu and str(chosen).startswith("16"):
@@ -254,22 +263,3 @@ def _device(cuda_device: Any) -> dict[str, Any]:
             "for the CPU, or to None for the default."
         )
     return {"accelerator": "cuda", "devices": [cuda_device]}
-
-
-def _precision(opt_level: str | None, use_amp: bool) -> str | None:
-    if opt_level is None:
-        return "16-mixed" if use_amp else None
-    if opt_level not in _PRECISIONS:
-        raise ConfigurationError(
-            f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
-            "`precision`."
-        )
-    if opt_level in ("O2", "O3"):
-        warnings.warn(
-            f"`opt_level='{opt_level}'` becomes Lightning's `precision='{_PRECISIONS[opt_level]}'`, which differs "
-            "from Apex: at O2 Apex keeps the weights in half precision with float32 copies, at O3 it keeps batch "
-            "normalisation in float32 on request; neither is done here.",
-            UserWarning,
-            stacklevel=4,
-        )
-    return _PRECISIONS[opt_level]

@@ -45,7 +45,7 @@ class CallbackList:
 def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
     if not callable(callback):
         raise ConfigurationError(
-            f"The callback {callback!r} cannot be called; give an object with `__call__`, or a registered name "
+            f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
     signature = inspect.signature(callback)
@@ -114,14 +114,9 @@ class EpochCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Handle an epoch.
+        """Handle the end of an epoch, from 0; -1 before training.
 
-        Args:
-            trainer: The trainer.
-            metrics: Metrics so far, as ``train()`` returns them; empty before training.
-            epoch: Epoch that has ended, from 0; -1 before training.
-            is_primary: Whether this is the first process.
-            **kwargs: Arguments of later versions.
+        ``metrics`` are those so far, as ``train()`` returns them; empty before training.
         """
 
 

@@ -350,7 +350,7 @@ def _why_not(
 ) -> str | None:
     """Return how the checkpoint differs from the current training, if it does."""
     if state.get("version") != _VERSION:
-        return f"it is of version {state.get('version')}, this is version {_VERSION}"
+        return f"its format is version {state.get('version')} instead of {_VERSION}"
     # The extra state of a module need not be a tensor.
     current, saved = (
         {name: getattr(value, "shape", None) for name, value in weights.items()}

@@ -95,7 +95,7 @@ class Registrable:
         meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
         raise ConfigurationError(
             f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
-            f"{', '.join(available)}. To use your own class, import its module first, or give its dotted path as the "
+            f"{', '.join(available)}. To use your own class, import its module first, or use its dotted path as the "
             "type: 'my_package.my_module.MyClass'."
         )
 
@@ -156,7 +156,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
 
     Args:
         base: Class to build, or a function that builds it; a :class:`Registrable` looks up ``"type"``.
-        params: A dict of constructor arguments with ``"type"``; a string is the type alone.
+        params: A dict of constructor arguments with ``"type"``; a string is only the type.
         **extras: Arguments that no configuration contains; the constructor gets those that it takes.
 
     Raises:
@@ -179,7 +179,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
     if callable(given):
         return Lazy(given)
     raise ConfigurationError(
-        f"{given!r} cannot be built into a {base.__name__}; give a dict with 'type', a registered name, a `Lazy`, or "
+        f"{given!r} cannot be built into a {base.__name__}; pass a dict with 'type', a registered name, a `Lazy`, or "
         "a partial."
     )
 
@@ -266,8 +266,8 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
         params = {"type": params}
     if not isinstance(params, Mapping):
         raise ConfigurationError(
-            f"A {base.__name__} was configured as {params!r}; give a dict of its arguments with 'type', or the type "
-            "alone."
+            f"A {base.__name__} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
+            "only the type."
         )
     arguments = dict(params)
     if not (inspect.isclass(base) and issubclass(base, Registrable)):

@@ -154,7 +154,7 @@ def _check_sections(config: Mapping[str, Any], path: str) -> None:
     if unknown:
         raise ConfigurationError(
             f"{path} has the sections {', '.join(unknown)}, which need AllenNLP itself; portico reads "
-            f"{', '.join(_FILE_KEYS)}. Instead of a dataset reader, give 'data_loader' and 'validation_data_loader' "
+            f"{', '.join(_FILE_KEYS)}. Instead of a dataset reader, set 'data_loader' and 'validation_data_loader' "
             "with the dotted path of a function or class as their 'type'."
         )
     if not isinstance(config.get("trainer"), Mapping):

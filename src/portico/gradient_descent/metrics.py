@@ -19,8 +19,8 @@ from portico.hf_compat import denumpify_detensorize
 
 _MB = 1024 * 1024
 _SIGNS = {"+": 1.0, "-": -1.0}
-_COUNTERS = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
-_STATE = (*_COUNTERS, "best_epoch", "best_epoch_metrics")
+_STATE = ("best_epoch", "best_epoch_metrics")
+_STATE += ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
 
 
 @dataclass

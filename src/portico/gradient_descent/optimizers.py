@@ -57,7 +57,7 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
         for parameter in group["params"]:
             parameter.requires_grad_(False)
         if options := sorted(set(group) - {"params", "requires_grad"}):
-            logger.warning("A frozen parameter group has no use for its options: %s.", ", ".join(options))
+            logger.warning("The options of a frozen parameter group have no effect: %s.", ", ".join(options))
     return [group for group in (*made, rest) if group.get("requires_grad", True)]
 
 
@@ -107,7 +107,7 @@ class HuggingfaceAdamW(torch.optim.AdamW):
         if not correct_bias:
             raise ConfigurationError(
                 f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not supported: this is torch's AdamW, which "
-                "always corrects the bias; leave it out, or give the dotted path of your own optimizer as the type."
+                "always corrects the bias; leave it out, or use the dotted path of your own optimizer as the type."
             )
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 

@@ -277,7 +277,7 @@ class DescentRun(TrainingRun):
             num_fetched = sum(1 for _ in islice(batches, num_skipped))
             if num_fetched < num_skipped:
                 raise ConfigurationError(
-                    f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` gives only "
+                    f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` yields only "
                     f"{num_fetched}; use the loader that the training began with, or another `serialization_dir`."
                 )
             set_rng_states(self.gd_trainer.restored_states["global"], args)
@@ -369,7 +369,7 @@ class LoopTrainer(Trainer):
         loader = self.gd_trainer.validation_data_loader if eval_dataset is None else eval_dataset
         if loader is None:
             raise ConfigurationError(
-                "Validation results cannot be calculated without a `validation_data_loader`; give one to the trainer."
+                "Validation results cannot be calculated without a `validation_data_loader`; pass one to the trainer."
             )
         return share_batches(loader, self.args)
 

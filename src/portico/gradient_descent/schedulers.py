@@ -115,7 +115,7 @@ class TorchScheduler(LearningRateScheduler):
             else:
                 raise ConfigurationError(
                     "This learning rate scheduler requires a validation metric to compute the schedule and therefore "
-                    "must be used with a validation dataset; give `validation_data_loader`, or choose another "
+                    "must be used with a validation dataset; pass `validation_data_loader`, or choose another "
                     "scheduler."
                 )
 
@@ -174,7 +174,7 @@ _register("cosine_hard_restarts_with_warmup", get_cosine_with_hard_restarts_sche
 class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
     """Lowers the learning rate when the validation metric stops improving.
 
-    It sees ``validation_metric`` without its sign, so ``mode`` must give the direction; of several metrics it sees
+    It sees ``validation_metric`` without its sign, so ``mode`` must state the direction; of several metrics it sees
     the signed sum, of which higher is better. ``verbose`` logs each reduction, the other arguments are torch's.
     """
 
@@ -284,7 +284,7 @@ class PolynomialDecay(LearningRateScheduler):
             if num_epochs is None or num_steps_per_epoch is None:
                 raise ConfigurationError(
                     "'num_steps_per_epoch' is required for this LR scheduler, and the data loader has no length to "
-                    "count it by; set it (or `total_steps`) in the configuration of the scheduler, or give a data "
+                    "count it by; set it (or `total_steps`) in the configuration of the scheduler, or pass a data "
                     "loader with `__len__`."
                 )
             total_steps = num_epochs * num_steps_per_epoch
@@ -525,7 +525,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not schedulers:
-            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; give at least one pair.")
+            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; add at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
         self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]

@@ -335,7 +335,7 @@ class GradientDescentTrainer(Trainer):
         """
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(
-                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
+                f"The data loader yielded a {type(batch).__name__}; it must yield dicts of the model's inputs by name."
             )
         inputs = self.loop._prepare_inputs(cast(dict[str, Any], batch))
         outputs = self.loop.run_model(inputs, for_training=for_training)
