@@ -44,15 +44,12 @@ class Registrable:
     def register(
         cls, name: str, constructor: str | None = None, exist_ok: bool = False
     ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """Return a decorator that registers a class under ``name``.
+        """Return a decorator that registers a class under ``name``, which must not be taken.
 
         Args:
             name: Value of ``"type"``.
             constructor: Class method that builds objects; by default the class itself.
             exist_ok: Replace what is registered under ``name``.
-
-        Raises:
-            ConfigurationError: If the name is taken.
         """
         registered = Registrable._registry[cls]
 

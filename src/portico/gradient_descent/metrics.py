@@ -19,8 +19,8 @@ from portico.hf_compat import denumpify_detensorize
 
 _MB = 1024 * 1024
 _SIGNS = {"+": 1.0, "-": -1.0}
-_STATE = ("best_epoch", "best_epoch_metrics")
-_STATE += ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
+_STATE: tuple[str, ...] = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
+_STATE += ("best_epoch", "best_epoch_metrics")
 
 
 @dataclass
@@ -96,14 +96,12 @@ def gpu_memory_mb() -> dict[int, float]:
 class MetricTracker:
     """Decides whether an epoch was the best so far, and whether to stop.
 
+    ``best_epoch`` is that of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
+
     Args:
         metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names mean
             the signed sum of their metrics.
         patience: Epochs without improvement after which to stop; ``None`` never stops.
-
-    Attributes:
-        best_epoch: Epoch of the best value, from 0.
-        best_epoch_metrics: All validation metrics of that epoch.
 
     Raises:
         ConfigurationError: If a name has no sign, or ``patience`` is not positive.

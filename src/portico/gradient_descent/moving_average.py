@@ -102,6 +102,7 @@ class ExponentialMovingAverage(MovingAverage):
     def apply(self, num_updates: int | None = None) -> None:
         decay = self._decay
         if num_updates is not None:
+            # The rule of tf.train.ExponentialMovingAverage, as in AllenNLP: at first the average follows quickly.
             decay = min(decay, (self._numerator + num_updates) / (self._denominator + num_updates))
         for name, parameter in self._parameters:
             self._shadows[name].mul_(decay).add_((1 - decay) * parameter.detach())

@@ -98,6 +98,7 @@ class TorchScheduler(LearningRateScheduler):
     """A scheduler of torch, stepped after each epoch."""
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
+        # Not `super().__init__`: torch has set `initial_lr` and made the first step.
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
@@ -572,6 +573,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         """Make the scheduler of the coming epoch, unless it is the current one."""
         ends = itertools.accumulate(num_epochs for num_epochs, _ in self.schedulers)
         index = next((index for index, end in enumerate(ends) if self.last_epoch + 1 < end), None)
+        # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
             return
         self._current_index = index

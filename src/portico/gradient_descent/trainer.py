@@ -412,10 +412,7 @@ class GradientDescentTrainer(Trainer):
 
     @contextmanager
     def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
-        """Return a context with the states of model and training, in which the model holds the moving averages.
-
-        Every process must take part.
-        """
+        """Return a context with both states, in which the model holds the averages; every process must enter it."""
         with self.averaged_weights():
             yield TrainerCheckpoint(self.model.state_dict(), training_state(self))
 
@@ -563,5 +560,4 @@ class NoOpTrainer(Trainer):
 
     def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
         with torch.set_grad_enabled(for_training):
-            outputs: dict[str, Any] = self.model(**batch)
-        return outputs
+            return cast(dict[str, Any], self.model(**batch))
