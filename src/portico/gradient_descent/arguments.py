@@ -13,7 +13,7 @@ from torch import nn
 from portico.gradient_descent.batches import steps_per_epoch
 from portico.gradient_descent.callbacks import BatchCallback, EndCallback, EpochCallback, TrainerCallback
 from portico.gradient_descent.checkpointer import Checkpointer
-from portico.gradient_descent.construction import as_lazy, convert
+from portico.gradient_descent.construction import Lazy, as_lazy, convert
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import Optimizer, freeze, make_parameter_groups
@@ -59,16 +59,9 @@ def construct_parts(
 ) -> dict[str, Any]:
     """Return the parts of a trainer that need each other, as arguments of its constructor.
 
-    Args:
-        model: The model; parameters that match ``no_grad`` are frozen before anything else is built.
-        data_loader: Training batches; their number gives the schedulers the steps of an epoch.
-        serialization_dir: Folder of the run.
-        counts: ``num_epochs``, ``num_gradient_accumulation_steps`` and ``world_size``.
-        no_grad: Regular expressions of the parameters to freeze.
-        given: Lazy parts and lists of callbacks, or their configurations, by argument name; ``None`` for the default.
-
-    Raises:
-        ConfigurationError: If a part cannot be built.
+    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` are ``num_epochs``,
+    ``num_gradient_accumulation_steps`` and ``world_size``; ``given`` are lazy parts and lists of callbacks, or their
+    configurations, by argument name, with ``None`` for the default.
     """
     for name, count in counts.items():
         check_count(name, count)
@@ -90,22 +83,18 @@ def construct_parts(
         "params": make_parameter_groups(trainable),
         "serialization_dir": serialization_dir,
     }
-    lazy["optimizer"] = lazy["optimizer"] or as_lazy(Optimizer, "adam")
-    for name, part in lazy.items():
-        if part is None:
-            continue
-        made[name] = part.construct(**known)
-        if name == "optimizer":
-            known |= {
-                "optimizer": made[name],
-                "num_epochs": counts["num_epochs"],
-                "num_steps_per_epoch": steps_per_epoch(
-                    data_loader, counts["num_gradient_accumulation_steps"], counts["world_size"]
-                ),
-                # A parameter group may have frozen some more.
-                "parameters": [pair for pair in trainable if pair[1].requires_grad],
-            }
-    return made
+    optimizer = lazy.pop("optimizer") or Lazy(Optimizer.by_name("adam"))
+    made["optimizer"] = optimizer.construct(**known)
+    known |= {
+        "optimizer": made["optimizer"],
+        "num_epochs": counts["num_epochs"],
+        "num_steps_per_epoch": steps_per_epoch(
+            data_loader, counts["num_gradient_accumulation_steps"], counts["world_size"]
+        ),
+        # A parameter group may have frozen some more.
+        "parameters": [pair for pair in trainable if pair[1].requires_grad],
+    }
+    return made | {name: part.construct(**known) for name, part in lazy.items() if part is not None}
 
 
 # Checks
@@ -136,8 +125,8 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
             _check_loader(name, part)
         elif not isinstance(part, _TYPES[name]):
             raise ConfigurationError(
-                f"`{name}={part!r}` is a {type(part).__name__}; give a {_TYPES[name].__name__}, or build the trainer "
-                "with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts for its parts."
+                f"`{name}={part!r}` must be of type {_TYPES[name].__name__}, not {type(part).__name__}; pass one, or "
+                "build the trainer with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts."
             )
     optimizer = trainer.optimizer
     for name in ("learning_rate_scheduler", "momentum_scheduler"):
@@ -157,17 +146,17 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
 def _check_loader(name: str, loader: Any) -> None:
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise ConfigurationError(
-            f"`{name}={loader!r}` is a {type(loader).__name__}; give an iterable of batches, such as a DataLoader."
+            f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
         )
     if has_length(loader) and len(loader) == 0:
         raise ConfigurationError(
-            f"`{name}` is empty, so there is nothing to train on or to validate; give one with at least one batch "
+            f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
             "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
         )
 
 
 def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it is none, or that of a file."""
+    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it cannot be a folder."""
     if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
         raise ConfigurationError(
             f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
@@ -178,24 +167,20 @@ def as_folder(given: str | Path | None) -> Path | None:
 
 def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
     """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
-    of_allennlp: list[TrainerCallback] = []
-    of_hugging_face: list[Any] = []
-    of_lightning: list[pl.Callback] = []
+    found: dict[type, list[Any]] = {TrainerCallback: [], transformers.TrainerCallback: [], pl.Callback: []}
     for callback in callbacks:
-        is_class = isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback)
-        if is_class or isinstance(callback, transformers.TrainerCallback):
-            of_hugging_face.append(callback)
-        elif isinstance(callback, pl.Callback):
-            of_lightning.append(callback)
-        elif isinstance(callback, TrainerCallback):
-            of_allennlp.append(callback)
-        else:
+        kind = next((kind for kind in found if isinstance(callback, kind)), None)
+        # Hugging Face takes classes too.
+        if isinstance(callback, type) and issubclass(callback, transformers.TrainerCallback):
+            kind = transformers.TrainerCallback
+        if kind is None:
             raise ConfigurationError(
                 f"`callbacks` holds {callback!r}, which is neither a callback of Hugging Face or Lightning nor a "
                 "`TrainerCallback` of AllenNLP 2; those of AllenNLP 1 go to `batch_callbacks`, `epoch_callbacks` and "
                 "`end_callbacks`, and names and dicts to `from_partial_objects`."
             )
-    return of_allennlp, of_hugging_face, of_lightning
+        found[kind].append(callback)
+    return found[TrainerCallback], found[transformers.TrainerCallback], found[pl.Callback]
 
 
 # Lightning's words
@@ -206,40 +191,43 @@ def lightning_placement(
 ) -> dict[str, Any]:
     """Return Lightning's ``accelerator``, ``strategy``, ``devices`` and ``num_nodes``, as far as they are chosen.
 
-    Args:
-        cuda_device: Index of a GPU, -1 for the CPU, ``None`` for the default.
-        distributed: Train on ``world_size`` processes.
-        world_size: Number of processes.
-        chosen: The same in Lightning's words, ``None`` where not chosen; these take precedence.
-
-    Raises:
-        ConfigurationError: If the arguments do not go together.
+    ``chosen`` has the same in Lightning's words, ``None`` where not chosen; these take precedence.
     """
-    options = {**_device(cuda_device), **_processes(distributed, world_size)}
+    options = _device(cuda_device)
+    if distributed and world_size <= 1:
+        raise ConfigurationError(
+            f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
+            "than 1 device; set `world_size` to the number of processes."
+        )
+    if distributed:
+        # AllenNLP's DDP searches for unused parameters too.
+        options |= {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
     return options | {name: value for name, value in chosen.items() if value is not None}
 
 
 def lightning_precision(
     opt_level: str | None, use_amp: bool, grad_scaling: bool, precision: str | None, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return Lightning's ``precision``, if it is chosen.
-
-    Args:
-        opt_level: Precision in the words of Apex.
-        use_amp: Mixed precision, AllenNLP 2's word for ``opt_level="O1"``.
-        grad_scaling: Scale the loss in mixed precision.
-        precision: Precision in Lightning's words; takes precedence.
-        accelerator: Lightning's accelerator, ``None`` for the default.
-
-    Raises:
-        ConfigurationError: If the arguments do not go together, or need a GPU.
-    """
+    """Return Lightning's ``precision``, if it is chosen; ``precision`` takes precedence over AllenNLP's words."""
     if use_amp and not grad_scaling:
         raise ConfigurationError(
             "`grad_scaling=False` with `use_amp=True` is not possible: Lightning's half precision always scales the "
             "loss; leave `grad_scaling` out, or set `precision='bf16-mixed'` instead of `use_amp`."
         )
-    of_allennlp = _precision(opt_level, use_amp)
+    if opt_level not in (None, *_PRECISIONS):
+        raise ConfigurationError(
+            f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
+            "`precision`."
+        )
+    of_allennlp = _PRECISIONS[opt_level] if opt_level is not None else "16-mixed" if use_amp else None
+    if opt_level in ("O2", "O3"):
+        warnings.warn(
+            f"`opt_level='{opt_level}'` becomes Lightning's `precision='{of_allennlp}'`, which differs from Apex: at "
+            "O2 Apex keeps the weights in half precision with float32 copies, at O3 it keeps batch normalisation in "
+            "float32 on request; neither is done here.",
+            UserWarning,
+            stacklevel=3,
+        )
     chosen = precision or of_allennlp
     on_cpu = accelerator == "cpu" or (accelerator is None and not torch.accelerator.is_available())
     if of_allennlp is not None and on_cpu and str(chosen).startswith("16"):
@@ -275,34 +263,3 @@ def _device(cuda_device: Any) -> dict[str, Any]:
             "for the CPU, or to None for the default."
         )
     return {"accelerator": "cuda", "devices": [cuda_device]}
-
-
-def _processes(distributed: bool, world_size: int) -> dict[str, Any]:
-    if not distributed:
-        return {}
-    if world_size <= 1:
-        raise ConfigurationError(
-            f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
-            "than 1 device; set `world_size` to the number of processes."
-        )
-    # AllenNLP's DDP searches for unused parameters too.
-    return {"strategy": "ddp_find_unused_parameters_true", "devices": world_size}
-
-
-def _precision(opt_level: str | None, use_amp: bool) -> str | None:
-    if opt_level is None:
-        return "16-mixed" if use_amp else None
-    if opt_level not in _PRECISIONS:
-        raise ConfigurationError(
-            f"Unknown `opt_level={opt_level!r}`; expected one of Apex's {', '.join(_PRECISIONS)}, or set Lightning's "
-            "`precision`."
-        )
-    if opt_level in ("O2", "O3"):
-        warnings.warn(
-            f"`opt_level='{opt_level}'` becomes Lightning's `precision='{_PRECISIONS[opt_level]}'`, which differs "
-            "from Apex: at O2 Apex keeps the weights in half precision with float32 copies, at O3 it keeps batch "
-            "normalisation in float32 on request; neither is done here.",
-            UserWarning,
-            stacklevel=4,
-        )
-    return _PRECISIONS[opt_level]

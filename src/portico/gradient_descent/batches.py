@@ -19,17 +19,10 @@ from portico.plan import RunPlan
 
 logger = logging.getLogger(__name__)
 
-# Where a loader may keep a generator.
-_OWNERS = ("", "sampler", "batch_sampler", "batch_sampler.sampler")
-
 
 @dataclass
 class Window:
-    """The current accumulation window.
-
-    Args:
-        end: Batches of the epoch up to the end of the window.
-    """
+    """The current accumulation window; ``end`` is the number of batches of the epoch up to its end."""
 
     end: int = 0
 
@@ -38,9 +31,8 @@ class Window:
 class EpochPlan(RunPlan):
     """Counts of a training that ends with its data, whose length may be unknown.
 
-    Args:
-        window: The current window. It decides which batch ends a step: the last group of an epoch may be smaller, and
-            without a length nobody knows beforehand which one is the last.
+    ``window`` decides which batch ends a step: the last group of an epoch may be smaller, and without a length the
+    last one cannot be known beforehand.
     """
 
     window: Window = field(default_factory=Window)
@@ -51,18 +43,11 @@ class EpochPlan(RunPlan):
 
     @property
     def is_sized(self) -> bool:
-        """Whether the number of batches is known in advance."""
         return self.steps_in_epoch < sys.maxsize
 
 
 def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, world_size: int = 1) -> int | None:
-    """Return the optimizer steps of an epoch; ``None`` if the loader has no length.
-
-    Args:
-        data_loader: The loader.
-        num_gradient_accumulation_steps: Batches of a step.
-        world_size: Processes that share the batches.
-    """
+    """Return the optimizer steps of an epoch that ``world_size`` processes share; ``None`` without a length."""
     if not has_length(data_loader):
         return None
     return math.ceil(len(data_loader) // world_size / num_gradient_accumulation_steps)
@@ -71,11 +56,7 @@ def steps_per_epoch(data_loader: Any, num_gradient_accumulation_steps: int, worl
 def count_epochs(
     data_loader: Any, *, num_epochs: int, num_gradient_accumulation_steps: int, world_size: int
 ) -> EpochPlan:
-    """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process.
-
-    Raises:
-        ConfigurationError: If there are fewer batches than processes.
-    """
+    """Count the batches and steps of ``num_epochs`` passes over the share ``data_loader`` of one process."""
     per_epoch = steps_per_epoch(data_loader, num_gradient_accumulation_steps)
     if per_epoch == 0:
         raise ConfigurationError(
@@ -101,11 +82,6 @@ class SharedBatches:
 
     Each process takes one of every ``world_size`` batches, so that all make the same number of steps; the remainder at
     the end is not used.
-
-    Args:
-        loader: Batches, the same in every process.
-        rank: Rank of this process.
-        world_size: Number of processes.
     """
 
     def __init__(self, loader: Any, rank: int, world_size: int) -> None:
@@ -134,8 +110,7 @@ class SizedSharedBatches(SharedBatches):
 
 def share_batches(loader: Any, args: TrainingArguments) -> Any:
     """Return this process's share of ``loader``; a loader with a ``DistributedSampler`` is returned unchanged."""
-    samplers = (getattr(loader, "sampler", None), getattr(getattr(loader, "batch_sampler", None), "sampler", None))
-    if args.world_size == 1 or any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+    if args.world_size == 1 or any(isinstance(part, DistributedSampler) for part in _with_samplers(loader)):
         return loader
     kind = SizedSharedBatches if has_length(loader) else SharedBatches
     return kind(loader, args.process_index, args.world_size)
@@ -143,7 +118,7 @@ def share_batches(loader: Any, args: TrainingArguments) -> Any:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
-    for part in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+    for part in _with_samplers(loader)[:3]:
         call = getattr(part, "set_epoch", None)
         if call is not None:
             call(epoch)
@@ -158,7 +133,6 @@ def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any], data_loader: Any, args: TrainingArguments) -> None:
-    """Restore what :func:`random_states` returned."""
     set_rng_states(states["global"], args)
     for generator, state in zip(_generators(data_loader), states["data_loader"], strict=True):
         generator.set_state(state)
@@ -166,12 +140,11 @@ def set_random_states(states: dict[str, Any], data_loader: Any, args: TrainingAr
 
 def _generators(data_loader: Any) -> list[torch.Generator]:
     """Return the distinct generators of a loader and its samplers, in a fixed order."""
-    found: dict[int, torch.Generator] = {}
-    for path in _OWNERS:
-        owner = data_loader
-        for name in path.split(".") if path else ():
-            owner = getattr(owner, name, None)
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator):
-            found.setdefault(id(generator), generator)
-    return list(found.values())
+    generators = (getattr(part, "generator", None) for part in _with_samplers(data_loader))
+    return list({id(one): one for one in generators if isinstance(one, torch.Generator)}.values())
+
+
+def _with_samplers(loader: Any) -> tuple[Any, ...]:
+    """Return a loader, its sampler, its batch sampler and the sampler of that; ``None`` for what it does not have."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    return loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)

@@ -25,21 +25,19 @@ _OLDER_NAMES = {"is_master": "is_primary"}
 
 
 class CallbackList:
-    """Callbacks of one kind, each called with those of the known arguments that it has parameters for.
-
-    Args:
-        callbacks: Callable objects.
-        known: Names of the arguments that they may take.
+    """Callbacks of one kind, each called with those of the ``known`` arguments that it has parameters for.
 
     Raises:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
     """
 
-    def __init__(self, callbacks: Sequence[Any], known: Iterable[str]) -> None:
+    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Iterable[str]) -> None:
+        self._trainer = trainer
         self._adapters = [_adapter(callback, known) for callback in callbacks]
 
     def __call__(self, **arguments: Any) -> None:
-        """Call every callback, in order."""
+        """Call every callback, in order, also with ``trainer`` and ``is_primary``."""
+        arguments |= {"trainer": self._trainer, "is_primary": self._trainer.is_primary}
         for adapt in self._adapters:
             adapt(arguments)
 
@@ -47,7 +45,7 @@ class CallbackList:
 def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
     if not callable(callback):
         raise ConfigurationError(
-            f"The callback {callback!r} cannot be called; give an object with `__call__`, or a registered name "
+            f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
     signature = inspect.signature(callback)
@@ -116,14 +114,9 @@ class EpochCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Handle an epoch.
+        """Handle the end of an epoch, from 0; -1 before training.
 
-        Args:
-            trainer: The trainer.
-            metrics: Metrics so far, as ``train()`` returns them; empty before training.
-            epoch: Epoch that has ended, from 0; -1 before training.
-            is_primary: Whether this is the first process.
-            **kwargs: For arguments of later versions.
+        ``metrics`` are those so far, as ``train()`` returns them; empty before training.
         """
 
 
@@ -138,15 +131,7 @@ class EndCallback(Registrable):
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Handle the end.
-
-        Args:
-            trainer: The trainer.
-            metrics: What ``train()`` returns; ``None`` if training failed.
-            epoch: Last epoch, from 0; ``None`` if training failed.
-            is_primary: Whether this is the first process.
-            **kwargs: For arguments of later versions.
-        """
+        """Handle the end; ``metrics`` (see ``train()``) and the last ``epoch`` are ``None`` if training failed."""
 
 
 @BatchCallback.register("tensorboard-memory-usage")
@@ -187,9 +172,6 @@ class TrainerCallback(Registrable):
 
     A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
     when training is recovered. Its methods may leave out parameters that they do not use.
-
-    Args:
-        serialization_dir: Folder of the run.
     """
 
     def __init__(self, serialization_dir: str | None = None) -> None:
@@ -197,31 +179,16 @@ class TrainerCallback(Registrable):
         self.trainer: GradientDescentTrainer | None = None
 
     def on_start(self, trainer: "GradientDescentTrainer", is_primary: bool = True, **kwargs: Any) -> None:
-        """Handle the start of training, or its recovery.
-
-        Args:
-            trainer: The trainer.
-            is_primary: Whether this is the first process.
-            **kwargs: For arguments of later versions.
-        """
+        """Handle the start of training, or its recovery."""
         self.trainer = trainer
 
     def on_backward(
         self, trainer: "GradientDescentTrainer", batch_outputs: dict[str, Any], backward_called: bool, **kwargs: Any
     ) -> bool:
-        """Run the backward pass of a training batch, if the trainer should not.
+        """Run the backward pass of a training batch, if the trainer should not; return whether this callback ran it.
 
-        Args:
-            trainer: The trainer.
-            batch_outputs: What the model returned, the loss not yet divided for accumulation.
-            backward_called: Whether another callback has run it.
-            **kwargs: For arguments of later versions.
-
-        Returns:
-            Whether this callback has run it.
-
-        Raises:
-            OnBackwardException: If another callback has run it.
+        The loss in ``batch_outputs`` is not yet divided for accumulation. ``backward_called`` means that another
+        callback has run the pass; running it twice raises ``OnBackwardException``.
         """
         if backward_called:
             raise OnBackwardException(
@@ -295,9 +262,6 @@ class ShouldValidateCallback(TrainerCallback):
         serialization_dir: Folder of the run.
         validation_start: First epoch with validation, from 0.
         validation_interval: Epochs from one validation to the next.
-
-    Raises:
-        ConfigurationError: If a number is not allowed.
     """
 
     def __init__(
@@ -363,12 +327,7 @@ class TensorBoardCallback(TrainerCallback):
 
 @TrainerCallback.register("console_logger")
 class ConsoleLoggerCallback(TrainerCallback):
-    """Logs the metrics of each epoch as a table.
-
-    Args:
-        serialization_dir: Folder of the run.
-        should_log_inputs: Log the shapes of the first training batch.
-    """
+    """Logs the metrics of each epoch as a table, and with ``should_log_inputs`` the shapes of the first batch."""
 
     def __init__(self, serialization_dir: str | None = None, should_log_inputs: bool = False) -> None:
         super().__init__(serialization_dir)

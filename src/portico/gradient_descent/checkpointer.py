@@ -38,12 +38,7 @@ _UNSET: Any = object()
 
 
 class TrainerCheckpoint(NamedTuple):
-    """The content of a checkpoint.
-
-    Args:
-        model_state: Weights: the moving averages where there are any.
-        trainer_state: Everything else that a training needs to resume.
-    """
+    """The content of a checkpoint: the weights (or their moving averages), and everything else needed to resume."""
 
     model_state: dict[str, Any]
     trainer_state: dict[str, Any]
@@ -129,10 +124,17 @@ class Checkpointer(Registrable):
             num_epochs_completed: Whole epochs.
             num_batches_in_epoch_completed: Optimizer steps of the current epoch; 0 at the end of an epoch.
         """
-        if not self._is_due(num_epochs_completed, num_batches_in_epoch_completed):
-            return False
-        self.save_checkpoint(trainer)
-        return True
+        last_epochs, last_batches = self._last_save
+        batches_since = num_batches_in_epoch_completed - (last_batches if last_epochs == num_epochs_completed else 0)
+        seconds, batches = self._save_every_num_seconds, self._save_every_num_batches
+        is_due = (
+            (num_batches_in_epoch_completed == 0 and self._save_completed_epochs)
+            or (seconds is not None and time.time() - self._last_save_time >= seconds)
+            or (batches is not None and batches_since >= batches)
+        )
+        if is_due:
+            self.save_checkpoint(trainer)
+        return is_due
 
     def save_checkpoint(self, trainer: "Trainer") -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
@@ -176,16 +178,6 @@ class Checkpointer(Registrable):
             ) from error
         return TrainerCheckpoint(*states)
 
-    def _is_due(self, num_epochs: int, num_batches: int) -> bool:
-        last_epochs, last_batches = self._last_save
-        batches_since = num_batches - (last_batches if last_epochs == num_epochs else 0)
-        seconds, batches = self._save_every_num_seconds, self._save_every_num_batches
-        return (
-            (num_batches == 0 and self._save_completed_epochs)
-            or (seconds is not None and time.time() - self._last_save_time >= seconds)
-            or (batches is not None and batches_since >= batches)
-        )
-
     def _paths(self, point: tuple[int, int]) -> tuple[Path, Path]:
         assert self.serialization_dir is not None
         suffix = f"e{point[0]}_b{point[1]}.th"
@@ -225,11 +217,7 @@ Checkpointer.register("default")(Checkpointer)
 
 
 class BestWeights:
-    """Keeps the best weights of a training until its end, in ``best.th`` or in memory.
-
-    Args:
-        folder: Folder of the file; ``None`` keeps them in memory.
-    """
+    """Keeps the best weights of a training until its end: in ``best.th`` of a folder, or in memory without one."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / "best.th"
@@ -237,7 +225,6 @@ class BestWeights:
 
     @property
     def exist(self) -> bool:
-        """Whether weights have been kept."""
         return self._in_memory is not None if self.path is None else self.path.is_file()
 
     def save(self, model: nn.Module, *, is_primary: bool) -> None:
@@ -249,7 +236,6 @@ class BestWeights:
                 torch.save(model.state_dict(), staging)
 
     def load(self, model: nn.Module) -> None:
-        """Load the weights into ``model``."""
         weights = self._in_memory
         if self.path is not None:
             weights = torch.load(self.path, map_location="cpu", weights_only=True)
@@ -290,10 +276,8 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     While the moving averages are assigned, their state contains the trained weights.
     """
     loop = trainer.loop
-    of_process = {
-        "random_states": random_states(trainer.data_loader, loop.args),
-        **trainer.progress.state_of_process(),
-    }
+    random = random_states(trainer.data_loader, loop.args)
+    of_process = {"random_states": random, **trainer.progress.state_of_process()}
     state = {
         "version": _VERSION,
         "metric_tracker": trainer.metric_tracker.state_dict(),
@@ -309,22 +293,12 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
         },
         **trainer.progress.state_dict(),
     }
-    for name in _STATEFUL:
-        part = getattr(trainer, name)
-        if part is not None:
-            state[name] = part.state_dict()
-    scaler = gradient_scaler(loop)
-    if scaler is not None:
-        state["scaler"] = scaler.state_dict()
-    return state
+    optional = {name: getattr(trainer, name) for name in _STATEFUL} | {"scaler": gradient_scaler(loop)}
+    return state | {name: part.state_dict() for name, part in optional.items() if part is not None}
 
 
 def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheckpoint) -> None:
-    """Restore ``trainer`` from ``checkpoint``; nothing is changed if it belongs to another training.
-
-    Raises:
-        ConfigurationError: If model, optimizer or data differ from those the checkpoint was written with.
-    """
+    """Restore ``trainer`` from ``checkpoint``; refuse one of another training, and change nothing."""
     model_state, state = checkpoint
     reason = _why_not(trainer, model_state, state)
     if reason is not None:
@@ -376,8 +350,12 @@ def _why_not(
 ) -> str | None:
     """Return how the checkpoint differs from the current training, if it does."""
     if state.get("version") != _VERSION:
-        return f"it is of version {state.get('version')}, this is version {_VERSION}"
-    current, saved = _shapes(trainer.model.state_dict()), _shapes(model_state)
+        return f"its format is version {state.get('version')} instead of {_VERSION}"
+    # The extra state of a module need not be a tensor.
+    current, saved = (
+        {name: getattr(value, "shape", None) for name, value in weights.items()}
+        for weights in (trainer.model.state_dict(), model_state)
+    )
     different = sorted(name for name in {**current, **saved} if current.get(name) != saved.get(name))
     if different:
         return f"its model has other weights ({', '.join(different[:3])})"
@@ -389,11 +367,6 @@ def _why_not(
     if _data_counts(trainer) != state["data"]:
         return f"it was written with the data counts {state['data']}, which are now {_data_counts(trainer)}"
     return None
-
-
-def _shapes(model_state: Mapping[str, Any]) -> dict[str, Any]:
-    # The extra state of a module need not be a tensor.
-    return {name: getattr(value, "shape", None) for name, value in model_state.items()}
 
 
 def _data_counts(trainer: "GradientDescentTrainer") -> dict[str, int | None]:

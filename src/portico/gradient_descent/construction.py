@@ -31,13 +31,10 @@ _SEQUENCES = (list, set, frozenset, collections.abc.Sequence, collections.abc.It
 
 
 class Registrable:
-    """A base class whose implementations are found by name.
+    """A base class whose implementations are found by name; ``default_implementation`` is used without a ``"type"``.
 
     A subclass that is decorated with ``@Base.register("name")`` can be written as ``{"type": "name"}`` wherever a
     ``Base`` is expected; so can any class by its dotted path.
-
-    Attributes:
-        default_implementation: Name to use when a configuration has no ``"type"``.
     """
 
     _registry: ClassVar[dict[type, dict[str, tuple[Any, str | None]]]] = defaultdict(dict)
@@ -47,15 +44,12 @@ class Registrable:
     def register(
         cls, name: str, constructor: str | None = None, exist_ok: bool = False
     ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """Return a decorator that registers a class under ``name``.
+        """Return a decorator that registers a class under ``name``, which must not be taken.
 
         Args:
             name: Value of ``"type"``.
             constructor: Class method that builds objects; by default the class itself.
             exist_ok: Replace what is registered under ``name``.
-
-        Raises:
-            ConfigurationError: If the name is taken.
         """
         registered = Registrable._registry[cls]
 
@@ -78,16 +72,19 @@ class Registrable:
 
     @classmethod
     def resolve_class_name(cls, name: str) -> tuple[Any, str | None]:
-        """Return the implementation called ``name`` and the name of the class method that builds it, if any.
-
-        Raises:
-            ConfigurationError: If there is none.
-        """
+        """Return the implementation called ``name`` and the name of the class method that builds it, if any."""
         registered = Registrable._registry[cls]
         if name in registered:
             return registered[name]
         if "." in name:
-            return cls._by_path(name), None
+            module, _, attribute = name.rpartition(".")
+            try:
+                return getattr(import_module(module), attribute), None
+            except (ImportError, AttributeError) as error:
+                raise ConfigurationError(
+                    f"'{name}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); "
+                    "correct the path, or install the package."
+                ) from error
         available = cls.list_available()
         # AllenNLP's names mix hyphens and underscores.
         spelled = {known.replace("-", "_"): known for known in available}
@@ -95,7 +92,7 @@ class Registrable:
         meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
         raise ConfigurationError(
             f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
-            f"{', '.join(available)}. To use your own class, import its module first, or give its dotted path as the "
+            f"{', '.join(available)}. To use your own class, import its module first, or use its dotted path as the "
             "type: 'my_package.my_module.MyClass'."
         )
 
@@ -106,22 +103,11 @@ class Registrable:
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
 
-    @classmethod
-    def _by_path(cls, path: str) -> Any:
-        module, _, name = path.rpartition(".")
-        try:
-            return getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ConfigurationError(
-                f"'{path}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); correct "
-                "the path, or install the package."
-            ) from error
-
 
 class Lazy(Generic[T]):
     """A constructor with some of its arguments, called once the others exist.
 
-    Hydra's ``_partial_: true`` makes the same thing; either can be given where the other can.
+    Hydra's ``_partial_: true`` makes the same thing; either can be used in place of the other.
 
     Args:
         constructor: Called by each :meth:`construct`.
@@ -134,11 +120,9 @@ class Lazy(Generic[T]):
         self.params = {**(params or {}), **extras}
 
     def construct(self, **extras: Any) -> T:
-        """Build the object.
+        """Build the object with ``extras``, the arguments that are now known.
 
-        Args:
-            **extras: The arguments that are now known. Those that the constructor does not take are dropped; those
-                in ``params`` take precedence.
+        Those that the constructor does not take are dropped; those in ``params`` take precedence.
         """
         taken = parameters_of(self.constructor)
         return self.constructor(**{name: value for name, value in extras.items() if name in taken} | self.params)
@@ -151,11 +135,6 @@ class ConfiguredLazy(Lazy[Any]):
     """
 
     def construct(self, **extras: Any) -> Any:
-        """Build the object; see :class:`Lazy`.
-
-        Raises:
-            ConfigurationError: If the constructor refuses a value.
-        """
         arguments = _arguments(self.constructor, self.params, extras)
         try:
             return self.constructor(**arguments)
@@ -174,7 +153,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
 
     Args:
         base: Class to build, or a function that builds it; a :class:`Registrable` looks up ``"type"``.
-        params: A dict of constructor arguments with ``"type"``; a string is the type alone.
+        params: A dict of constructor arguments with ``"type"``; a string is only the type.
         **extras: Arguments that no configuration contains; the constructor gets those that it takes.
 
     Raises:
@@ -185,11 +164,7 @@ def from_params(base: Any, params: Any, **extras: Any) -> Any:
 
 
 def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
-    """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`.
-
-    Raises:
-        ConfigurationError: If the name is not registered, or a key is not an argument of the constructor.
-    """
+    """Return ``given`` (a dict with ``"type"``, a registered name, or a callable) as a :class:`Lazy`."""
     if given is None or isinstance(given, Lazy):
         return given
     if isinstance(given, str | Mapping):
@@ -201,7 +176,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
     if callable(given):
         return Lazy(given)
     raise ConfigurationError(
-        f"{given!r} cannot be built into a {base.__name__}; give a dict with 'type', a registered name, a `Lazy`, or "
+        f"{given!r} cannot be built into a {base.__name__}; pass a dict with 'type', a registered name, a `Lazy`, or "
         "a partial."
     )
 
@@ -209,14 +184,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
 def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -> Any:
     """Return ``value`` as an object of the annotated type; objects that are already built pass unchanged.
 
-    Args:
-        annotation: Annotation of the parameter; without one any value passes.
-        value: Plain value of the configuration.
-        name: Name of the parameter, for error messages.
-        extras: Further arguments for objects that are built on the way.
-
-    Raises:
-        ConfigurationError: If the value has another type.
+    ``name`` is that of the parameter, for error messages; ``extras`` are arguments for objects built on the way.
     """
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation in (inspect.Parameter.empty, Any) or (value is None and type(None) in inner):
@@ -244,7 +212,7 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the named parameters of a class or function, their annotations resolved where possible.
 
-    ``**kwargs`` stand for the parameters of the parent classes, in a class method for those of the class itself.
+    ``**kwargs`` represents the parameters of the parent classes, in a class method those of the class itself.
     """
     parameters: dict[str, inspect.Parameter] = {}
     for function in _signature_chain(constructor):
@@ -259,7 +227,6 @@ def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def takes_any(signature: inspect.Signature) -> bool:
-    """Return whether a signature has ``**kwargs``."""
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
@@ -268,9 +235,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
     Jsonnet reads the environment with ``std.extVar("NAME")``. Without ``rjsonnet``, plain JSON can be read; with it,
     a JSON file is evaluated as Jsonnet too, as AllenNLP does.
-
-    Raises:
-        ConfigurationError: If the file is missing, cannot be read, or needs a package that is not installed.
     """
     file = Path(path)
     if not file.is_file():
@@ -299,8 +263,8 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
         params = {"type": params}
     if not isinstance(params, Mapping):
         raise ConfigurationError(
-            f"A {base.__name__} was configured as {params!r}; give a dict of its arguments with 'type', or the type "
-            "alone."
+            f"A {base.__name__} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
+            "only the type."
         )
     arguments = dict(params)
     if not (inspect.isclass(base) and issubclass(base, Registrable)):

@@ -32,7 +32,7 @@ class Model(Registrable):
     """Registry of models that a configuration names."""
 
 
-class DataLoader(Registrable):
+class BatchLoader(Registrable):
     """Registry of functions and classes that make the batches a configuration names."""
 
 
@@ -146,7 +146,7 @@ class GradientDescentExperiment(Experiment):
         if "data_loader" not in config:
             return _Parts(model, *self.data.load())
         loaders = (config.get(name) for name in ("data_loader", "validation_data_loader"))
-        return _Parts(model, *(None if one is None else from_params(DataLoader, one) for one in loaders))
+        return _Parts(model, *(None if one is None else from_params(BatchLoader, one) for one in loaders))
 
 
 def _check_sections(config: Mapping[str, Any], path: str) -> None:
@@ -154,7 +154,7 @@ def _check_sections(config: Mapping[str, Any], path: str) -> None:
     if unknown:
         raise ConfigurationError(
             f"{path} has the sections {', '.join(unknown)}, which need AllenNLP itself; portico reads "
-            f"{', '.join(_FILE_KEYS)}. Instead of a dataset reader, give 'data_loader' and 'validation_data_loader' "
+            f"{', '.join(_FILE_KEYS)}. Instead of a dataset reader, set 'data_loader' and 'validation_data_loader' "
             "with the dotted path of a function or class as their 'type'."
         )
     if not isinstance(config.get("trainer"), Mapping):

@@ -19,20 +19,15 @@ from portico.hf_compat import denumpify_detensorize
 
 _MB = 1024 * 1024
 _SIGNS = {"+": 1.0, "-": -1.0}
-_COUNTERS = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
-_STATE = (*_COUNTERS, "best_epoch", "best_epoch_metrics")
+_STATE: tuple[str, ...] = ("_best_so_far", "_epochs_with_no_improvement", "_is_best_so_far", "_epoch_number")
+_STATE += ("best_epoch", "best_epoch_metrics")
 
 
 @dataclass
 class LossSums:
-    """Sums over the steps (or validation batches) of an epoch.
+    """Sums over the steps (or validation batches with a loss) of an epoch, and the losses of the current step.
 
-    Args:
-        loss: Sum of the losses, penalties included.
-        reg_loss: Sum of the regularization penalties; ``None`` if the model has none.
-        num_batches: Steps, or validation batches with a loss.
-        batch_loss: Loss of the current step.
-        batch_reg_loss: Penalty of the current step.
+    ``loss`` includes the regularization penalty; ``reg_loss`` is ``None`` if the model has none.
     """
 
     loss: float = 0.0
@@ -42,7 +37,6 @@ class LossSums:
     batch_reg_loss: float | None = None
 
     def begin_batch(self) -> None:
-        """Begin a step."""
         self.batch_loss = 0.0
         self.batch_reg_loss = None
 
@@ -54,14 +48,12 @@ class LossSums:
             self.batch_reg_loss = (self.batch_reg_loss or 0.0) + (penalty.detach() / group_size).item()
 
     def end_batch(self) -> None:
-        """Add the current step to the sums."""
         self.num_batches += 1
         self.loss += self.batch_loss
         if self.batch_reg_loss is not None:
             self.reg_loss = (self.reg_loss or 0.0) + self.batch_reg_loss
 
     def reduced(self, accelerator: Any) -> "LossSums":
-        """Return the sums over all processes."""
         if accelerator.num_processes == 1:
             return self
         here = torch.tensor(
@@ -104,14 +96,12 @@ def gpu_memory_mb() -> dict[int, float]:
 class MetricTracker:
     """Decides whether an epoch was the best so far, and whether to stop.
 
-    Args:
-        metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names stand
-            for the signed sum of their metrics.
-        patience: Epochs without improvement after which to stop; ``None`` never stops.
+    ``best_epoch`` is that of the best value, from 0, and ``best_epoch_metrics`` are all its validation metrics.
 
-    Attributes:
-        best_epoch: Epoch of the best value, from 0.
-        best_epoch_metrics: All validation metrics of that epoch.
+    Args:
+        metric_name: Name of a metric, with ``+`` in front if higher is better, ``-`` if lower is. Several names mean
+            the signed sum of their metrics.
+        patience: Epochs without improvement after which to stop; ``None`` never stops.
 
     Raises:
         ConfigurationError: If a name has no sign, or ``patience`` is not positive.
@@ -158,11 +148,7 @@ class MetricTracker:
         self._epoch_number += 1
 
     def combined_score(self, metrics: Mapping[str, float]) -> float:
-        """Return the signed sum of the tracked metrics; higher is better.
-
-        Raises:
-            ConfigurationError: If one of them is missing.
-        """
+        """Return the signed sum of the tracked metrics; higher is better."""
         for _, name in self.tracked_metrics:
             if name not in metrics:
                 raise ConfigurationError(
@@ -182,7 +168,6 @@ class MetricTracker:
         return self._is_best_so_far
 
     def should_stop_early(self) -> bool:
-        """Return whether the patience is exhausted."""
         return self._patience is not None and self._epochs_with_no_improvement >= self._patience
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,21 +175,12 @@ class MetricTracker:
         return {name.removeprefix("_"): copy(getattr(self, name)) for name in _STATE}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a state returned by :meth:`state_dict`."""
         for name in _STATE:
             setattr(self, name, copy(state_dict[name.removeprefix("_")]))
 
 
 class TrainingReport:
-    """Collects the metrics of a training under AllenNLP's keys.
-
-    Args:
-        tracker: Knows the best epoch, also that of a resumed training.
-        start_epoch: First epoch of this run.
-
-    Attributes:
-        metrics: The metrics.
-    """
+    """Collects the metrics of a training under AllenNLP's keys; ``tracker`` knows the best epoch."""
 
     def __init__(self, tracker: MetricTracker, start_epoch: int) -> None:
         self._tracker = tracker

@@ -28,11 +28,7 @@ class MovingAverage(Registrable, ABC):
 
     @abstractmethod
     def apply(self, num_updates: int | None = None) -> None:
-        """Update the averages with the current values.
-
-        Args:
-            num_updates: Number of the optimizer step, from 1.
-        """
+        """Update the averages with the current values, at optimizer step ``num_updates``, from 1."""
 
     def assign_average_value(self) -> None:
         """Copy the averages into the parameters, in place; their values are backed up."""
@@ -60,7 +56,6 @@ class MovingAverage(Registrable, ABC):
             self.restore()
 
     def move_to_parameters(self) -> None:
-        """Move the averages to the devices of the parameters."""
         for name, parameter in self._parameters:
             self._shadows[name] = self._shadows[name].to(parameter.device)
             self._backups[name] = self._backups[name].to(parameter.device)
@@ -70,7 +65,6 @@ class MovingAverage(Registrable, ABC):
         return {"shadows": self._shadows, "backups": self._backups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a state returned by :meth:`state_dict`."""
         for name, _ in self._parameters:
             self._shadows[name].copy_(state_dict["shadows"][name])
             self._backups[name].copy_(state_dict["backups"][name])
@@ -106,9 +100,9 @@ class ExponentialMovingAverage(MovingAverage):
         self._denominator = denominator
 
     def apply(self, num_updates: int | None = None) -> None:
-        """Update the averages; without ``num_updates`` with the plain ``decay``."""
         decay = self._decay
         if num_updates is not None:
+            # The rule of tf.train.ExponentialMovingAverage, as in AllenNLP: at first the average follows quickly.
             decay = min(decay, (self._numerator + num_updates) / (self._denominator + num_updates))
         for name, parameter in self._parameters:
             self._shadows[name].mul_(decay).add_((1 - decay) * parameter.detach())

@@ -25,11 +25,7 @@ _DEFAULT = "default"
 
 
 def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
-    """Turn gradients off for the parameters whose names match (``re.search``) one of ``patterns``; log which.
-
-    Raises:
-        ConfigurationError: If a pattern is not a regular expression.
-    """
+    """Turn gradients off for the parameters whose names match (``re.search``) one of ``patterns``; log which."""
     searches = [_compiled(pattern) for pattern in patterns or ()]
     for name, parameter in model.named_parameters():
         if any(search.search(name) for search in searches):
@@ -42,13 +38,8 @@ def freeze(model: nn.Module, patterns: Sequence[str] | None) -> None:
 def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGroups | None = None) -> list[Any]:
     """Return what an optimizer takes as ``params``: the parameters, or groups of them.
 
-    Args:
-        model_parameters: Pairs of name and parameter.
-        groups: Pairs of regular expressions and options; a group with ``"requires_grad": False`` is frozen and left
-            out. Parameters that match no expression form the last group, which has no options.
-
-    Raises:
-        ConfigurationError: If a name belongs to two groups, or an expression is invalid.
+    ``groups`` are pairs of regular expressions and options; a group with ``"requires_grad": False`` is frozen and left
+    out. Parameters that match no expression form the last group, which has no options.
     """
     named = list(model_parameters)
     if not groups:
@@ -61,23 +52,31 @@ def make_parameter_groups(model_parameters: NamedParameters, groups: ParameterGr
     for (_, parameter), index in zip(named, indices, strict=True):
         (rest if index is None else made[index])["params"].append(parameter)
     for group in made:
-        if not group.get("requires_grad", True):
-            _freeze_group(group)
+        if group.get("requires_grad", True):
+            continue
+        for parameter in group["params"]:
+            parameter.requires_grad_(False)
+        if options := sorted(set(group) - {"params", "requires_grad"}):
+            logger.warning("The options of a frozen parameter group have no effect: %s.", ", ".join(options))
     return [group for group in (*made, rest) if group.get("requires_grad", True)]
 
 
 def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int | None], list[str]]:
-    """Return the index of each name's group (``None`` for no group), and the patterns that match no name.
-
-    Raises:
-        ConfigurationError: If a name belongs to two groups, or an expression is invalid.
-    """
+    """Return the index of each name's group (``None`` for no group), and the patterns that match no name."""
     _check_form(groups)
-    searches = [[_compiled(pattern) for pattern in patterns] for patterns, _ in groups]
+    numbered = [(index, _compiled(pattern)) for index, (patterns, _) in enumerate(groups) for pattern in patterns]
     used: set[str] = set()
-    indices = [_group_of(name, searches, used) for name in names]
-    patterns = [search.pattern for group in searches for search in group]
-    return indices, [pattern for pattern in patterns if pattern not in used]
+    indices: list[int | None] = []
+    for name in names:
+        matches = [(index, search.pattern) for index, search in numbered if search.search(name)]
+        if len({index for index, _ in matches}) > 1:
+            raise ConfigurationError(
+                f"The parameter '{name}' belongs to two parameter groups (matched by '{matches[-1][1]}' and by an "
+                "earlier pattern); make the patterns mutually exclusive."
+            )
+        used.update(pattern for _, pattern in matches)
+        indices.append(matches[0][0] if matches else None)
+    return indices, [search.pattern for _, search in numbered if search.pattern not in used]
 
 
 class Optimizer(Registrable):
@@ -108,7 +107,7 @@ class HuggingfaceAdamW(torch.optim.AdamW):
         if not correct_bias:
             raise ConfigurationError(
                 f"`correct_bias={correct_bias}` of 'huggingface_adamw' is not supported: this is torch's AdamW, which "
-                "always corrects the bias; leave it out, or give the dotted path of your own optimizer as the type."
+                "always corrects the bias; leave it out, or use the dotted path of your own optimizer as the type."
             )
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
@@ -118,15 +117,6 @@ class DenseSparseAdam(ParameterwiseOptimizer):
 
     A dense gradient is treated as by Adam, a sparse one as by ``torch.optim.SparseAdam``, decided at each step. As in
     AllenNLP, ``eps`` is added before the bias is corrected.
-
-    Args:
-        params: Parameters, or groups of them.
-        lr: Learning rate.
-        betas: Decay of the two moments, each in ``[0, 1)``.
-        eps: Added to the denominator.
-
-    Raises:
-        ConfigurationError: If a number is out of its range.
     """
 
     def __init__(
@@ -172,7 +162,6 @@ def _move_rows(moment: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, b
 
 
 def _with_values(rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor with the indices of ``rows`` and other values."""
     return torch.sparse_coo_tensor(rows.indices(), values, rows.shape, is_coalesced=True, check_invariants=False)
 
 
@@ -228,9 +217,6 @@ class MultiOptimizer(torch.optim.Optimizer):
         parameter_groups: Pairs of regular expressions and options, among them ``"optimizer_name"``. Groups without
             it, and parameters that match no expression, belong to the optimizer ``"default"``.
         optimizers: Lazy optimizers by name.
-
-    Raises:
-        ConfigurationError: If there is no default, an optimizer has no parameters, or a name is unknown.
     """
 
     def __init__(
@@ -247,7 +233,6 @@ class MultiOptimizer(torch.optim.Optimizer):
         super().__init__(self._all_groups(), {})
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step of every optimizer; return what ``closure`` returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -263,7 +248,6 @@ class MultiOptimizer(torch.optim.Optimizer):
         return {"optimizers": states, "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a state returned by :meth:`state_dict`."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state_dict["optimizers"][name])
         # torch replaces the groups of an optimizer whose state is loaded.
@@ -324,31 +308,6 @@ def _check_form(groups: Any) -> None:
                 f"`parameter_groups` holds {group!r}; write each group as a list of patterns and a dict of options: "
                 '[["bias", "norm"], {"weight_decay": 0.0}].'
             )
-
-
-def _group_of(name: str, searches: list[list[re.Pattern[str]]], used: set[str]) -> int | None:
-    """Return the index of the group with a pattern that matches ``name``, and add these patterns to ``used``."""
-    found: int | None = None
-    for index, group in enumerate(searches):
-        for search in group:
-            if not search.search(name):
-                continue
-            if found not in (None, index):
-                raise ConfigurationError(
-                    f"The parameter '{name}' belongs to two parameter groups (matched by '{search.pattern}' and by an "
-                    "earlier pattern); make the patterns mutually exclusive."
-                )
-            found = index
-            used.add(search.pattern)
-    return found
-
-
-def _freeze_group(group: dict[str, Any]) -> None:
-    for parameter in group["params"]:
-        parameter.requires_grad_(False)
-    unused = sorted(set(group) - {"params", "requires_grad"})
-    if unused:
-        logger.warning("A frozen parameter group has no use for its options: %s.", ", ".join(unused))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

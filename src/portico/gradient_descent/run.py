@@ -44,7 +44,7 @@ the optimizer step, from 1::
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -89,29 +89,21 @@ PARTS_TURNED_OFF: dict[str, Any] = {
 
 @dataclass
 class Progress:
-    """How far a training has come.
-
-    Args:
-        epochs_completed: Whole epochs.
-        batches_in_epoch_completed: Optimizer steps of the current epoch.
-        total_batches: Optimizer steps in total, the current one included.
-        sums: Losses of the current epoch.
-        epoch_start: Random states at the start of the current epoch.
-    """
+    """How far a training has come; ``batches`` are optimizer steps, in AllenNLP's word."""
 
     epochs_completed: int = 0
     batches_in_epoch_completed: int = 0
+    # The current one included.
     total_batches: int = 0
     sums: LossSums = field(default_factory=LossSums)
+    # Random states at the start of the current epoch.
     epoch_start: dict[str, Any] | None = None
 
     def begin_epoch(self) -> None:
-        """Begin an epoch at its first batch."""
         self.batches_in_epoch_completed = 0
         self.sums = LossSums()
 
     def complete_epoch(self) -> None:
-        """End the current epoch."""
         self.epochs_completed += 1
         self.batches_in_epoch_completed = 0
         self.epoch_start = None
@@ -141,12 +133,7 @@ class Progress:
 
 
 class DescentRun(TrainingRun):
-    """One ``train()`` of an AllenNLP trainer, in the order of events that the module describes.
-
-    Args:
-        trainer: The loop.
-        **options: As of :class:`~portico.loop.run.TrainingRun`.
-    """
+    """One ``train()`` of an AllenNLP trainer, in the order of events that the module describes."""
 
     plan: EpochPlan
 
@@ -228,7 +215,6 @@ class DescentRun(TrainingRun):
         self._weights_before = self._weights_to_compare()
 
     def step_schedulers(self) -> None:
-        """Set the rates of the current step."""
         for scheduler in self.gd_trainer.schedulers:
             scheduler.step_batch(self.gd_trainer.progress.total_batches)
 
@@ -246,14 +232,12 @@ class DescentRun(TrainingRun):
                 gd_trainer.model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, self._updates()
             )
         gd_trainer.batch_callbacks(
-            trainer=gd_trainer,
             batch_inputs=self.group,
             batch_outputs=self.outputs,
             batch_metrics=metrics,
             epoch=self.epoch,
             batch_number=progress.batches_in_epoch_completed,
             is_training=True,
-            is_primary=gd_trainer.is_primary,
             batch_grad_norm=self.grad_norm,
         )
 
@@ -293,7 +277,7 @@ class DescentRun(TrainingRun):
             num_fetched = sum(1 for _ in islice(batches, num_skipped))
             if num_fetched < num_skipped:
                 raise ConfigurationError(
-                    f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` gives only "
+                    f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` yields only "
                     f"{num_fetched}; use the loader that the training began with, or another `serialization_dir`."
                 )
             set_rng_states(self.gd_trainer.restored_states["global"], args)
@@ -307,23 +291,14 @@ class DescentRun(TrainingRun):
         return {name: weight.detach().cpu().clone() for name, weight in self.gd_trainer.model.named_parameters()}
 
     def _updates(self) -> dict[str, torch.Tensor] | None:
-        before = self._weights_before
-        if before is None:
-            return None
-        parameters = self.gd_trainer.model.named_parameters()
-        return {name: before[name] - weight.detach().cpu() for name, weight in parameters}
+        before, parameters = self._weights_before, self.gd_trainer.model.named_parameters()
+        return None if before is None else {name: before[name] - weight.detach().cpu() for name, weight in parameters}
 
 
 class ValidationSession(EvaluationSession):
     """One pass over the validation data, with AllenNLP's metrics and callbacks; the model counts its own metrics.
 
-    Args:
-        trainer: The loop.
-        loader: Validation batches.
-        **options: As of :class:`~portico.loop.evaluation.EvaluationSession`.
-
-    Attributes:
-        metrics: Metrics of the whole set, once the pass is complete.
+    ``metrics`` is complete when the pass is.
     """
 
     def __init__(self, trainer: "LoopTrainer", loader: Any, **options: Any) -> None:
@@ -344,14 +319,12 @@ class ValidationSession(EvaluationSession):
             self.sums.add(outputs)
             self.sums.end_batch()
         gd_trainer.batch_callbacks(
-            trainer=gd_trainer,
             batch_inputs=[inputs],
             batch_outputs=[outputs],
             batch_metrics=batch_metrics(gd_trainer.model, self.sums),
             epoch=gd_trainer.progress.epochs_completed,
             batch_number=self.sums.num_batches,
             is_training=False,
-            is_primary=gd_trainer.is_primary,
             batch_grad_norm=None,
         )
         trainer.control = trainer.callback_handler.on_prediction_step(trainer.args, trainer.state, trainer.control)
@@ -369,14 +342,7 @@ class ValidationSession(EvaluationSession):
 class LoopTrainer(Trainer):
     """The Hugging Face trainer under an AllenNLP trainer: it runs the batches through Lightning.
 
-    Args:
-        gd_trainer: The AllenNLP trainer.
-        args: Training arguments, with ``PARTS_TURNED_OFF``.
-        **parts: Callbacks, loggers and plugins, as of :class:`~portico.trainer.Trainer`.
-
-    Attributes:
-        validation: The last validation.
-        run_class: Class of a run.
+    ``args`` must contain ``PARTS_TURNED_OFF``; ``parts`` are callbacks, loggers and plugins.
     """
 
     loss_is_scaled_for_ga = False
@@ -403,19 +369,14 @@ class LoopTrainer(Trainer):
         loader = self.gd_trainer.validation_data_loader if eval_dataset is None else eval_dataset
         if loader is None:
             raise ConfigurationError(
-                "Validation results cannot be calculated without a `validation_data_loader`; give one to the trainer."
+                "Validation results cannot be calculated without a `validation_data_loader`; pass one to the trainer."
             )
         return share_batches(loader, self.args)
 
     # Steps
 
     def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
-        """Run the model on inputs that are on its device.
-
-        Args:
-            inputs: The model's inputs by name.
-            for_training: Whether a backward pass follows.
-        """
+        """Run the model on inputs that are on its device; ``for_training`` if a backward pass follows."""
         return self.model_wrapped(**inputs)
 
     @override
@@ -435,7 +396,7 @@ class LoopTrainer(Trainer):
         loss = outputs["loss"]
         if torch.isnan(loss):
             raise ValueError("nan loss encountered")
-        self._current_run.collect(outputs)
+        cast(DescentRun, self.module.run).collect(outputs)
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -443,14 +404,8 @@ class LoopTrainer(Trainer):
         return bool(self.gd_trainer.backward_callbacks)
 
     def _backward_now(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        if not self.gd_trainer.backward_by_callbacks(self._current_run.outputs[-1]):
+        if not self.gd_trainer.backward_by_callbacks(cast(DescentRun, self.module.run).outputs[-1]):
             super()._backward_now(loss, **kwargs)
-
-    @property
-    def _current_run(self) -> DescentRun:
-        run = self.module.run
-        assert isinstance(run, DescentRun)
-        return run
 
     # Evaluation
 

@@ -5,9 +5,10 @@ the rates of a step *before* the optimizer makes it, so that the first step of a
 """
 
 import functools
+import itertools
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -28,18 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler:
-    """Sets one field of every parameter group.
+    """Sets one field of every parameter group, such as ``"lr"``; a subclass returns its values in :meth:`get_values`.
 
-    :meth:`step` is called after each epoch, :meth:`step_batch` before each optimizer step. A subclass returns the
-    values in :meth:`get_values`.
-
-    Args:
-        optimizer: Optimizer whose groups are changed.
-        param_group_field: Field to set, such as ``"lr"``.
-        last_epoch: Completed epochs less one.
-
-    Attributes:
-        base_values: Initial value of the field in each group.
+    ``last_epoch`` is the number of completed epochs less one, ``base_values`` the initial value in each group.
 
     Raises:
         ConfigurationError: If a group does not have the field.
@@ -65,28 +57,19 @@ class Scheduler:
         return [group[self.param_group_field] for group in self.optimizer.param_groups]
 
     def step(self, metric: float | None = None) -> None:
-        """Set the values after an epoch.
-
-        Args:
-            metric: Validation metric of the epoch, if there is one.
-        """
+        """Set the values after an epoch with the validation metric ``metric``, if there is one."""
         self.last_epoch += 1
         self.metric = metric
         self._assign()
 
     def step_batch(self, batch_num_total: int | None = None) -> None:
-        """Set the values before an optimizer step; by default they only change between epochs.
-
-        Args:
-            batch_num_total: Number of the step, from 1.
-        """
+        """Set the values before optimizer step ``batch_num_total``, from 1; by default only epochs change them."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the optimizer."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state returned by :meth:`state_dict`."""
         self.__dict__.update(state_dict)
 
     def _assign(self) -> None:
@@ -95,24 +78,14 @@ class Scheduler:
 
 
 class LearningRateScheduler(Scheduler, Registrable):
-    """Sets the learning rate of every parameter group.
-
-    Args:
-        optimizer: Optimizer whose learning rates are set.
-        last_epoch: Completed epochs less one.
-    """
+    """Sets the learning rate of every parameter group; arguments out of range raise ``ConfigurationError``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
         super().__init__(optimizer, "lr", last_epoch)
 
 
 class MomentumScheduler(Scheduler, Registrable):
-    """Sets the momentum of every parameter group.
-
-    Args:
-        optimizer: Optimizer whose momentum is set.
-        last_epoch: Completed epochs less one.
-    """
+    """Sets the momentum of every parameter group."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
         super().__init__(optimizer, "momentum", last_epoch)
@@ -122,26 +95,17 @@ class MomentumScheduler(Scheduler, Registrable):
 
 
 class TorchScheduler(LearningRateScheduler):
-    """A scheduler of torch, stepped after each epoch.
-
-    Args:
-        lr_scheduler: The scheduler.
-    """
+    """A scheduler of torch, stepped after each epoch."""
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
+        # Not `super().__init__`: torch has set `initial_lr` and made the first step.
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
     def get_values(self) -> list[float]:
-        """Return the current learning rates."""
         return [float(rate) for rate in self.lr_scheduler.get_last_lr()]
 
     def step(self, metric: float | None = None) -> None:
-        """Set the learning rates after an epoch.
-
-        Raises:
-            ConfigurationError: If the scheduler needs a metric, but there is no validation.
-        """
         with warnings.catch_warnings():
             # torch misses the optimizer step that it expects first where `combined` makes a scheduler after an epoch.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -152,16 +116,14 @@ class TorchScheduler(LearningRateScheduler):
             else:
                 raise ConfigurationError(
                     "This learning rate scheduler requires a validation metric to compute the schedule and therefore "
-                    "must be used with a validation dataset; give `validation_data_loader`, or choose another "
+                    "must be used with a validation dataset; pass `validation_data_loader`, or choose another "
                     "scheduler."
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the scheduler."""
         return self.lr_scheduler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state returned by :meth:`state_dict`."""
         self.lr_scheduler.load_state_dict(state_dict)
 
 
@@ -170,63 +132,51 @@ def as_learning_rate_scheduler(scheduler: Any) -> Any:
     return TorchScheduler(scheduler) if isinstance(scheduler, LRScheduler) else scheduler
 
 
-def _register(name: str) -> Callable[[Callable[..., LRScheduler]], Callable[..., LRScheduler]]:
-    """Return a decorator that registers a function which makes a scheduler of torch."""
-
-    def add(make_schedule: Callable[..., LRScheduler]) -> Callable[..., LRScheduler]:
-        @functools.wraps(make_schedule)
-        def make(*args: Any, **options: Any) -> TorchScheduler:
-            return TorchScheduler(make_schedule(*args, **options))
-
-        LearningRateScheduler.register(name)(make)
-        return make_schedule
-
-    return add
-
-
 # torch's own signatures are not used: their annotations cannot be resolved at run time.
-@_register("step")
-def step_lr(optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+@LearningRateScheduler.register("step")
+def step_lr(
+    optimizer: torch.optim.Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+) -> TorchScheduler:
     """Multiply the learning rate by ``gamma`` every ``step_size`` epochs."""
     if step_size < 1:
         raise ConfigurationError(f"The scheduler 'step' got `step_size={step_size}`; set it to 1 epoch or more.")
-    return StepLR(optimizer, step_size, gamma, last_epoch)
+    return TorchScheduler(StepLR(optimizer, step_size, gamma, last_epoch))
 
 
-@_register("multi_step")
+@LearningRateScheduler.register("multi_step")
 def multi_step_lr(
     optimizer: torch.optim.Optimizer, milestones: list[int], gamma: float = 0.1, last_epoch: int = -1
-) -> LRScheduler:
+) -> TorchScheduler:
     """Multiply the learning rate by ``gamma`` after each epoch of ``milestones``."""
-    return MultiStepLR(optimizer, milestones, gamma, last_epoch)
+    return TorchScheduler(MultiStepLR(optimizer, milestones, gamma, last_epoch))
 
 
-@_register("exponential")
-def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> LRScheduler:
+@LearningRateScheduler.register("exponential")
+def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_epoch: int = -1) -> TorchScheduler:
     """Multiply the learning rate by ``gamma`` after each epoch."""
-    return ExponentialLR(optimizer, gamma, last_epoch)
+    return TorchScheduler(ExponentialLR(optimizer, gamma, last_epoch))
+
+
+def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
+    @LearningRateScheduler.register(name)
+    @functools.wraps(make_schedule)
+    def make(*args: Any, **options: Any) -> TorchScheduler:
+        return TorchScheduler(make_schedule(*args, **options))
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
-_OF_TRANSFORMERS: Mapping[str, Callable[..., LRScheduler]] = {
-    "constant": get_constant_schedule,
-    "constant_with_warmup": get_constant_schedule_with_warmup,
-    "cosine_with_warmup": get_cosine_schedule_with_warmup,
-    "cosine_hard_restarts_with_warmup": get_cosine_with_hard_restarts_schedule_with_warmup,
-}
-for _name, _make_schedule in _OF_TRANSFORMERS.items():
-    _register(_name)(_make_schedule)
+_register("constant", get_constant_schedule)
+_register("constant_with_warmup", get_constant_schedule_with_warmup)
+_register("cosine_with_warmup", get_cosine_schedule_with_warmup)
+_register("cosine_hard_restarts_with_warmup", get_cosine_with_hard_restarts_schedule_with_warmup)
 
 
 @LearningRateScheduler.register("reduce_on_plateau")
 class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
     """Lowers the learning rate when the validation metric stops improving.
 
-    It sees ``validation_metric`` without its sign, so ``mode`` must give the direction; of several metrics it sees
-    the signed sum, of which higher is better.
-
-    Args:
-        verbose: Log each reduction. The other arguments are those of ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
+    It sees ``validation_metric`` without its sign, so ``mode`` must state the direction; of several metrics it sees
+    the signed sum, of which higher is better. ``verbose`` logs each reduction, the other arguments are torch's.
     """
 
     def __init__(
@@ -248,7 +198,6 @@ class ReduceOnPlateauLearningRateScheduler(TorchScheduler):
         self._verbose = verbose
 
     def step(self, metric: float | None = None) -> None:
-        """Set the learning rates after an epoch."""
         before = self.get_values()
         super().step(metric)
         if self._verbose and self.get_values() != before:
@@ -268,9 +217,6 @@ class NoamLR(LearningRateScheduler):
         model_size: Hidden size of the model.
         warmup_steps: Optimizer steps of the rise.
         factor: Scale of all learning rates.
-
-    Raises:
-        ConfigurationError: If a number is not positive.
 
     Source: Attention is all you need, arXiv:1706.03762, section 5.3.
     """
@@ -321,9 +267,6 @@ class PolynomialDecay(LearningRateScheduler):
         warmup_steps: Optimizer steps of the rise.
         end_learning_rate: Learning rate of the last step.
         total_steps: Optimizer steps of the training, AllenNLP 1's argument; overrides epochs times steps.
-
-    Raises:
-        ConfigurationError: If the number of steps is not known.
     """
 
     def __init__(
@@ -342,7 +285,7 @@ class PolynomialDecay(LearningRateScheduler):
             if num_epochs is None or num_steps_per_epoch is None:
                 raise ConfigurationError(
                     "'num_steps_per_epoch' is required for this LR scheduler, and the data loader has no length to "
-                    "count it by; set it (or `total_steps`) in the configuration of the scheduler, or give a data "
+                    "count it by; set it (or `total_steps`) in the configuration of the scheduler, or pass a data "
                     "loader with `__len__`."
                 )
             total_steps = num_epochs * num_steps_per_epoch
@@ -399,9 +342,6 @@ class CosineWithRestarts(LearningRateScheduler):
         t_mul: Factor by which each cycle is longer than the one before.
         eta_min: Smallest learning rate.
         eta_mul: Factor by which the first learning rate of each cycle differs from that of the cycle before.
-
-    Raises:
-        ConfigurationError: If ``t_initial`` is not positive or ``eta_min`` negative.
 
     Source: SGDR, arXiv:1608.03983.
     """
@@ -465,9 +405,6 @@ class SlantedTriangular(LearningRateScheduler):
         discriminative_fine_tuning: Give each group a smaller learning rate than the group after it.
         decay_factor: Factor between the learning rates of neighbouring groups.
 
-    Raises:
-        ConfigurationError: If a number is out of its range, or the optimizer does not have the groups.
-
     Source: ULMFiT, arXiv:1801.06146.
     """
 
@@ -502,7 +439,10 @@ class SlantedTriangular(LearningRateScheduler):
         self.last_batch_num_total = 0
         self.step()
         if discriminative_fine_tuning:
-            self._discriminate(decay_factor)
+            layers = [index for index, group in enumerate(optimizer.param_groups) if group["params"]]
+            for exponent, index in enumerate(reversed(layers)):
+                self.base_values[index] *= decay_factor**exponent
+                optimizer.param_groups[index]["lr"] = self.base_values[index]
         self.step_batch(0)
 
     @override
@@ -555,14 +495,6 @@ class SlantedTriangular(LearningRateScheduler):
             for parameter in group["params"]:
                 parameter.requires_grad = index <= self.num_layers_to_unfreeze
 
-    def _discriminate(self, decay_factor: float) -> None:
-        exponent = 0
-        for index in reversed(range(len(self.base_values))):
-            group = self.optimizer.param_groups[index]
-            if group["params"]:
-                group["lr"] = self.base_values[index] = self.base_values[index] * decay_factor**exponent
-                exponent += 1
-
 
 def _check_layers(optimizer: torch.optim.Optimizer, unfreezing: bool, discriminative: bool) -> None:
     groups = optimizer.param_groups
@@ -582,13 +514,8 @@ def _check_layers(optimizer: torch.optim.Optimizer, unfreezing: bool, discrimina
 class CombinedLearningRateScheduler(LearningRateScheduler):
     """Runs several schedulers one after the other; after the last, the learning rate is constant.
 
-    Args:
-        schedulers: Pairs of a number of epochs and the scheduler for them. Each starts from the learning rate at which
-            the one before it ended.
-        num_steps_per_epoch: Optimizer steps of an epoch.
-
-    Raises:
-        ConfigurationError: If there are no schedulers.
+    ``schedulers`` are pairs of a number of epochs and the scheduler for them. Each starts from the learning rate at
+    which the one before it ended.
     """
 
     def __init__(
@@ -599,7 +526,7 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not schedulers:
-            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; give at least one pair.")
+            raise ConfigurationError("`schedulers` of the scheduler 'combined' is empty; add at least one pair.")
         super().__init__(optimizer, last_epoch)
         self.num_steps_per_epoch = num_steps_per_epoch
         self.schedulers = [(num_epochs, as_lazy(LearningRateScheduler, lazy)) for num_epochs, lazy in schedulers]
@@ -644,7 +571,9 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
 
     def _choose(self) -> None:
         """Make the scheduler of the coming epoch, unless it is the current one."""
-        index = self._index_of(self.last_epoch + 1)
+        ends = itertools.accumulate(num_epochs for num_epochs, _ in self.schedulers)
+        index = next((index for index, end in enumerate(ends) if self.last_epoch + 1 < end), None)
+        # An unchanged scheduler keeps its state; a new one starts from the rate that the last one has reached.
         if index == self._current_index:
             return
         self._current_index = index
@@ -659,23 +588,12 @@ class CombinedLearningRateScheduler(LearningRateScheduler):
             optimizer=self.optimizer, num_epochs=num_epochs, num_steps_per_epoch=self.num_steps_per_epoch
         )
 
-    def _index_of(self, epoch: int) -> int | None:
-        first = 0
-        for index, (num_epochs, _) in enumerate(self.schedulers):
-            if first <= epoch < first + num_epochs:
-                return index
-            first += num_epochs
-        return None
-
 
 @MomentumScheduler.register("inverted_triangular")
 class InvertedTriangular(MomentumScheduler):
     """Falls linearly over ``cool_down`` epochs, rises again over ``warm_up`` epochs, then stays constant.
 
-    Args:
-        cool_down: Epochs of the fall.
-        warm_up: Epochs of the rise.
-        ratio: Highest over lowest momentum.
+    ``ratio`` is the highest over the lowest momentum.
     """
 
     def __init__(
@@ -692,8 +610,8 @@ class InvertedTriangular(MomentumScheduler):
         if step <= self.cool_down:
             return [base - (base - base / self.ratio) * (step / self.cool_down) for base in self.base_values]
         if step <= self.cool_down + self.warm_up:
-            risen = step - self.cool_down
+            risen, lows = step - self.cool_down, [base / self.ratio for base in self.base_values]
             return [
-                (base / self.ratio) + (base - base / self.ratio) * risen / self.warm_up for base in self.base_values
+                low + (base - low) * risen / self.warm_up for base, low in zip(self.base_values, lows, strict=True)
             ]
         return self.base_values

@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 
 def tensorboard_is_installed() -> bool:
-    """Return whether TensorBoard is installed."""
     return find_spec("tensorboard") is not None
 
 
@@ -96,16 +95,13 @@ class TensorboardWriter(Registrable):
         self._hooks, self._writers = [], {}
 
     def reset_epoch(self) -> None:
-        """Reset the mean of the batch sizes."""
         self._cumulative_batch_group_size = 0
         self._batches_this_epoch = 0
 
     def should_log_this_batch(self) -> bool:
-        """Return whether a summary is due at the current step."""
         return self.get_batch_num_total() % self._summary_interval == 0
 
     def should_log_histograms_this_batch(self) -> bool:
-        """Return whether histograms are due at the current step."""
         interval = self._histogram_interval
         return interval is not None and self.get_batch_num_total() % interval == 0
 
@@ -118,15 +114,10 @@ class TensorboardWriter(Registrable):
         batch_group: Iterable[Any],
         param_updates: Mapping[str, torch.Tensor] | None,
     ) -> None:
-        """Write what is due at the current step.
+        """Write what is due at the current step, before the gradients are zeroed.
 
-        Args:
-            model: The model, before its gradients are zeroed.
-            optimizer: The optimizer.
-            batch_grad_norm: Norm of the gradients before clipping, if it was measured.
-            metrics: Metrics of the epoch so far.
-            batch_group: Batches of the step.
-            param_updates: By how much the step changed each parameter, by name; needed with histograms.
+        ``batch_grad_norm`` is the norm before clipping, if it was measured; ``metrics`` are those of the epoch so far.
+        ``param_updates``, by how much the step changed each parameter, are needed when histograms are due.
         """
         if self.should_log_this_batch():
             if self._should_log_parameter_statistics:
@@ -204,7 +195,7 @@ class TensorboardWriter(Registrable):
         self._add_scalar("train", name, value, timestep)
 
     def add_validation_scalar(self, name: str, value: Any, timestep: int | None = None) -> None:
-        """Write a number of validation, at the current step or at ``timestep``; other values are ignored."""
+        """Write a number of validation; see :meth:`add_train_scalar`."""
         self._add_scalar("validation", name, value, timestep)
 
     def add_train_histogram(self, name: str, values: Any) -> None:

@@ -27,12 +27,7 @@ _VALIDATION_SEED_OFFSET = 1
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and its topic.
-
-    Args:
-        words: Its words.
-        topic: Index into ``TOPICS``.
-    """
+    """A sentence and its topic, an index into ``TOPICS``."""
 
     words: tuple[str, ...]
     topic: int
@@ -65,7 +60,7 @@ class TopicData:
 
 
 class BagOfWordsClassifier(nn.Module):
-    """Averages the vectors of a text's words and classifies the average.
+    """Averages the vectors of a sentence's words and classifies the average.
 
     Args:
         vocab_size: Words; number 0 is padding.
@@ -84,9 +79,7 @@ class BagOfWordsClassifier(nn.Module):
     def forward(self, tokens: torch.Tensor, label: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Return ``logits``, ``float32 [B, num_labels]``, and with labels the ``loss``.
 
-        Args:
-            tokens: Numbers of the words, ``int64 [B, L]``, padded with 0.
-            label: Classes, ``int64 [B]``.
+        ``tokens`` are word numbers, ``int64 [B, L]``, padded with 0; ``label`` are classes, ``int64 [B]``.
         """
         logits = self.classifier(self.dropout(self.embedding(tokens)))
         if label is None:
@@ -96,7 +89,6 @@ class BagOfWordsClassifier(nn.Module):
         return {"logits": logits, "loss": nn.functional.cross_entropy(logits, label)}
 
     def get_metrics(self, reset: bool = False) -> dict[str, float]:
-        """Return the accuracy since the last reset."""
         metrics = {"accuracy": self._num_correct / self._num_seen if self._num_seen else 0.0}
         if reset:
             self._num_correct = self._num_seen = 0

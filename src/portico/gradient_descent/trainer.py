@@ -49,27 +49,14 @@ from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import Optimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
-from portico.gradient_descent.schedulers import (
-    LearningRateScheduler,
-    MomentumScheduler,
-    as_learning_rate_scheduler,
-)
+from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
 
 logger = logging.getLogger(__name__)
 
 
 class Trainer(Registrable):
-    """Base class of the trainers that a configuration can name.
-
-    Attributes:
-        model: The model.
-        optimizer: The optimizer.
-        data_loader: Training batches.
-        accelerator: The processes and the device of the run.
-        tensorboard_writer: Writer for TensorBoard, or ``None``.
-        is_primary: Whether this is the first process.
-    """
+    """Base class of the trainers that a configuration can name."""
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
 
@@ -281,7 +268,6 @@ class GradientDescentTrainer(Trainer):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this is the first process."""
         return self.loop.is_world_process_zero()
 
     @property
@@ -312,19 +298,19 @@ class GradientDescentTrainer(Trainer):
         """
         self._recover()
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
-        outcome: dict[str, Any] = {"metrics": None, "epoch": None}
+        metrics: dict[str, Any] | None = None
         try:
             self.loop.train()
             if self.best_weights.exist:
                 self.best_weights.load(self.model)
             if self.serialization_dir is not None and self.is_primary:
                 dump_metrics(self.serialization_dir / "metrics.json", self.report.metrics)
-            outcome = {"metrics": self.report.metrics, "epoch": self.report.metrics.get("epoch")}
+            metrics = self.report.metrics
         finally:
             if self.tensorboard_writer is not None:
                 self.tensorboard_writer.close()
-            self.end_callbacks(trainer=self, is_primary=self.is_primary, **outcome)
-        return self.report.metrics
+            self.end_callbacks(metrics=metrics, epoch=None if metrics is None else metrics.get("epoch"))
+        return metrics
 
     # Called by the run, in the order described in `portico.gradient_descent.run`
 
@@ -335,24 +321,21 @@ class GradientDescentTrainer(Trainer):
         scaler = gradient_scaler(self.loop)
         if scaler is not None and self.restored_scaler is not None:
             scaler.load_state_dict(self.restored_scaler)
-        self.start_callbacks(trainer=self, metrics={}, epoch=-1, is_primary=self.is_primary)
+        self.start_callbacks(metrics={}, epoch=-1)
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
 
     def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
-        """Run the model on a batch.
+        """Run the model on a batch, a dict of its inputs.
 
-        Args:
-            batch: The model's inputs by name.
-            for_training: Add the regularization penalty to the loss, and keep it as ``"reg_loss"``.
+        For training, the regularization penalty is added to the loss, and kept as ``"reg_loss"``.
 
         Raises:
-            ConfigurationError: If the batch is not a dict.
             RuntimeError: If there is no loss to train on.
         """
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(
-                f"The data loader gave a {type(batch).__name__}; let it give dicts of the model's inputs by name."
+                f"The data loader yielded a {type(batch).__name__}; it must yield dicts of the model's inputs by name."
             )
         inputs = self.loop._prepare_inputs(cast(dict[str, Any], batch))
         outputs = self.loop.run_model(inputs, for_training=for_training)
@@ -389,11 +372,9 @@ class GradientDescentTrainer(Trainer):
             nn.utils.clip_grad_value_(self.model.parameters(), self._grad_clipping)
 
     def complete_epoch(self, epoch: int, memory: Mapping[str, float]) -> None:
-        """End an epoch: validate, report, step the schedulers, call the callbacks, save.
+        """End an epoch (from 0): validate, report, step the schedulers, call the callbacks, save.
 
-        Args:
-            epoch: Epoch, from 0.
-            memory: Peak memory when the epoch began, in MiB.
+        ``memory`` is the peak memory when the epoch began, in MiB.
         """
         train_metrics = {**epoch_metrics(self.model, self.progress.sums, self.accelerator), **memory}
         validation_metrics = self._validate()
@@ -407,7 +388,7 @@ class GradientDescentTrainer(Trainer):
             dump_metrics(self.serialization_dir / f"metrics_epoch_{epoch}.json", self.report.metrics)
         for scheduler in self.schedulers:
             scheduler.step(self.metric_tracker.scheduler_metric(validation_metrics) if validation_metrics else None)
-        self.epoch_callbacks(trainer=self, metrics=self.report.metrics, epoch=epoch, is_primary=self.is_primary)
+        self.epoch_callbacks(metrics=self.report.metrics, epoch=epoch)
         self.progress.complete_epoch()
         self.maybe_save_checkpoint()
         if self.metric_tracker.is_best_so_far():
@@ -431,10 +412,7 @@ class GradientDescentTrainer(Trainer):
 
     @contextmanager
     def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
-        """Return a context with the states of model and training, in which the model holds the moving averages.
-
-        Every process must take part.
-        """
+        """Return a context with both states, in which the model holds the averages; every process must enter it."""
         with self.averaged_weights():
             yield TrainerCheckpoint(self.model.state_dict(), training_state(self))
 
@@ -443,11 +421,9 @@ class GradientDescentTrainer(Trainer):
         return nullcontext() if self.moving_average is None else self.moving_average.assigned()
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint now."""
         self.checkpointer.save_checkpoint(self)
 
     def maybe_save_checkpoint(self) -> None:
-        """Write a checkpoint if one is due."""
         progress = self.progress
         self.checkpointer.maybe_save_checkpoint(self, progress.epochs_completed, progress.batches_in_epoch_completed)
 
@@ -497,10 +473,10 @@ class GradientDescentTrainer(Trainer):
         batch, epoch, end = batch or (), epoch or (), end or ()
         self.own_callbacks: list[Any] = [*batch, *epoch, *end, *each]
         of_batch, of_epoch = parameters_of(TrainerCallback.on_batch), parameters_of(TrainerCallback.on_epoch)
-        self.start_callbacks = CallbackList([*(one.on_start for one in each), *epoch], known=of_epoch)
-        self.batch_callbacks = CallbackList([*batch, *(one.on_batch for one in each)], known=of_batch)
-        self.epoch_callbacks = CallbackList([*epoch, *(one.on_epoch for one in each)], known=of_epoch)
-        self.end_callbacks = CallbackList([*end, *(one.on_end for one in each)], known=of_epoch)
+        self.start_callbacks = CallbackList(self, [*(one.on_start for one in each), *epoch], of_epoch)
+        self.batch_callbacks = CallbackList(self, [*batch, *(one.on_batch for one in each)], of_batch)
+        self.epoch_callbacks = CallbackList(self, [*epoch, *(one.on_epoch for one in each)], of_epoch)
+        self.end_callbacks = CallbackList(self, [*end, *(one.on_end for one in each)], of_epoch)
         self.backward_callbacks = [one for one in each if type(one).on_backward is not TrainerCallback.on_backward]
         return {"callbacks": of_hugging_face, "lightning_callbacks": of_lightning}
 
@@ -527,10 +503,8 @@ class GradientDescentTrainer(Trainer):
     def _make_loop(self, output_dir: str, placement: Mapping[str, Any], **parts: Any) -> LoopTrainer:
         """Return the trainer that runs the loops; backends override this.
 
-        Args:
-            output_dir: Folder of the run.
-            placement: Lightning's accelerator, strategy, devices, nodes and precision, as far as they are chosen.
-            **parts: Callbacks, loggers and plugins.
+        ``placement`` has Lightning's accelerator, strategy, devices, nodes and precision, as far as they are chosen;
+        ``parts`` are callbacks, loggers and plugins.
         """
         args = TrainingArguments(
             output_dir=output_dir,
@@ -546,9 +520,7 @@ class GradientDescentTrainer(Trainer):
 def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float | None:
     """Scale the gradients of ``model`` down to a norm of ``grad_norm``, and return the norm they had.
 
-    Args:
-        model: The model.
-        grad_norm: Largest norm; ``True`` only measures, ``False`` or ``None`` does nothing.
+    ``True`` only measures; ``False`` or ``None`` does nothing.
     """
     if not grad_norm:
         return None
@@ -560,12 +532,7 @@ def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float
 
 @Trainer.register("no_op")
 class NoOpTrainer(Trainer):
-    """Saves a model without training it: a checkpoint, ``best.th``, and its vocabulary if it has one.
-
-    Args:
-        serialization_dir: Folder to write to.
-        model: The model.
-    """
+    """Saves a model without training it: a checkpoint, ``best.th``, and its vocabulary if it has one."""
 
     tensorboard_writer = None
 
@@ -575,15 +542,10 @@ class NoOpTrainer(Trainer):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this is the first process."""
         return getattr(rank_zero_only, "rank", 0) == 0
 
     def train(self) -> dict[str, Any]:
-        """Save the model, and return no metrics.
-
-        Raises:
-            ConfigurationError: If the folder holds a run; nothing in it is changed.
-        """
+        """Save the model, unless the folder holds a run, and return no metrics."""
         check_folder(self.serialization_dir)
         vocabulary: Any = getattr(self.model, "vocab", None)
         if self.is_primary and vocabulary is not None:
@@ -594,11 +556,8 @@ class NoOpTrainer(Trainer):
 
     @contextmanager
     def get_checkpoint_state(self) -> Iterator[TrainerCheckpoint]:
-        """Return a context with the weights and the state of an untrained model."""
         yield TrainerCheckpoint(self.model.state_dict(), {"epochs_completed": 0, "batches_in_epoch_completed": 0})
 
     def batch_outputs(self, batch: Any, for_training: bool) -> dict[str, Any]:
-        """Run the model on a batch."""
         with torch.set_grad_enabled(for_training):
-            outputs: dict[str, Any] = self.model(**batch)
-        return outputs
+            return cast(dict[str, Any], self.model(**batch))

@@ -55,6 +55,16 @@ def loaders(size: int = 10, batch_size: int = 2) -> tuple[Any, Any]:
     )
 
 
+class Unsized:
+    """A loader without a length."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -89,15 +99,8 @@ def assert_same_weights(ours: Any, theirs: Any) -> None:
 class PlainTraining:
     """The training loop, with one keyword for each feature; it uses nothing of the package.
 
-    Args:
-        model: Model, ``Net`` or like it.
-        accumulate: Batches of a step.
-        grad_norm: Largest norm.
-        grad_clipping: Largest value.
-        decay: Decay of the moving averages; ``None`` for none.
-        rate: Learning rate of a step, from 1, before it is made.
-        num_epochs: Epochs.
-        size: Examples.
+    ``accumulate`` is the number of batches per step, ``decay`` that of the moving averages, and ``rate`` returns the
+    learning rate of a step, from 1.
 
     After ``run``: ``losses`` and ``validation_losses`` by epoch, ``norms`` by step, ``best`` weights and their epoch.
     """

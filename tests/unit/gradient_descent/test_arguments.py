@@ -110,10 +110,7 @@ def test_unknown_part_is_refused_before_freezing(parts, match):
 @pytest.mark.parametrize(
     ("parts", "match"),
     [
-        (
-            {"optimizer": {"type": "adam", "lr": "0.1"}},
-            "`Adam` cannot be built with lr='0.1' .*correct its config",
-        ),
+        ({"optimizer": {"type": "adam", "lr": "0.1"}}, "`Adam` cannot be built with lr='0.1' .*correct its config"),
         ({"optimizer": {"type": "adam", "lr": -1}}, r"`Adam` cannot be built with lr=-1 \(Invalid learning rate"),
         ({"optimizer": {"type": "adam", "betas": [0.9]}}, r"`Adam` cannot be built with betas=\[0.9\]"),
         ({"no_grad": "inner"}, "`no_grad='inner'` is a str; set it to a list"),
@@ -136,10 +133,7 @@ def test_unknown_part_is_refused_before_freezing(parts, match):
             {"learning_rate_scheduler": {"type": "slanted_triangular", "cut_frac": 2.0}},
             "'slanted_triangular' got `cut_frac=2.0` and `ratio=32`; set the first to 0 or more and below 1",
         ),
-        (
-            {"learning_rate_scheduler": {"type": "combined", "schedulers": []}},
-            "'combined' is empty; give at least one",
-        ),
+        ({"learning_rate_scheduler": {"type": "combined", "schedulers": []}}, "'combined' is empty; add at least"),
     ],
 )
 def test_invalid_value_is_refused(parts, match):
@@ -150,19 +144,13 @@ def test_invalid_value_is_refused(parts, match):
 def test_trainer_from_params():
     train, validation = loaders()
     config = {"optimizer": LIKE_PLAIN, "num_epochs": 3, "cuda_device": -1, "validation_metric": ["-loss"]}
-    trainer = from_params(
-        Trainer,
-        config,
-        model=Net(),
-        data_loader=train,
-        validation_data_loader=validation,
-        serialization_dir=None,
-    )
+    given = {"data_loader": train, "validation_data_loader": validation, "serialization_dir": None}
+    trainer = from_params(Trainer, config, model=Net(), **given)
     torch.manual_seed(11)
     trainer.train()
     assert_same_weights(weights(trainer.model), PlainTraining().run().best)
     with pytest.raises(ConfigurationError, match=r"`num_epoch` is not an argument of .*nearest .* are: num_ep"):
-        from_params(Trainer, {"num_epoch": 3}, model=Net(), data_loader=train, serialization_dir=None)
+        from_params(Trainer, {"num_epoch": 3}, model=Net(), **given)
 
 
 @pytest.mark.parametrize(
@@ -179,22 +167,21 @@ def test_trainer_from_params():
         ({"num_gradient_accumulation_steps": 0}, "`num_gradient_accumulation_steps=0` cannot be used"),
         ({"grad_norm": -1.0}, "`grad_norm=-1.0` is not a limit; set it to a number above 0"),
         ({"grad_clipping": 0.0}, "`grad_clipping=0.0` is not a limit"),
-        (
-            {"validation_metric": None},
-            "`validation_metric=None` does not name a metric; set it to a name with a sign, as '-loss'",
-        ),
+        ({"validation_metric": None}, "`validation_metric=None` does not name a metric; set it to a name with a si"),
         ({"validation_metric": "+"}, r"`validation_metric='\+'` does not name a metric"),
         ({"grad_norm": "1"}, "`grad_norm='1'` is not a limit"),
         ({"grad_clipping": True}, "`grad_clipping=True` is not a limit"),
         ({"world_size": "2", "distributed": True}, "`world_size='2'` cannot be used; set it to an int >= 1"),
         ({"cuda_device": "0"}, "`cuda_device='0'` is a str; set it to the index of a GPU"),
-        ({"data_loader": None}, "`data_loader=None` is a NoneType; give an iterable of batches"),
-        ({"data_loader": 5}, "`data_loader=5` is a int; give an iterable of batches"),
+        ({"data_loader": None}, "`data_loader=None` cannot be iterated; pass an iterable of batches"),
+        ({"data_loader": 5}, "`data_loader=5` cannot be iterated; pass an iterable of batches"),
         ({"validation_data_loader": []}, "`validation_data_loader` is empty, so there is nothing"),
-        ({"optimizer": None}, "`optimizer=None` is a NoneType; give a Optimizer, or build .*from_partial_objects"),
+        ({"optimizer": None}, "`optimizer=None` must be of type Optimizer, not NoneType; .*from_partial_objects"),
         ({"optimizer": make_optimizer(Net())}, r"`optimizer` \(SGD\) holds no parameter of `model`"),
-        ({"checkpointer": {}}, r"`checkpointer=\{\}` is a dict; give a Checkpointer, or build the trainer with"),
-        ({"learning_rate_scheduler": "step"}, "`learning_rate_scheduler='step'` is a str; give a LearningRateSche"),
+        ({"checkpointer": {}}, r"`checkpointer=\{\}` must be of type Checkpointer, not dict; pass one, or build the"),
+        ({"learning_rate_scheduler": "step"}, "`learning_rate_scheduler='step'` must be of type LearningRateSchedu"),
+        ({"data_loader": []}, "`data_loader` is empty, so there is nothing to train on"),
+        ({"callbacks": [EpochCallback()]}, "of AllenNLP 2; those of AllenNLP 1 go to `batch_callb"),
         (
             {"learning_rate_scheduler": StepLR(make_optimizer(Net()), 1)},
             r"`learning_rate_scheduler` \(TorchScheduler\) was made for another optimizer",
@@ -222,15 +209,8 @@ def test_configuration_error_is_a_value_error():
 
 @pytest.mark.parametrize("given", [7, __file__])
 def test_invalid_folder_is_refused(given):
-    with pytest.raises(
-        ConfigurationError, match=r"`serialization_dir=.*` is not a folder; set it to one that is empty"
-    ):
+    with pytest.raises(ConfigurationError, match=r"`serialization_dir=.*` is not a folder; set it to one that is"):
         make_trainer(given)
-
-
-def test_empty_loader_is_refused():
-    with pytest.raises(ConfigurationError, match="`data_loader` is empty, so there is nothing to train on"):
-        make_trainer(data_loader=[]).train()
 
 
 def test_unset_patience_is_logged(caplog):
@@ -273,8 +253,3 @@ def test_gpu_index(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert placed(cuda_device=1) == {"accelerator": "cuda", "devices": [1]}
     assert placed(cuda_device=torch.device("cuda")) == {"accelerator": "cuda", "devices": [0]}
-
-
-def test_unknown_callback_type_is_refused():
-    with pytest.raises(ConfigurationError, match="of AllenNLP 2; those of AllenNLP 1 go to `batch_callb"):
-        make_trainer(callbacks=[EpochCallback()])

@@ -35,7 +35,7 @@ def test_share_of_loader_without_length():
     assert not hasattr(share, "__len__")
 
 
-def test_distributed_sampler_is_left_alone():
+def test_loader_with_distributed_sampler_is_not_shared():
     sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
     loader = DataLoader(range(10), sampler=sampler)
     assert all(share is loader for share in shares(loader))

@@ -37,18 +37,9 @@ class Batch(BatchCallback):
         self.calls = calls
 
     def __call__(
-        self,
-        trainer,
-        batch_inputs,
-        batch_outputs,
-        batch_metrics,
-        epoch,
-        batch_number,
-        is_training,
-        is_primary,
-        **kwargs,
+        self, trainer, batch_inputs, batch_outputs, batch_metrics, epoch, batch_number, is_training, **kwargs
     ):
-        assert is_primary
+        assert kwargs["is_primary"]
         assert len(batch_inputs) == len(batch_outputs)
         assert all("loss" in outputs for outputs in batch_outputs)
         assert {"batch_loss", "loss", "count"} <= set(batch_metrics)
@@ -118,12 +109,12 @@ def test_allennlp_1_callback_signatures():
 
 
 def test_base_classes_do_nothing():
-    make_trainer(
-        num_epochs=1,
-        batch_callbacks=[BatchCallback()],
-        epoch_callbacks=[EpochCallback()],
-        end_callbacks=[EndCallback()],
-    ).train()
+    idle = {
+        "batch_callbacks": [BatchCallback()],
+        "epoch_callbacks": [EpochCallback()],
+        "end_callbacks": [EndCallback()],
+    }
+    make_trainer(num_epochs=1, **idle).train()
 
 
 def test_callback_with_unknown_parameter_is_refused():
@@ -132,7 +123,7 @@ def test_callback_with_unknown_parameter_is_refused():
 
 
 def test_uncallable_callback_is_refused():
-    with pytest.raises(ConfigurationError, match="cannot be called; give an object with `__call__`"):
+    with pytest.raises(ConfigurationError, match="cannot be called; pass an object with `__call__`"):
         make_trainer(epoch_callbacks=["track_epoch_callback"])
 
 
@@ -300,13 +291,8 @@ def test_default_callbacks(caplog):
 
 
 def test_registered_trainer_callbacks():
-    assert set(TrainerCallback.list_available()) == {
-        "null",
-        "console_logger",
-        "should_validate_callback",
-        "tensorboard",
-        "track_epoch_callback",
-    }
+    names = ["console_logger", "null", "should_validate_callback", "tensorboard", "track_epoch_callback"]
+    assert sorted(TrainerCallback.list_available()) == names
 
 
 class Counting(TrainerCallback):

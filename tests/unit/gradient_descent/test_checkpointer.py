@@ -1,5 +1,6 @@
 """When checkpoints are written, which are kept, and that a recovered training ends as if it had never stopped."""
 
+import functools
 import os
 import time
 
@@ -8,17 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from portico.gradient_descent import (
-    BatchCallback,
-    Checkpointer,
-    ConfigurationError,
-    ExponentialMovingAverage,
-)
+from portico.gradient_descent import BatchCallback, Checkpointer, ConfigurationError, ExponentialMovingAverage
 from portico.gradient_descent.schedulers import SlantedTriangular
 from unit.gradient_descent.plain_training import (
     Interruption,
     Net,
     NoisyPoints,
+    Unsized,
     assert_same_weights,
     interrupted_at,
     lasting,
@@ -119,24 +116,28 @@ def test_latest_checkpoint_is_the_furthest(tmp_path):
     assert Checkpointer().load_checkpoint() is None
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_recovery_at_every_step(tmp_path, accumulate):
-    options = {"num_gradient_accumulation_steps": accumulate}
-    whole = trainer_with_everything(tmp_path / "whole", **options)
+def check_recovery(folder, make_trainer, stops):
+    """Compare trainings interrupted at each step of ``stops``, then resumed, with a whole one; return the latter."""
+    whole = make_trainer(folder / "whole")
     expected = whole.train()
-    steps = whole.progress.total_batches
-    assert steps == 10 // accumulate + (accumulate == 2)
-    for step in range(2, steps + 1):
-        folder = tmp_path / f"stopped-{step}"
+    for step in stops:
+        stopped = folder / f"stopped-{step}"
         with pytest.raises(Interruption):
-            trainer_with_everything(folder, batch_callbacks=[interrupted_at(step)], **options).train()
-        resumed = trainer_with_everything(folder, **options)
+            make_trainer(stopped, batch_callbacks=[interrupted_at(step)]).train()
+        resumed = make_trainer(stopped)
         assert lasting(resumed.train()) == lasting(expected), step
         assert_same_weights(weights(resumed.model), weights(whole.model))
-        assert resumed.progress.total_batches == steps
         assert_same_weights(resumed.moving_average._shadows, whole.moving_average._shadows)
         assert resumed.optimizer.state_dict()["param_groups"] == whole.optimizer.state_dict()["param_groups"]
-        assert resumed.lightning_trainer.global_step == steps
+        assert resumed.progress.total_batches == whole.progress.total_batches
+        assert resumed.lightning_trainer.global_step == whole.progress.total_batches
+    return whole
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 10), (2, 6)])
+def test_recovery_at_every_step(tmp_path, accumulate, steps):
+    make = functools.partial(trainer_with_everything, num_gradient_accumulation_steps=accumulate)
+    assert check_recovery(tmp_path, make, range(2, steps + 1)).progress.total_batches == steps
 
 
 def test_recovery_between_last_step_and_end_of_epoch(tmp_path):
@@ -160,35 +161,13 @@ def test_recovery_of_loader_generators(tmp_path):
         loader = DataLoader(NoisyPoints(), batch_size=2, shuffle=True, generator=generator)
         return trainer_with_everything(folder, data_loader=loader, **options)
 
-    whole = trainer(tmp_path / "whole")
-    expected = whole.train()
-    for step in (4, 6, 8):
-        folder = tmp_path / f"stopped-{step}"
-        with pytest.raises(Interruption):
-            trainer(folder, batch_callbacks=[interrupted_at(step)]).train()
-        resumed = trainer(folder)
-        assert lasting(resumed.train()) == lasting(expected)
-        assert_same_weights(weights(resumed.model), weights(whole.model))
+    check_recovery(tmp_path, trainer, (4, 6, 8))
 
 
 def test_recovery_without_loader_length(tmp_path):
-    class Unsized:
-        def __init__(self):
-            self.loader = DataLoader(NoisyPoints(), batch_size=2)
-
-        def __iter__(self):
-            return iter(self.loader)
-
-    def trainer(folder, **options):
-        return trainer_with_everything(folder, data_loader=Unsized(), num_gradient_accumulation_steps=2, **options)
-
-    whole = trainer(tmp_path / "whole")
-    expected = whole.train()
-    for step in range(2, 7):
-        folder = tmp_path / f"stopped-{step}"
-        with pytest.raises(Interruption):
-            trainer(folder, batch_callbacks=[interrupted_at(step)]).train()
-        assert lasting(trainer(folder).train()) == lasting(expected), step
+    loader = Unsized(DataLoader(NoisyPoints(), batch_size=2))
+    make = functools.partial(trainer_with_everything, data_loader=loader, num_gradient_accumulation_steps=2)
+    check_recovery(tmp_path, make, range(2, 7))
 
 
 def test_recovery_of_unfrozen_layers(tmp_path):
@@ -201,15 +180,8 @@ def test_recovery_of_unfrozen_layers(tmp_path):
             folder, model=model, optimizer=optimizer, learning_rate_scheduler=schedule, num_epochs=3, **options
         )
 
-    whole = trainer(tmp_path / "whole")
-    assert not whole.model.inner.weight.requires_grad
-    expected = whole.train()
-    assert whole.model.inner.weight.requires_grad
-    with pytest.raises(Interruption):
-        trainer(tmp_path / "stopped", batch_callbacks=[interrupted_at(8)]).train()
-    resumed = trainer(tmp_path / "stopped")
-    assert lasting(resumed.train()) == lasting(expected)
-    assert_same_weights(weights(resumed.model), weights(whole.model))
+    assert not trainer(tmp_path / "new").model.inner.weight.requires_grad
+    assert check_recovery(tmp_path, trainer, [8]).model.inner.weight.requires_grad
 
 
 def test_finished_training_is_not_continued(tmp_path):
@@ -263,16 +235,10 @@ def test_checkpoint_of_another_model_is_refused(tmp_path):
     refused(other, tmp_path, "Could not recover training from the checkpoint .* other weights .*Did you mean")
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"num_gradient_accumulation_steps": 2}, "data counts"),
-        ({"size": 12}, "data counts"),
-    ],
-)
-def test_checkpoint_with_other_data_counts_is_refused(tmp_path, options, why):
+@pytest.mark.parametrize("options", [{"num_gradient_accumulation_steps": 2}, {"size": 12}])
+def test_checkpoint_with_other_data_counts_is_refused(tmp_path, options):
     make_trainer(tmp_path, num_epochs=1).train()
-    refused(make_trainer(tmp_path, **options), tmp_path, why)
+    refused(make_trainer(tmp_path, **options), tmp_path, "data counts")
 
 
 def test_checkpoint_with_other_parts_is_refused(tmp_path):
@@ -297,7 +263,7 @@ def test_checkpoint_of_another_version_is_refused(tmp_path):
     path = tmp_path / "training_state_e1_b0.th"
     state = torch.load(path, weights_only=False)
     torch.save({**state, "version": 9}, path)
-    refused(make_trainer(tmp_path), tmp_path, "of version 9")
+    refused(make_trainer(tmp_path), tmp_path, "version 9 instead of 1")
 
 
 def test_shorter_loader_is_refused(tmp_path):
@@ -315,7 +281,7 @@ def test_shorter_loader_is_refused(tmp_path):
     with pytest.raises(Interruption):
         trainer_with_everything(tmp_path, data_loader=Loader(batches), batch_callbacks=[interrupted_at(4)]).train()
     shorter = trainer_with_everything(tmp_path, data_loader=Loader(batches[:2]))
-    with pytest.raises(ConfigurationError, match="gives only 2"):
+    with pytest.raises(ConfigurationError, match="yields only 2"):
         shorter.train()
 
 

@@ -67,37 +67,16 @@ class Cube(Square):
 
 
 def test_registered_names_are_allennlps():
-    assert Optimizer.list_available() == [
-        "adam",
-        "sparse_adam",
-        "adamax",
-        "adamw",
-        "huggingface_adamw",
-        "huggingface_adafactor",
-        "adagrad",
-        "adadelta",
-        "sgd",
-        "rmsprop",
-        "averaged_sgd",
-        "dense_sparse_adam",
-        "multi",
-    ]
-    assert set(LearningRateScheduler.list_available()) == {
-        "combined",
-        "constant",
-        "constant_with_warmup",
-        "cosine",
-        "cosine_hard_restarts_with_warmup",
-        "cosine_with_warmup",
-        "exponential",
-        "linear_with_warmup",
-        "multi_step",
-        "noam",
-        "polynomial_decay",
-        "reduce_on_plateau",
-        "slanted_triangular",
-        "step",
-    }
+    optimizers = """
+        adam sparse_adam adamax adamw huggingface_adamw huggingface_adafactor adagrad adadelta sgd rmsprop averaged_sgd
+        dense_sparse_adam multi
+    """
+    assert Optimizer.list_available() == optimizers.split()
+    schedulers = """
+        combined constant constant_with_warmup cosine cosine_hard_restarts_with_warmup cosine_with_warmup exponential
+        linear_with_warmup multi_step noam polynomial_decay reduce_on_plateau slanted_triangular step
+    """
+    assert sorted(LearningRateScheduler.list_available()) == schedulers.split()
     assert MomentumScheduler.list_available() == ["inverted_triangular"]
     assert MovingAverage.list_available() == ["exponential"]
     assert Trainer.by_name("gradient_descent") == GradientDescentTrainer.from_partial_objects
@@ -119,10 +98,7 @@ def test_dotted_path_as_name():
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        (
-            "sqare",
-            r"'sqare' is not a registered name for Shape; did you mean 'square' or .*registered names are: sq",
-        ),
+        ("sqare", "'sqare' is not a registered name for Shape; did you mean 'square' or .*registered names are: sq"),
         ("unit_square", "did you mean 'unit-square'"),
         ("xyz", "not a registered name for Shape. The registered names are"),
         ("no_such_package.Shape", "read as the dotted path of a Shape, but cannot be imported .*install"),
@@ -176,8 +152,8 @@ def test_values_are_converted_to_annotated_types():
         ({"type": "group", "shapes": [], "limit": "x"}, "type int.*type float"),
         ({"type": "group", "shapes": [], "pair": [1]}, "has 1 entries; set it to a list of 2"),
         ({"type": "group", "shapes": [], "later": {"sde": 1}}, "`sde` is not an argument of `Square`"),
-        ({"type": "group", "shapes": [], "later": 3}, "3 cannot be built into a Shape; give a dict with 'type'"),
-        (7, "A Shape was configured as 7; give a dict"),
+        ({"type": "group", "shapes": [], "later": 3}, "3 cannot be built into a Shape; pass a dict with 'type'"),
+        (7, "A Shape was configured as 7; set it to a dict"),
     ],
 )
 def test_invalid_configuration_is_refused(params, match):
@@ -195,7 +171,7 @@ def test_configuration_takes_precedence_over_extras(caplog):
     assert "`side` is set in the configuration, which wins" in caplog.text
 
 
-def test_kwargs_stand_for_inherited_parameters():
+def test_kwargs_include_inherited_parameters():
     assert {"optimizer", "model", "precision", "callbacks", "loggers"} <= set(
         parameters_of(GradientDescentTrainer.from_partial_objects)
     )

@@ -39,7 +39,7 @@ def train(folder, *, allennlp_config=None, **changes):
     return experiment_of({**settings, **groups, "allennlp_config": config}, str(folder)).train()
 
 
-def test_it_learns(tmp_path):
+def test_training_improves_accuracy(tmp_path):
     metrics = train(tmp_path)
     assert metrics["best_validation_accuracy"] > 0.8
     assert {"best.th", "metrics.json", "all_results.json", "log"} <= {path.name for path in tmp_path.iterdir()}
@@ -47,7 +47,7 @@ def test_it_learns(tmp_path):
     assert all(isinstance(value, int | float) for value in metrics.values())
 
 
-def test_the_seed_decides(tmp_path):
+def test_runs_are_reproducible_by_seed(tmp_path):
     options = {"trainer": {"num_epochs": 1}}
     first, again, other = (
         train(tmp_path / name, args={"seed": seed}, **options) for name, seed in (("a", 1), ("b", 1), ("c", 2))
@@ -71,7 +71,7 @@ def test_batches_are_padded_numbers():
     assert batch["tokens"].max() < VOCAB_SIZE
 
 
-def test_a_file_takes_the_place_of_the_settings(tmp_path):
+def test_file_replaces_the_settings(tmp_path):
     file = tmp_path / "config.jsonnet"
     file.write_text("""
         local epochs = 2;
@@ -95,7 +95,7 @@ def test_a_file_takes_the_place_of_the_settings(tmp_path):
     assert state["embedding.weight"].shape == (VOCAB_SIZE, 4)
 
 
-def test_a_file_may_bring_model_and_data(tmp_path):
+def test_file_with_its_model_and_data(tmp_path):
     file = tmp_path / "config.json"
     content = {
         "model": {"type": f"{__name__}.FileNet", "scale": 2.0},
@@ -111,7 +111,7 @@ def test_a_file_may_bring_model_and_data(tmp_path):
     assert train(tmp_path / "validated", allennlp_config=file)["validation_count"] == 4.0
 
 
-def test_a_model_may_be_written_down_untrained(tmp_path):
+def test_no_op_trainer_in_a_file(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"trainer": {"type": "no_op"}}))
     assert train(tmp_path / "run", allennlp_config=file) == {}
@@ -120,7 +120,7 @@ def test_a_model_may_be_written_down_untrained(tmp_path):
         train(tmp_path / "run", allennlp_config=file)
 
 
-def test_callbacks_of_allennlp_2_are_named_with_the_trainer(tmp_path, caplog):
+def test_callbacks_of_allennlp_2_in_a_file(tmp_path, caplog):
     caplog.set_level("INFO")
     file = tmp_path / "config.json"
     names = ["console_logger", {"type": "should_validate_callback", "validation_interval": 2}, "track_epoch_callback"]
@@ -134,17 +134,14 @@ def test_callbacks_of_allennlp_2_are_named_with_the_trainer(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (
-            {"trainer": {}, "dataset_reader": {}, "vocabulary": {}},
-            "the sections dataset_reader, vocabulary, which",
-        ),
+        ({"trainer": {}, "dataset_reader": {}, "vocabulary": {}}, "the sections dataset_reader, vocabulary, which"),
         ({"model": {"type": "bag_of_words"}}, "has no section 'trainer'"),
         ({"trainer": {}, "model": {"type": "torch.nn.Linear"}}, "has its own 'model' but no 'data_loader'"),
         ({"trainer": {"type": "callback"}}, "'callback' is not a registered name for Trainer"),
         ({"trainer": {"num_epoch": 1}}, "`num_epoch` is not an argument of"),
     ],
 )
-def test_a_file_that_asks_for_what_is_not_there_is_refused(tmp_path, content, match):
+def test_invalid_file_is_refused(tmp_path, content, match):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(content))
     with pytest.raises(ConfigurationError, match=match):
@@ -164,13 +161,13 @@ def test_a_file_that_asks_for_what_is_not_there_is_refused(tmp_path, content, ma
         ("preprocess", {"doc_stride": 4}, "'preprocess' is not a setting"),
     ],
 )
-def test_a_wrong_setting_is_refused(tmp_path, group, values, match):
+def test_invalid_setting_is_refused(tmp_path, group, values, match):
     with pytest.raises(InputError, match=match):
         train(tmp_path, **{group: values})
 
 
 class DoubledNet(Net):
-    """A model that a setting names by its path; it takes none of the sizes of topics."""
+    """A model that a setting names by its path; it does not take the sizes of the topic data."""
 
     def __init__(self, scale: float = 2.0) -> None:
         super().__init__()
@@ -197,7 +194,7 @@ class CountingTrainer(GradientDescentTrainer):
         return super().train()
 
 
-def test_model_data_and_trainer_may_be_a_users_own(tmp_path):
+def test_custom_model_data_and_trainer(tmp_path):
     own = {"model": "DoubledNet", "data": "PointData", "trainer": "CountingTrainer"}
     targets = [f"{group}._target_={__name__}.{name}" for group, name in own.items()]
     overrides = ["data.size=6", "model.scale=3.0", "trainer.num_epochs=1", "trainer.validation_metric=-loss"]
@@ -207,7 +204,7 @@ def test_model_data_and_trainer_may_be_a_users_own(tmp_path):
     assert CountingTrainer.trained == 1
 
 
-def test_hydra_may_build_the_parts(tmp_path):
+def test_parts_built_by_hydra(tmp_path):
     optimizer = "{_target_: torch.optim.SGD, _partial_: true, lr: 0.5}"
     overrides = [
         "data.num_train=64",
@@ -228,7 +225,7 @@ def test_hydra_may_build_the_parts(tmp_path):
         experiment_of(both, str(tmp_path / "both")).train()
 
 
-def test_the_keys_are_those_of_the_trainer():
+def test_trainer_settings_are_its_arguments():
     spec = next(one for one in fields(GradientDescentExperiment) if one.name == "trainer").metadata["group"]
     keys = set(spec.schema_of(GradientDescentTrainer).known)
     assert {"type", "optimizer", "no_grad", "opt_level", "end_callbacks"} <= keys

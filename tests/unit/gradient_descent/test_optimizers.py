@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from portico.gradient_descent import (
-    ConfigurationError,
-    Optimizer,
-    from_params,
-)
+from portico.gradient_descent import ConfigurationError, Optimizer, from_params
 from unit.gradient_descent.plain_training import Net, PlainTraining, assert_same_weights, make_trainer, weights
+
+
+def made(params, model):
+    return from_params(Optimizer, params, model_parameters=list(model.named_parameters()))
 
 
 def test_parameter_groups_by_pattern(caplog):
@@ -24,7 +24,7 @@ def test_parameter_groups_by_pattern(caplog):
             [["^outer", "no such"], {"lr": 0.5}],
         ],
     }
-    optimizer = from_params(Optimizer, params, model_parameters=list(model.named_parameters()))
+    optimizer = made(params, model)
     assert type(optimizer) is torch.optim.AdamW
     first, rest = optimizer.param_groups
     assert (first["lr"], rest["lr"]) == (0.5, 0.1)
@@ -32,13 +32,13 @@ def test_parameter_groups_by_pattern(caplog):
     assert [id(parameter) for parameter in rest["params"]] == [id(model.inner.weight)]
     assert not model.inner.bias.requires_grad
     assert "'no such' matches no parameter name" in caplog.text
-    assert "has no use for its options: lr" in caplog.text
+    assert "options of a frozen parameter group have no effect: lr" in caplog.text
 
 
 def test_parameter_in_two_groups_is_refused():
     params = {"parameter_groups": [[["inner"], {}], [["bias"], {}]]}
     with pytest.raises(ConfigurationError, match=r"'inner.bias' belongs to two parameter groups"):
-        from_params(Optimizer, params, model_parameters=list(Net().named_parameters()))
+        made(params, Net())
 
 
 def test_every_optimizer_updates_parameters():
@@ -47,7 +47,7 @@ def test_every_optimizer_updates_parameters():
             continue
         model = Net()
         needed = {"lr": 0.1} if name == "sgd" else {}
-        optimizer = from_params(Optimizer, {"type": name, **needed}, model_parameters=list(model.named_parameters()))
+        optimizer = made({"type": name, **needed}, model)
         before = weights(model)
         model(torch.ones(2, 3), torch.zeros(2, 1))["loss"].backward()
         optimizer.step()
@@ -56,7 +56,7 @@ def test_every_optimizer_updates_parameters():
 
 def test_unknown_optimizer_option_is_refused():
     with pytest.raises(ConfigurationError, match=r"`betas` is not an argument of `SGD`.* It takes: model_param"):
-        from_params(Optimizer, {"type": "sgd", "betas": [0.9, 0.9]}, model_parameters=[])
+        made({"type": "sgd", "betas": [0.9, 0.9]}, Net())
 
 
 class Embedded(nn.Module):
@@ -73,10 +73,6 @@ class Embedded(nn.Module):
 
 
 BATCHES = [torch.tensor([0, 1, 1]), torch.tensor([4, 1]), torch.tensor([0, 5, 0])]
-
-
-def made(params, model):
-    return from_params(Optimizer, params, model_parameters=list(model.named_parameters()))
 
 
 def trained(model, optimizer):

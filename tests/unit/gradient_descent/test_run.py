@@ -7,6 +7,7 @@ from unit.gradient_descent.plain_training import (
     Net,
     PenalizedNet,
     PlainTraining,
+    Unsized,
     assert_same_weights,
     make_trainer,
     weights,
@@ -109,13 +110,6 @@ def test_zero_penalty_is_reported():
 
 
 def test_loader_without_length_trains_its_last_group():
-    class Unsized:
-        def __init__(self, loader):
-            self.loader = loader
-
-        def __iter__(self):
-            return iter(self.loader)
-
     plain = PlainTraining(accumulate=2)
     trainer = make_trainer(num_gradient_accumulation_steps=2)
     trainer.data_loader = Unsized(trainer.data_loader)

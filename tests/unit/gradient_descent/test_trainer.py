@@ -36,7 +36,9 @@ def test_batch_outputs_can_be_called_directly():
 
 
 def test_batches_must_be_dicts():
-    with pytest.raises(ConfigurationError, match="The data loader gave a list; let it give dicts of the model's inp"):
+    with pytest.raises(
+        ConfigurationError, match="The data loader yielded a list; it must yield dicts of the model's inp"
+    ):
         make_trainer(data_loader=[[1, 2]]).train()
 
 
