@@ -14,7 +14,7 @@ from poptorch_emulator.enums import MatMulSerializationMode, OverlapMode
 from poptorch_emulator.errors import Error, require_type
 from poptorch_emulator.faults import host_access
 from poptorch_emulator.machine import isRunningOnIpu
-from poptorch_emulator.options import OptionsGroup, Setting
+from poptorch_emulator.options import Option, OptionsGroup
 from poptorch_emulator.tracing import call_with_values, current_trace
 
 # Losses and control flow
@@ -329,14 +329,14 @@ def _require_partials_type(value: Any, name: str) -> None:
 class MultiConv(OptionsGroup, AbstractContextManager["MultiConv"]):
     """Lets the convolutions inside a ``with`` block run at the same time; setters take one value, or one for each."""
 
-    availableMemoryProportions = Setting(
+    availableMemoryProportions = Option(
         "available_memory_proportions", (int, float), parameter="value", takes_each=True
     )
-    partialsTypes = Setting("partials_types", _require_partials_type, parameter="value", takes_each=True)
-    planType = Setting("plan_type", MultiConvPlanType, parameter="value")
-    perConvReservedTiles = Setting("per_conv_reserved_tiles", int, parameter="value")
-    cycleBackOff = Setting("cycle_back_off", (int, float), parameter="value")
-    enableConvDithering = Setting("enable_conv_dithering", bool, parameter="value", takes_each=True)
+    partialsTypes = Option("partials_types", _require_partials_type, parameter="value", takes_each=True)
+    planType = Option("plan_type", MultiConvPlanType, parameter="value")
+    perConvReservedTiles = Option("per_conv_reserved_tiles", int, parameter="value")
+    cycleBackOff = Option("cycle_back_off", (int, float), parameter="value")
+    enableConvDithering = Option("enable_conv_dithering", bool, parameter="value", takes_each=True)
 
     def __exit__(self, *exception: Any) -> None:
         """Exit the scope."""

@@ -37,7 +37,7 @@ from portico.ipu.optim import (
     rebind_schedule,
     repartition_state,
 )
-from portico.ipu.pipelining.placement import Placement, place, remove_placement
+from portico.ipu.pipelining.placement import LayerPlacement, place, remove_placement
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
 from portico.ipu.precision import IPUPrecision
@@ -84,7 +84,7 @@ class IPUMixin(_MixedInto):
         training_model: The program that trains; ``None`` before the first call.
         inference_model: The program that evaluates; ``None`` before the first call.
         loss_function: Computes the loss inside the program; ``None`` for the model's own loss.
-        placement: Placement of the latest program; ``None`` on one IPU, or before the first call.
+        placement: LayerPlacement of the latest program; ``None`` on one IPU, or before the first call.
         placement_report: Stages and memory of the training program; ``None`` where ``placement`` is.
     """
 
@@ -92,7 +92,7 @@ class IPUMixin(_MixedInto):
     args: IPUTrainingArguments
     training_model: Any
     inference_model: Any
-    placement: Placement | None
+    placement: LayerPlacement | None
     placement_report: PlacementReport | None
     loss_function: LossFunction | None
     _generator: DeviceGenerator | None
@@ -441,7 +441,7 @@ class IPUMixin(_MixedInto):
         if training and self.placement is not None and self.placement_report is None:
             self._report_placement(self.placement, model)
 
-    def _report_placement(self, placement: Placement, model: nn.Module) -> None:
+    def _report_placement(self, placement: LayerPlacement, model: nn.Module) -> None:
         self.placement_report = PlacementReport.of(
             placement,
             model,

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Placement:
+class LayerPlacement:
     """The IPU of each part of a model.
 
     Args:
@@ -54,7 +54,7 @@ class Placement:
         return 2 * self.num_stages - 1
 
 
-def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
+def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
     """Spread a model over the IPUs of a replica, in place.
 
     Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
@@ -136,7 +136,7 @@ def _copy_of(name: str) -> Any:
 # The plan
 
 
-def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
+def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
     """Return the placement that :func:`place` would make, without changing the model."""
     options = config._parallelize_kwargs or {}
     _check_options(options, model, config._ipus_per_replica)
@@ -148,7 +148,7 @@ def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfi
     chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
     steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
     placed = _parameters(model, steps, set(used))
-    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
+    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
 
 
 _OPTIONS = ("layers", "modules")

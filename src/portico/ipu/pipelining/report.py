@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from portico.ipu.config import IPUConfig
-from portico.ipu.pipelining.placement import Placement
+from portico.ipu.pipelining.placement import LayerPlacement
 
 # On-chip memory of a Mk2 IPU.
 IPU_MEMORY_BYTES = 900 * 1024**2
@@ -66,7 +66,7 @@ class PlacementReport:
 
     @classmethod
     def of(
-        cls, placement: Placement, model: nn.Module, config: IPUConfig, *, micro_batch_size: int, optimizer: Any
+        cls, placement: LayerPlacement, model: nn.Module, config: IPUConfig, *, micro_batch_size: int, optimizer: Any
     ) -> "PlacementReport":
         """Return the report of a training placement.
 
