@@ -78,17 +78,14 @@ class PoplarExecutor:
 
     @property
     def model(self) -> nn.Module:
-        """The user's model."""
         return self._model
 
     @property
     def options(self) -> Options:
-        """The options of this executor."""
         return self._options
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The user's optimizer."""
         return self._optimizer
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +103,6 @@ class PoplarExecutor:
     # Compiling and calling
 
     def isCompiled(self) -> bool:
-        """Return whether the model was compiled."""
         return self._program is not None
 
     @property
@@ -239,7 +235,6 @@ class PoplarExecutor:
     # IPUs
 
     def isAttachedToDevice(self) -> bool:
-        """Return whether the program holds its IPUs."""
         return pool.is_holder(self)
 
     def attachToDevice(self) -> None:
@@ -421,7 +416,6 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
-    """Return an executor that runs ``model`` forward."""
     return PoplarExecutor(_inner(model), options, False)
 
 

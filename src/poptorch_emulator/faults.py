@@ -74,17 +74,12 @@ def host_access() -> Iterator[None]:
 
 
 def current_faults() -> Faults | None:
-    """Return the injected faults, if there are any."""
     return _current
 
 
 @contextmanager
 def injected(**options: Any) -> Iterator[Faults]:
-    """Inject faults inside a ``with`` block.
-
-    Args:
-        **options: Fields of :class:`Faults`.
-    """
+    """Inject faults, fields of :class:`Faults`, inside a ``with`` block."""
     global _current
     enclosing, _current = _current, Faults(**options)
     try:

@@ -19,9 +19,6 @@ class ReplicaGroups:
     """Which replicas share a value of a parameter.
 
     On the host, the first dimension of a grouped parameter is the groups.
-
-    Attributes:
-        group_of: Group of each replica.
     """
 
     def __init__(self, group_of: Sequence[int]) -> None:
@@ -52,11 +49,9 @@ class ReplicaGroups:
         return cls([r // size if consecutive else r % num_groups for r in range(num_replicas)])
 
     def split(self, host: Tensor) -> list[Tensor]:
-        """Return the value of each group."""
         return [host] if self.num_groups == 1 else list(host.unbind(0))
 
     def join_into(self, host: Tensor, values: Sequence[Tensor]) -> None:
-        """Write the values of the groups to the host."""
         host.copy_(values[0] if self.num_groups == 1 else torch.stack(list(values)))
 
 
@@ -95,7 +90,6 @@ class _Buffer:
     replicas: list[Tensor]
 
     def restore(self, data: Tensor) -> None:
-        """Make the module hold the host's tensor again, with ``data``."""
         self.tensor.data = data
         self.owner._buffers[self.key] = self.tensor
 
@@ -154,7 +148,6 @@ class DeviceMemory:
 
     @torch.no_grad()
     def upload_buffers(self, names: Sequence[str]) -> None:
-        """Overwrite the named buffers of the device."""
         for buffer in self._buffers:
             if buffer.name in names:
                 for replica in buffer.replicas:
@@ -238,9 +231,6 @@ class CompiledStructure:
     """Classes, children, hooks and training flags of a model at compilation.
 
     A real device runs no Python after compilation, so later changes on the host are not part of the program.
-
-    Args:
-        module: The model.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -206,13 +206,7 @@ _custom_ops: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def register_custom_op(name: str, domain: str, function: Callable[..., Any]) -> None:
-    """Let :func:`custom_op` compute an operation by a Python function; real devices have compiled code of that name.
-
-    Args:
-        name: Name of the operation.
-        domain: Its domain.
-        function: Gets the inputs and, by name, the attributes; returns one or several tensors.
-    """
+    """Let :func:`custom_op` compute an operation by a Python function of its inputs and, by name, its attributes."""
     _custom_ops[domain, name] = function
 
 
@@ -308,8 +302,6 @@ class NameScope(AbstractContextManager["NameScope"]):
 
 
 class MultiConvPartialsType(Enum):
-    """Format of partial sums."""
-
     Float = "float"
     Half = "half"
 

@@ -29,12 +29,7 @@ _ATTRIBUTES = {"loss_scaling": 1.0, "max_grad_norm": float("inf"), "velocity_sca
 
 
 class VariableAttributes:
-    """Which attributes of an optimizer may change after compilation.
-
-    Args:
-        variable: Attributes that may change.
-        allowed: All attributes.
-    """
+    """Which attributes of an optimizer may change after compilation."""
 
     def __init__(self, variable: Iterable[str], allowed: Iterable[str]) -> None:
         self._allowed = set(allowed)
@@ -307,7 +302,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
 
 
 class _TorchLAMB(torch.optim.Optimizer):
-    """LAMB as torch would have it; torch has none."""
+    """LAMB in the form of torch's optimizers, which do not include it."""
 
     _rule = LambRule()
 

@@ -146,15 +146,12 @@ class OptionsGroup:
         self._values.update(values)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an option ``name``."""
         return name in self._values
 
     def toDict(self) -> dict[str, Any]:
-        """Return the options by name."""
         return dict(self._values)
 
     def freeze(self) -> None:
-        """Refuse every later change."""
         object.__setattr__(self, "_is_frozen", True)
         for group in self._subgroups():
             group.freeze()
@@ -306,12 +303,10 @@ class DistributedOptions(OptionsGroup):
 
     @property
     def processId(self) -> int:
-        """Number of this process."""
         return int(self.distributed_process_id)
 
     @property
     def numProcesses(self) -> int:
-        """Number of processes."""
         return int(self.num_distributed_processes)
 
 
@@ -340,16 +335,7 @@ class PopartOptions(OptionsGroup):
 
 
 class Options(OptionsGroup):
-    """How a model is compiled and run; setters return the options, so that they can be chained.
-
-    Attributes:
-        Training: Accumulation, reduction, loss scaling.
-        Precision: Number formats.
-        TensorLocations: Memory on the chip or off it.
-        Distributed: Several processes.
-        Jit: Tracing.
-        _Popart: Options that go to the compiler unchanged.
-    """
+    """How a model is compiled and run; setters return the options, so that they can be chained."""
 
     # Weight updates, or inference batches, of one call.
     deviceIterations = Option("device_iterations", require_count, 1)
@@ -477,7 +463,6 @@ class Options(OptionsGroup):
         return self.sourceLocationExcludes([*self.source_location_excludes, *excludes])
 
     def clone(self) -> Self:
-        """Return a copy that is not frozen."""
         return copy.deepcopy(self)
 
     def toDict(self) -> dict[str, Any]:

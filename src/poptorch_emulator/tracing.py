@@ -50,13 +50,11 @@ class LossTracker:
         self._absorbed: set[int] = set()
 
     def mark(self, loss: Tensor, *sources: Tensor) -> None:
-        """Register ``loss``, which was computed from ``sources``."""
         self._absorbed |= self._origins_of(*sources)
         self._origins[id(loss)] = (loss, frozenset({len(self._losses)}))
         self._losses.append(loss)
 
     def follow(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        """Follow losses through the call of a torch function."""
         is_reduced = isinstance(result, Tensor) and kwargs.get("reduction") != "none"
         is_loss = function in _LOSS_FUNCTIONS and is_reduced
         if not self._losses and not is_loss:
@@ -93,11 +91,7 @@ class LossTracker:
 
 
 class PipelinePosition:
-    """The IPUs that a forward pass visits, in order.
-
-    Args:
-        stages: Stages of the execution strategy; they place blocks that name no IPU.
-    """
+    """The IPUs that a forward pass visits, in order."""
 
     def __init__(self, stages: tuple[Stage, ...] = ()) -> None:
         self._visited: list[int] = []
@@ -112,7 +106,6 @@ class PipelinePosition:
         self._current: int | None = None
 
     def enter(self, user_id: str | None, ipu_id: int | None) -> int:
-        """Begin a block, and return its IPU."""
         if ipu_id is None:
             ipu_id = self._ipu_of_block.get(str(user_id), self._current or 0)
         self._current, self._has_left = ipu_id, False
@@ -149,17 +142,11 @@ class PipelinePosition:
 
     @property
     def num_ipus(self) -> int:
-        """IPUs of one replica."""
         return max(self._visited, default=0) + 1
 
 
 class ProgramTrace(TorchFunctionMode):
-    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter.
-
-    Args:
-        parameters: The model's parameters by name.
-        stages: Stages of the execution strategy.
-    """
+    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], stages: tuple[Stage, ...] = ()) -> None:
         super().__init__()
@@ -180,7 +167,6 @@ class ProgramTrace(TorchFunctionMode):
         _current = self._enclosing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, and record its effect on the program."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if getattr(func, "__name__", "") not in _PROPERTY_ACCESS:
@@ -207,7 +193,6 @@ _current: ProgramTrace | None = None
 
 
 def current_trace() -> ProgramTrace | None:
-    """Return the trace that is running, if there is one."""
     return _current
 
 

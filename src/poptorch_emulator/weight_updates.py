@@ -19,13 +19,7 @@ Gradients = dict[str, list[Tensor]]
 
 
 class GradientAccumulator:
-    """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas.
-
-    Args:
-        memory: The device's parameters.
-        options: Choose accumulation and reduction.
-        accum_type: Format of the accumulators; that of each weight if ``None``.
-    """
+    """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas."""
 
     def __init__(self, memory: DeviceMemory, options: TrainingOptions, accum_type: torch.dtype | None) -> None:
         self._parameters = memory.parameters
@@ -111,17 +105,6 @@ class AutomaticLossScaling:
 class DeviceOptimizer:
     """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last.
 
-    Args:
-        optimizer: The user's, of ``poptorch.optim`` or of torch.
-        named_parameters: The model's parameters.
-        scales_automatically: Whether loss scaling is automatic.
-
-    Attributes:
-        scaling: Automatic loss scaling, if it is on.
-        state: State of each weight by name.
-        num_updates: Updates so far.
-        accum_type: Format of gradient accumulators.
-
     Raises:
         Error: If devices do not support the optimizer.
     """
@@ -164,7 +147,6 @@ class DeviceOptimizer:
 
     @property
     def loss_scaling(self) -> float:
-        """Factor of the loss in the next update."""
         return self._scalars["loss_scaling"] if self.scaling is None else self.scaling.scaling
 
     @property
@@ -204,12 +186,7 @@ class DeviceOptimizer:
     # Updates
 
     def update(self, weights: Mapping[str, list[Tensor]], gradients: Gradients) -> None:
-        """Update the weights once.
-
-        Args:
-            weights: Values of each weight by name, one for each of its replica groups.
-            gradients: Unscaled gradients, likewise; weights without one stay unchanged.
-        """
+        """Update the weights once; those without a gradient stay unchanged."""
         self.num_updates += 1
         clipping = _clip_factor(gradients, self._scalars["max_grad_norm"])
         for members, group in zip(self._members, self._groups, strict=True):

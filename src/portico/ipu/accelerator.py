@@ -46,7 +46,6 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def parse_devices(devices: int | str | list[int]) -> int:
-        """Return the number of replicas."""
         return len(devices) if isinstance(devices, list) else int(devices)
 
     @staticmethod
@@ -70,5 +69,4 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def name() -> str:
-        """Return the name of the accelerator in Lightning."""
         return "ipu"

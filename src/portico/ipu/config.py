@@ -425,7 +425,7 @@ class IPUConfig:
             return int(self.inference_replication_factor * self.inference_device_iterations)
         return int(self.replication_factor * self.gradient_accumulation_steps * self.device_iterations)
 
-    def to_options(self, for_inference: bool = False, compile_only: bool = False) -> Any:
+    def to_options(self, for_inference: bool = False, compile_only: bool = False) -> "backend.Options":
         """Return the ``poptorch.Options`` of a program.
 
         Args:
@@ -525,7 +525,7 @@ _COMPILER_OPTIONS: dict[str, Any] = {
 }
 
 
-def _make_options(config: IPUConfig, *, compile_only: bool) -> Any:
+def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options":
     """Return the ``poptorch.Options`` for the mode of ``config``."""
     options = backend.Options()
     options.autoRoundNumIPUs(True)
@@ -547,7 +547,7 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> Any:
     return options
 
 
-def _set_mode(config: IPUConfig, options: Any) -> None:
+def _set_mode(config: IPUConfig, options: "backend.Options") -> None:
     stage, output_modes = backend.AutoStage.AutoIncrement, backend.OutputMode
     options.Precision.enableStochasticRounding(config.mode == "training")
     if config.mode == "inference":
@@ -562,7 +562,7 @@ def _set_mode(config: IPUConfig, options: Any) -> None:
     options.outputMode(getattr(output_modes, config.output_mode.capitalize()))
 
 
-def _set_memory(config: IPUConfig, options: Any) -> None:
+def _set_memory(config: IPUConfig, options: "backend.Options") -> None:
     shards = config.replicated_tensor_sharding and config._replication_factor > 1
     if config.replicated_tensor_sharding and config.mode == "training" and not shards:
         logger.warning(

@@ -24,13 +24,7 @@ _PROGRAM_PREFIX = "model."
 
 
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
-    """Return AdamW, or LAMB if the arguments say so.
-
-    Args:
-        model: The model that is trained.
-        args: Learning rate, weight decay, number formats etc.
-        decayed: Names of the parameters with weight decay.
-    """
+    """Return AdamW, or LAMB if the arguments say so, with weight decay for the parameters named in ``decayed``."""
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
     without = [(name, parameter) for name, parameter in trainable if name not in decayed]
@@ -104,10 +98,6 @@ class OptimizerConversion:
     """Converts optimizers of one model's parameters into those of the model that is trained.
 
     Parameters are matched by name; a weight that is cut into pieces is replaced by the pieces.
-
-    Args:
-        model: The model whose parameters the optimizers have.
-        trained: The model that is trained.
     """
 
     def __init__(self, model: nn.Module, trained: nn.Module) -> None:
@@ -119,10 +109,6 @@ class OptimizerConversion:
 
     def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
         """Return the counterpart of an optimizer of torch, with its hyperparameters and its state.
-
-        Args:
-            optimizer: SGD, Adam, AdamW or RMSprop of torch.
-            options: Number formats and loss scaling of the counterpart.
 
         Raises:
             KeyError: If there is no counterpart.
@@ -160,7 +146,7 @@ class OptimizerConversion:
         names = [part for one in parameters for part, _ in self._parts[self._names[id(one)]]]
         return [self._trained[name] for name in names]
 
-    def _carry_state(self, optimizer: torch.optim.Optimizer, converted: Any) -> None:
+    def _carry_state(self, optimizer: torch.optim.Optimizer, converted: torch.optim.Optimizer) -> None:
         """Start the program from the state of the user's optimizer, if it has made steps."""
         state, steps = {}, 0
         for parameter, held in optimizer.state.items():
@@ -195,7 +181,7 @@ def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str,
     return {**kept, "velocity_accum_type": options["first_order_momentum_accum_type"]}
 
 
-def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
+def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
     """Make a schedule change the rates of ``optimizer``, although it was created with another one."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step
@@ -206,7 +192,7 @@ def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
 
     # torch's schedules warn about an optimizer whose `step` they have not wrapped.
     counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = counted
+    optimizer.step = counted  # type: ignore[method-assign]
 
 
 # Loaded from checkpoints
@@ -219,13 +205,7 @@ WeightState = Mapping[str, Tensor]
 
 
 def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return the saved state of an optimizer for a model whose weights may now be cut into other pieces.
-
-    Args:
-        state: Result of ``state_dict`` of an optimizer of ``poptorch.optim``, for any model with these weights.
-        optimizer: The optimizer that will load it.
-        model: The model in its present pieces.
-    """
+    """Return the saved state of an optimizer for a model whose weights may now be cut into other pieces."""
     saved = state.get("ipu_state")
     if not saved:
         return dict(state)
@@ -249,7 +229,6 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
 
 
 def _join_pieces(state: Mapping[str, WeightState]) -> dict[str, WeightState]:
-    """Return the state of whole weights by name."""
     pieces: dict[str, list[tuple[int, WeightState]]] = defaultdict(list)
     whole: dict[str, WeightState] = {}
     for name, held in state.items():

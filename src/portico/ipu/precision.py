@@ -9,6 +9,7 @@ from lightning.pytorch.plugins.precision import HalfPrecision, Precision
 from torch import Tensor, nn
 from typing_extensions import override
 
+from portico.annotations import Nested
 from portico.errors import InputError
 from portico.lightning_compat import run_closure
 from portico.tree import map_tensors
@@ -46,12 +47,10 @@ class IPUPrecision(Precision):
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """Convert the module, in place, to the program's precision."""
         return module.half() if self.precision == "16-true" else module
 
     @override
-    def convert_input(self, data: Any) -> Any:
-        """Return the inputs in the program's precision."""
+    def convert_input(self, data: Nested) -> Nested:
         if self.precision != "16-true":
             return data
         return map_tensors(lambda tensor: tensor.half() if tensor.dtype is torch.float32 else tensor, data)

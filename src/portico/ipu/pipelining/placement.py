@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GradientCheckpointingLayer
 
+from portico.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
@@ -44,7 +45,6 @@ class LayerPlacement:
 
     @property
     def num_stages(self) -> int:
-        """Number of pipeline stages."""
         return len(self.stages())
 
     @property
@@ -61,11 +61,6 @@ def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Lay
     if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
     ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
     override this. Pieces of embeddings and projections are where the configuration puts them.
-
-    Args:
-        model: The model, without blocks.
-        sample: Inputs of a micro-batch, which show in which order the modules run.
-        config: In the mode (training or inference) to place the model for.
 
     Raises:
         IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
@@ -100,7 +95,7 @@ def remove_placement(model: nn.Module) -> None:
     remove_serialization(model)
 
 
-def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) -> Any:
+def _mark_recomputation_checkpoint(module: nn.Module, inputs: tuple[Nested, ...], output: Nested) -> Nested:
     """Forward hook of a layer whose output is kept, and from which the following layer is recomputed."""
     if isinstance(output, Tensor):
         return backend.recomputationCheckpoint(output)
@@ -236,7 +231,6 @@ def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:
-    """Return the IPU of each parameter that the steps use."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     ipus: dict[str, set[int]] = {}
     for name, ipu in steps:
@@ -275,10 +269,6 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
 
     A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
     those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
-
-    Args:
-        model: The model.
-        stacks: Names of the stacks; by default they are searched for.
 
     Raises:
         InputError: If a stack does not exist.
@@ -320,11 +310,6 @@ def _module_list(model: nn.Module, name: str) -> nn.ModuleList:
 
 def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str, Any]) -> list[str]:
     """Run a micro-batch forward once, and return the modules with parameters in the order they are called.
-
-    Args:
-        model: The model; its modes and buffers and the host's random state are left unchanged.
-        layers: Names of the layers; modules inside them are not listed.
-        sample: Inputs of a micro-batch.
 
     Returns:
         Names of layers, and of modules outside the layers that hold parameters themselves; a module that is called
