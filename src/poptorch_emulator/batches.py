@@ -77,7 +77,7 @@ class BatchLayout:
             )
 
     def part(self, arguments: Any, index: int) -> Any:
-        """Return the arguments of micro-batch ``index``; every micro-batch gets tensors without dimensions."""
+        """Return the arguments of micro-batch ``index``; tensors without dimensions go to every micro-batch."""
         return map_tensors(lambda tensor: self._rows(tensor, index), arguments)
 
     def _rows(self, tensor: Tensor, index: int) -> Tensor:
@@ -214,7 +214,9 @@ class OutputCollector:
         if self._mode is OutputMode.Sum:
             place = (0, 0, micro_batch.replica)
             held = self._kept.get(place)
-            self._kept[place] = _snapshot(outputs) if held is None else _combine(_sum, [held, outputs])
+            self._kept[place] = (
+                _snapshot(outputs) if held is None else _combine(lambda pair: torch.add(*pair), [held, outputs])
+            )
         elif self._is_selected(micro_batch):
             self._kept[place] = _snapshot(outputs)
 
@@ -267,10 +269,6 @@ def _combine(join: Callable[[tuple[Tensor, ...]], Tensor], outputs: list[Any]) -
         return join(column) if isinstance(column[0], Tensor) else column[0]
 
     return map_structure(combined, outputs[0])
-
-
-def _sum(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.add(*tensors)
 
 
 def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:

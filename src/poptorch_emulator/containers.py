@@ -73,7 +73,6 @@ def leaves_of(value: Any) -> list[Any]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested containers, such as the arguments of a torch function."""
     return (tensor for _, tensor in named_tensors("", value))
 
 

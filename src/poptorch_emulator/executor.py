@@ -45,7 +45,7 @@ class PoplarExecutor:
         optimizer: For training; by default, SGD with a learning rate of 0.01.
 
     Raises:
-        Error: If the model is not a module, or a program for inference has to accumulate gradients.
+        Error: If the model is not a module, or a program for inference is set to accumulate gradients.
         RuntimeError: If another executor already trains the model.
     """
 
@@ -185,7 +185,6 @@ class PoplarExecutor:
 
     @property
     def loss_scaling(self) -> float:
-        """Factor of the loss in the next update."""
         optimizer = self._program.optimizer if self._program is not None else None
         return 1.0 if optimizer is None else optimizer.loss_scaling
 
@@ -204,7 +203,6 @@ class PoplarExecutor:
     # Weights
 
     def copyWeightsToHost(self) -> None:
-        """Overwrite the model's weights with the device's."""
         self.compiled.memory.download()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -212,7 +210,6 @@ class PoplarExecutor:
         return False
 
     def copyWeightsToDevice(self) -> None:
-        """Overwrite the device's weights with the model's."""
         self.compiled.memory.upload()
 
     def copyNamedBuffersToDevice(self) -> None:

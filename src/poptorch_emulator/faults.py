@@ -23,7 +23,7 @@ class Faults:
         requires_set_optimizer: Fail when the user's optimizer was changed without ``setOptimizer``.
         fails_on_call: Calls, counted from 1, that raise ``error`` before computing anything.
         error: The exception they raise.
-        input_check: Gets the arguments of each call by name, and raises if they are wrong, such as padded wrongly.
+        input_check: Called with the arguments of each call by name; raises if they are wrong, such as badly padded.
     """
 
     forbids_host_access: bool = False

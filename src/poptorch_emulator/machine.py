@@ -106,7 +106,7 @@ def ipuHardwareVersion() -> int:
 
 
 def hasMLIRSupportOnPlatform() -> bool:
-    """Return ``False``: there is no MLIR compiler."""
+    """Return ``False``: the emulator has no MLIR compiler."""
     return False
 
 

@@ -100,23 +100,13 @@ class DeviceMemory:
     A program runs the user's own modules, whose tensors point to the device's memory during a call: a copy of the
     modules would miss models that reach sub-modules through closures. Replicas share parameters, unless these are
     grouped; each replica has its own buffers.
-
-    Args:
-        module: The model.
-        num_replicas: Replicas of the program.
-        broadcasts_buffers: Whether the replicas' buffers have to stay equal.
-
-    Attributes:
-        parameters: The module's parameters by name.
-        groups: Which replicas share each parameter.
-        parameter_ids: Identities of the parameters.
-        values: The device's tensors of each parameter, one for each replica group.
     """
 
     def __init__(self, module: nn.Module, *, num_replicas: int, broadcasts_buffers: bool) -> None:
         self._num_replicas = num_replicas
         self._broadcasts_buffers = broadcasts_buffers
         self.parameters = dict(module.named_parameters())
+        # Which replicas share each parameter, and the device's tensors of it, one for each group of replicas.
         self.groups = {name: ReplicaGroups.of(parameter, num_replicas) for name, parameter in self.parameters.items()}
         self._grouped = [name for name, groups in self.groups.items() if groups.num_groups > 1]
         self.parameter_ids = frozenset(map(id, self.parameters.values()))
@@ -131,7 +121,6 @@ class DeviceMemory:
 
     @torch.no_grad()
     def upload(self) -> None:
-        """Overwrite the device's memory with the host's."""
         for name, parameter in self.parameters.items():
             self.values[name] = [_device_copy(part) for part in self.groups[name].split(parameter.data)]
         for buffer in self._buffers:
@@ -167,7 +156,7 @@ class DeviceMemory:
             yield
         finally:
             for name, parameter in self.parameters.items():
-                # Data first: a gradient has to match it in format and shape.
+                # Data first: a gradient must match it in format and shape.
                 parameter.data, parameter.grad = host[name]
             for buffer, data in zip(self._buffers, host_buffers, strict=True):
                 buffer.restore(data)
@@ -193,7 +182,7 @@ class DeviceMemory:
         """Undo changes of the entered replica's buffers after the ``with`` block, inside :meth:`swapped_in`.
 
         Raises:
-            Error: If buffers change that have to stay equal on several replicas.
+            Error: If buffers change that must stay equal on several replicas.
         """
         saved = [buffer.tensor.data for buffer in self._buffers]
         try:

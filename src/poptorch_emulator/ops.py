@@ -1,4 +1,4 @@
-"""Operations of `poptorch` inside a model: they compute what they stand for, or have no effect on results."""
+"""Operations of `poptorch` inside a model: they compute their result, or only carry hints that do not affect it."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -258,7 +258,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 
 
 def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
-    """Return ``tensor``; on a device, its operation gets that share of memory."""
+    """Return ``tensor``; on a device, its operation may use that share of memory."""
     return tensor
 
 
@@ -282,8 +282,7 @@ class Attribute(AbstractContextManager["Attribute"]):
     def __init__(self, **attributes: Any) -> None:
         self.attributes = attributes
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 class NameScope(AbstractContextManager["NameScope"]):
@@ -297,8 +296,7 @@ class NameScope(AbstractContextManager["NameScope"]):
         require_type(name, str, "NameScope")
         self.name = name
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 class MultiConvPartialsType(Enum):
@@ -330,5 +328,4 @@ class MultiConv(OptionsGroup, AbstractContextManager["MultiConv"]):
     cycleBackOff = Option("cycle_back_off", (int, float), parameter="value")
     enableConvDithering = Option("enable_conv_dithering", bool, parameter="value", takes_each=True)
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...

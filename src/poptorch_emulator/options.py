@@ -40,7 +40,7 @@ class Option:
 
     Args:
         option: Name under which the value is stored and read.
-        check: Type or types of the value, or a function that gets the value and the name of the setter and raises.
+        check: Type or types of the value, or a function of the value and the setter's name that raises.
         default: Value before the setter is called; left out, the option does not exist before.
         parameter: Name of the setter's parameter; the option by default.
         omitted: Value that a call without an argument stores; left out, the argument is required.
@@ -105,9 +105,6 @@ class OptionsGroup:
     """Named values that setters change until a loader or an executor freezes them.
 
     Values are read as attributes. Changing one after freezing raises ``AttributeError``.
-
-    Args:
-        **defaults: Options and defaults that no :class:`Option` of the class declares.
     """
 
     _values: dict[str, Any]

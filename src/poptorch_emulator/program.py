@@ -207,10 +207,8 @@ class CompiledProgram:
 def _path_to(loss: Tensor, value: Any) -> list[Any] | None:
     if value is loss:
         return []
-    items: Any = ()
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list | tuple):
+    items: Any = value.items() if isinstance(value, Mapping) else ()
+    if isinstance(value, list | tuple):
         items = enumerate(value)
     for key, item in items:
         path = _path_to(loss, item)

@@ -179,7 +179,6 @@ class ProgramTrace(TorchFunctionMode):
         return result
 
     def refuse_split_parameters(self) -> None:
-        """Raise ``Error`` if several IPUs use a parameter, which can be on one only."""
         split = {name: sorted(ipus) for name, ipus in self.ipus_of_parameter.items() if len(ipus) > 1}
         if split:
             listed = "; ".join(f"{name} is used on IPUs {ipus}" for name, ipus in split.items())

@@ -16,14 +16,7 @@ Group = Mapping[str, Any]
 
 
 class UpdateRule(ABC):
-    """Updates one weight from its gradient.
-
-    Args:
-        state_types: Format of each state tensor, where it is not that of the arithmetic.
-
-    Attributes:
-        hyperparameters: Entries of a parameter group that the rule reads.
-    """
+    """Updates one weight from its gradient; ``state_types`` are formats of its state, by default the arithmetic's."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
 

@@ -213,7 +213,6 @@ class DeviceOptimizer:
             self.scaling.scaling = float(whole["loss_scaling"])
 
     def disconnect(self) -> None:
-        """Leave the state with the user's optimizer."""
         if isinstance(self._users, optim.Optimizer):
             self._users.connect(None)
 

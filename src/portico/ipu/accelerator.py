@@ -63,7 +63,7 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def is_available() -> bool:
-        """Return ``True``: where there are no IPUs, the emulator runs."""
+        """Return ``True``: without IPUs, the emulator runs."""
         return True
 
     @staticmethod

@@ -104,7 +104,7 @@ def _attribute(*args: Any, **kwargs: Any) -> Any:
 
 
 class _ForMode:
-    """Makes ``config._x`` stand for ``config.x`` in training mode and ``config.inference_x`` in inference mode."""
+    """Makes ``config._x`` read and set ``config.x`` in training mode, ``config.inference_x`` in inference mode."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removeprefix("_")
@@ -272,7 +272,7 @@ class IPUConfig:
         inference_*: The same for inference; layers, IPUs and ``matmul_proportion`` follow training by default.
 
     Attributes:
-        mode: ``"training"`` or ``"inference"``: which of a pair of attributes ``_layers_per_ipu`` etc. stand for.
+        mode: ``"training"`` or ``"inference"``: which attribute of a pair ``_layers_per_ipu`` etc. refer to.
 
     Raises:
         IncompatibleIPUConfigError: If attributes contradict each other, or do not exist.
@@ -353,7 +353,7 @@ class IPUConfig:
 
     @property
     def mode(self) -> Mode:
-        """Which of a pair of attributes names with a leading underscore stand for."""
+        """Which attribute of a pair a name with a leading underscore refers to."""
         mode: Mode = self.__dict__["_mode"]
         return mode
 

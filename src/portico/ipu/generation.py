@@ -20,6 +20,7 @@ from portico.ipu import backend
 from portico.ipu.data import num_rows, pad_rows, unpad_rows
 from portico.ipu.program import DeviceProgram, ProgramPool
 
+Place = Callable[[], None]
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 RunModule = Callable[[dict[str, Any]], dict[str, Any]]
 # Inputs of a decoder with a column for each token; for an encoder-decoder their names begin with `decoder_`.
@@ -29,7 +30,7 @@ _CACHE_INPUTS = ("cache_position",)
 
 
 class DeviceGenerator:
-    """Generates with a model of ``transformers`` whose forward passes run as programs; ``place`` runs before compilation."""
+    """Generates with a model of ``transformers`` whose forward passes are programs; ``place`` precedes compilation."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class DeviceGenerator:
         options: "backend.Options",
         *,
         convert: Convert,
-        place: Callable[[], None],
+        place: Place,
         encodes_on_host: bool = False,
     ) -> None:
         self._model: Any = model
@@ -93,12 +94,7 @@ class DeviceGenerator:
 
 
 def _run_in_programs(
-    module: nn.Module,
-    programs: ProgramPool,
-    options: "backend.Options",
-    *,
-    convert: Convert,
-    place: Callable[[], None],
+    module: nn.Module, programs: ProgramPool, options: "backend.Options", *, convert: Convert, place: Place
 ) -> RunModule:
     """Return a function that runs a module on batches of any shape, with a program for each shape."""
     program_of_shape: dict[Any, Any] = {}

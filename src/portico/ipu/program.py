@@ -47,7 +47,6 @@ class ProgramPool:
             _detach(program)
 
     def destroy(self) -> None:
-        """Destroy all programs, after which their models can be wrapped again."""
         for program in self._programs:
             program.destroy()
         self._programs.clear()

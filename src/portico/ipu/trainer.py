@@ -158,7 +158,7 @@ class IPUMixin(_MixedInto):
             **kwargs,
         )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
-        # The strategy leaves the steps of such a module alone; `compute_loss` calls the program.
+        # The strategy runs the steps of such a module on the host; `compute_loss` calls the program.
         self.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
@@ -332,11 +332,6 @@ class IPUMixin(_MixedInto):
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
         """Run a combined batch, or a part of one, and return the outputs without those of padding.
-
-        Args:
-            model: The model.
-            inputs: Its inputs.
-            is_training: Whether to train on them.
 
         Returns:
             Outputs by name; ``loss`` is the mean over real rows.

@@ -1,4 +1,4 @@
-"""Placement of a model: its layers, the IPU of each part, and the blocks that tell a program about it."""
+"""Placement of a model: its layers, the IPU of each part, and the blocks that declare it to a program."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -346,12 +346,7 @@ def _uses_own_parameters(module: nn.Module) -> bool:
 
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
-    """Return the IPU of each layer.
-
-    Args:
-        layers_per_ipu: Layers on each IPU; IPUs with -1 share the remaining layers, the last of them taking the rest.
-        num_ipus: IPUs of a replica; if there is one, it takes all layers.
-        num_layers: Layers of the model.
+    """Return the IPU of each layer; IPUs with -1 share the remaining layers, the last of them taking the rest.
 
     Raises:
         IncompatibleIPUConfigError: If the numbers do not fit.

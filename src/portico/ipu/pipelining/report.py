@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from portico.ipu.config import IPUConfig
 from portico.ipu.pipelining.placement import LayerPlacement
@@ -55,7 +56,7 @@ class PlacementReport:
         config: IPUConfig,
         *,
         micro_batch_size: int,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
     ) -> "PlacementReport":
         parameters = dict(model.named_parameters())
         held = [
@@ -111,7 +112,7 @@ def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
     ]
 
 
-def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer: torch.optim.Optimizer) -> IPUMemory:
+def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer: Optimizer) -> IPUMemory:
     count = sum(weight.numel() for weight in weights)
     accumulator = getattr(optimizer, "accum_type", None)
     accumulated = weights if config.gradient_accumulation_steps > 1 else []
@@ -124,7 +125,7 @@ def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer:
     )
 
 
-def _state_bytes(count: int, config: IPUConfig, optimizer: torch.optim.Optimizer) -> int:
+def _state_bytes(count: int, config: IPUConfig, optimizer: Optimizer) -> int:
     first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
     has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
     first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32

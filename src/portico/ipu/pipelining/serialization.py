@@ -65,7 +65,7 @@ def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | Non
         index: Rows of the whole table, ``int [...]``.
         piece: Some of its rows, ``float [rows, features]``.
         first: Index of the first of them in the whole table.
-        padding_idx: Row of the whole table that gets no gradient.
+        padding_idx: Row of the whole table that receives no gradient.
     """
     local = index - first
     padding = None if padding_idx is None or not 0 <= padding_idx - first < len(piece) else padding_idx - first
@@ -265,7 +265,7 @@ def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
 
 
 def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the whole weights of a model by name; tied ones under every name."""
+    """Yield the whole weights of a model by name; tied weights under every name."""
     for name, module in model.named_modules():
         if not isinstance(module, Piece):
             held = module.whole if isinstance(module, SplitModule) else module._parameters
