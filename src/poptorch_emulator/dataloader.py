@@ -192,11 +192,7 @@ class _EveryNth(IterableDataset[Any]):
 
 
 def _process_part(dataset: Any, options: Options, *, shuffle: bool) -> Any:
-    """Return the part of ``dataset`` that this process reads; all parts have the same size.
-
-    Raises:
-        AssertionError: If a random order has no seed, without which processes would read the same rows.
-    """
+    """Return the part of ``dataset`` that this process reads; all parts have the same size."""
     index, count = options.Distributed.processId, options.Distributed.numProcesses
     if isinstance(dataset, IterableDataset):
         return _EveryNth(dataset, index, count)

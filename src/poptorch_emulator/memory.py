@@ -28,11 +28,7 @@ class ReplicaGroups:
 
     @classmethod
     def of(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
-        """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas.
-
-        Raises:
-            Error: If the groups do not divide the replicas, or the parameter has no dimension for them.
-        """
+        """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas."""
         kind, size = getattr(parameter, _GROUPING, (CommGroupType.All, 0))
         if kind is CommGroupType.All:
             return cls([0] * num_replicas)
@@ -179,11 +175,7 @@ class DeviceMemory:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo changes of the entered replica's buffers after the ``with`` block, inside :meth:`swapped_in`.
-
-        Raises:
-            Error: If buffers change that must stay equal on several replicas.
-        """
+        """Undo changes of the entered replica's buffers after the ``with`` block; refuse those that would diverge."""
         saved = [buffer.tensor.data for buffer in self._buffers]
         try:
             for buffer, data in zip(self._buffers, saved, strict=True):

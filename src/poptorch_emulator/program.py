@@ -71,11 +71,7 @@ class DeviceRandomness:
 
 
 class CompiledProgram:
-    """A model that is compiled by running its first micro-batch once on copies, and checking what it does.
-
-    Raises:
-        Error: If the program cannot run on IPUs.
-    """
+    """A model that is compiled by running its first micro-batch once on copies, and checking what it does."""
 
     def __init__(
         self,

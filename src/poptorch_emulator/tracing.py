@@ -67,11 +67,7 @@ class LossTracker:
                 self._origins[id(tensor)] = (tensor, origins)
 
     def final_loss(self) -> Tensor:
-        """Return the one loss that no other is computed from.
-
-        Raises:
-            Error: If there is none, or more than one.
-        """
+        """Return the one loss that no other is computed from."""
         final = [loss for number, loss in enumerate(self._losses) if number not in self._absorbed]
         if not final:
             raise Error(
@@ -126,11 +122,7 @@ class PipelinePosition:
             self._has_left = True
 
     def ipu(self) -> int:
-        """Return the IPU that an operation here runs on; operations before the first block run on IPU 0.
-
-        Raises:
-            Error: If the operation comes after a scoped block.
-        """
+        """Return the IPU that an operation here runs on; operations before the first block run on IPU 0."""
         if self._has_left:
             raise Error("No active Block, all the ops must belong to a Block")
         return self.enter(None, 0) if self._current is None else self._current

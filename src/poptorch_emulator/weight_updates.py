@@ -103,11 +103,7 @@ class AutomaticLossScaling:
 
 
 class DeviceOptimizer:
-    """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last.
-
-    Raises:
-        Error: If devices do not support the optimizer.
-    """
+    """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last."""
 
     def __init__(
         self,
@@ -155,11 +151,7 @@ class DeviceOptimizer:
         return self._hyperparameters(self._users) == self._groups and _scalars(self._users) == self._scalars
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the present hyperparameters of ``optimizer``, which becomes the user's.
-
-        Raises:
-            Error: If it has another class or other groups, or changes a constant of the program.
-        """
+        """Take the present hyperparameters of ``optimizer``, which becomes the user's."""
         if type(optimizer) is not type(self._users):
             raise Error(
                 f"The program was compiled with {type(self._users).__name__} and cannot take a "

@@ -23,11 +23,7 @@ class IPUAccelerator(Accelerator):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        """Check that the strategy is for IPUs.
-
-        Raises:
-            InputError: If it is another one, which would silently run on the CPU.
-        """
+        """Refuse a strategy that is not for IPUs: it would silently run on the CPU."""
         if not isinstance(trainer.strategy, IPUStrategy):
             raise InputError(
                 f"`accelerator='ipu'` needs an `IPUStrategy`; {type(trainer.strategy).__name__} would run on the CPU. "

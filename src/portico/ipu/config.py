@@ -81,11 +81,7 @@ class ConfigAttribute:
             self.check(name, value)
 
     def parse(self, text: str) -> Any:
-        """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits.
-
-        Raises:
-            ValueError: If none fits.
-        """
+        """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits."""
         for kind in sorted(self.kinds, key=_PARSING_ORDER.index):
             try:
                 return _parse(text.strip(), kind)

@@ -30,11 +30,7 @@ _LOADER_OPTIONS = (
 
 
 def poptorch_loader(loader: "Loader", options: "backend.Options", *, training: bool) -> "backend.DataLoader":
-    """Return a ``poptorch.DataLoader`` of combined batches over the data of a loader of micro-batches.
-
-    Raises:
-        InputError: If the loader has a custom batch sampler, whose batches cannot be combined.
-    """
+    """Return a ``poptorch.DataLoader`` of combined batches over the data of a loader of micro-batches."""
     carried = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
     if isinstance(loader.dataset, IterableDataset):
         # Programs take full batches only.

@@ -108,12 +108,7 @@ class OptimizerConversion:
         self._trained = dict(trained.named_parameters(remove_duplicate=False))
 
     def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
-        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state.
-
-        Raises:
-            KeyError: If there is no counterpart.
-            InputError: If a hyperparameter has none.
-        """
+        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state."""
         name = _COUNTERPARTS.get(type(optimizer))
         if name is None:
             raise KeyError(f"Could not find a PopTorch counterpart for optimizer {type(optimizer).__name__}")
@@ -133,11 +128,7 @@ class OptimizerConversion:
         return converted
 
     def trained_parameters(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Return the parameters that are trained in place of these.
-
-        Raises:
-            InputError: If one does not belong to the model.
-        """
+        """Return the parameters that are trained in place of these."""
         if any(id(parameter) not in self._names for parameter in parameters):
             raise InputError(
                 "The optimizer has parameters that do not belong to the `model` of the trainer; create it with "

@@ -34,11 +34,7 @@ class IPUPrecision(Precision):
 
     @classmethod
     def like(cls, plugin: Precision) -> "IPUPrecision":
-        """Return the counterpart of the plugin that Lightning chose for a ``precision``.
-
-        Raises:
-            InputError: If there is none for IPUs.
-        """
+        """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
         if type(plugin) is Precision or (isinstance(plugin, HalfPrecision) and plugin.precision == "16-true"):
@@ -63,11 +59,7 @@ class IPUPrecision(Precision):
     def optimizer_step(  # type: ignore[override]
         self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:
-        """Run the step, in which the program updates the weights.
-
-        Raises:
-            InputError: If ``training_step`` returned ``None``.
-        """
+        """Run the step, in which the program updates the weights."""
         result = run_closure(self, model, optimizer, closure)
         if result is None:
             raise InputError(

@@ -71,11 +71,7 @@ class DeviceProgram(nn.Module):
         self._needs_loss = training
 
     def forward(self, **inputs: Tensor) -> dict[str, Any]:
-        """Return the tensors among the model's outputs by name, the loss first.
-
-        Raises:
-            InputError: If a program that trains has no loss.
-        """
+        """Return the tensors among the model's outputs by name, the loss first."""
         labels = inputs.pop("labels", None) if self._loss_function is not None else None
         outputs = _tensors_by_name(self.model(**inputs))
         if self._loss_function is not None and labels is not None:

@@ -245,11 +245,7 @@ _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_a
 
 
 def _check_module(module: pl.LightningModule) -> None:
-    """Refuse a module whose steps cannot be programs.
-
-    Raises:
-        InputError: Says why, and what to do instead.
-    """
+    """Refuse a module whose steps cannot be programs."""
     if isinstance(module, TrainerModule) and not getattr(module, "runs_steps_on_host", False):
         raise InputError(
             f"`strategy='ipu'` does not work with {type(module.hf_trainer).__name__}; use `IPUTrainer`, "

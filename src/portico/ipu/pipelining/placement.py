@@ -269,9 +269,6 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
 
     A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
     those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
-
-    Raises:
-        InputError: If a stack does not exist.
     """
     if stacks is None:
         stacks = _find_stacks(model)
@@ -346,11 +343,7 @@ def _uses_own_parameters(module: nn.Module) -> bool:
 
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
-    """Return the IPU of each layer; IPUs with -1 share the remaining layers, the last of them taking the rest.
-
-    Raises:
-        IncompatibleIPUConfigError: If the numbers do not fit.
-    """
+    """Return the IPU of each layer; IPUs with -1 share the remaining layers, the last of them taking the rest."""
     if num_ipus == 1:
         return [0] * num_layers
     counts = [_WILDCARD] * num_ipus if list(layers_per_ipu) == [_WILDCARD] else list(layers_per_ipu)

@@ -18,11 +18,7 @@ from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 
 
 def serialize(model: nn.Module, config: IPUConfig) -> None:
-    """Split or serialize the input embedding and the output projection of a model as the configuration says.
-
-    Raises:
-        IncompatibleIPUConfigError: If they cannot be cut like that.
-    """
+    """Split or serialize the input embedding and the output projection of a model as the configuration says."""
     _split(model, config)
     for kind, getter in _GETTERS.items():
         factor = getattr(config, f"_{kind}_serialization_factor")
