@@ -102,10 +102,10 @@ class DeviceMemory:
         self._num_replicas = num_replicas
         self._broadcasts_buffers = broadcasts_buffers
         self.parameters = dict(module.named_parameters())
-        # Which replicas share each parameter, and the device's tensors of it, one for each group of replicas.
         self.groups = {name: ReplicaGroups.of(parameter, num_replicas) for name, parameter in self.parameters.items()}
         self._grouped = [name for name, groups in self.groups.items() if groups.num_groups > 1]
         self.parameter_ids = frozenset(map(id, self.parameters.values()))
+        # The device's tensors of each parameter, one for each group of replicas.
         self.values: dict[str, list[Tensor]] = {}
         self._buffers = []
         for name, tensor in module.named_buffers():

@@ -94,6 +94,7 @@ class PipelinePosition:
         self._has_left = False
         # IPUs of the open scoped blocks, the innermost last.
         self._scopes: list[int] = []
+        # For blocks that name no IPU.
         self._ipu_of_block = {
             name: number if stage.ipu_id is None else stage.ipu_id
             for number, stage in enumerate(stages)
