@@ -25,14 +25,7 @@ _WHY = (
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The position of a micro-batch.
-
-    Args:
-        iteration: Device iteration, the outermost.
-        accumulation: Micro-batch of a replica within its weight update.
-        replica: Copy of the model, the innermost.
-        index: Position of its rows among the micro-batches of the combined batch.
-    """
+    """The position of a micro-batch, and the index of its rows among the parts of the combined batch."""
 
     iteration: int
     accumulation: int
@@ -42,14 +35,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The combined batch of a call: dimension 0 is iterations by accumulation by input groups of replicas.
-
-    Args:
-        device_iterations: Weight updates, or inference batches, of a call.
-        gradient_accumulation: Micro-batches of a replica for one weight update.
-        replication_factor: Copies of the model.
-        input_group_size: Replicas that read the same rows.
-    """
+    """The combined batch of a call: dimension 0 is iterations by accumulation by input groups of replicas."""
 
     device_iterations: int
     gradient_accumulation: int
@@ -58,7 +44,6 @@ class BatchLayout:
 
     @classmethod
     def of(cls, options: Options) -> Self:
-        """Return the layout of a program with ``options``."""
         accumulation = options.Training.gradient_accumulation
         return cls(options.device_iterations, accumulation, options.replication_factor, options.input_group_size)
 
@@ -92,7 +77,7 @@ class BatchLayout:
             )
 
     def part(self, arguments: Any, index: int) -> Any:
-        """Return the arguments of micro-batch ``index``; every micro-batch gets tensors without dimensions."""
+        """Return the arguments of micro-batch ``index``; tensors without dimensions go to every micro-batch."""
         return map_tensors(lambda tensor: self._rows(tensor, index), arguments)
 
     def _rows(self, tensor: Tensor, index: int) -> Tensor:
@@ -103,12 +88,7 @@ class BatchLayout:
 
 
 class ModelInputs:
-    """Binds the arguments of calls to a model's ``forward``, and compares them with those of compilation.
-
-    Args:
-        model: The model.
-        layout: How combined batches are cut.
-    """
+    """Binds the arguments of calls to a model's ``forward``, and compares them with those of compilation."""
 
     def __init__(self, model: nn.Module, layout: BatchLayout) -> None:
         self._signature = inspect.signature(model.forward)
@@ -230,12 +210,13 @@ class OutputCollector:
         self._kept: dict[tuple[int, int, int], Any] = {}
 
     def add(self, micro_batch: MicroBatch, outputs: Any) -> None:
-        """Take the outputs of a micro-batch."""
         place = (micro_batch.iteration, micro_batch.accumulation, micro_batch.replica)
         if self._mode is OutputMode.Sum:
             place = (0, 0, micro_batch.replica)
             held = self._kept.get(place)
-            self._kept[place] = _snapshot(outputs) if held is None else _combine(_sum, [held, outputs])
+            self._kept[place] = (
+                _snapshot(outputs) if held is None else _combine(lambda pair: torch.add(*pair), [held, outputs])
+            )
         elif self._is_selected(micro_batch):
             self._kept[place] = _snapshot(outputs)
 
@@ -288,10 +269,6 @@ def _combine(join: Callable[[tuple[Tensor, ...]], Tensor], outputs: list[Any]) -
         return join(column) if isinstance(column[0], Tensor) else column[0]
 
     return map_structure(combined, outputs[0])
-
-
-def _sum(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.add(*tensors)
 
 
 def _concatenate(tensors: tuple[Tensor, ...]) -> Tensor:

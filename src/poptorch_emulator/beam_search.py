@@ -23,7 +23,7 @@ def ctc_beam_search_decoder(
     Args:
         probs: Log-probabilities, ``float [T, N, C]``.
         lengths: Time steps of each row, ``int [N]``.
-        blank: The class that stands for no label.
+        blank: The class that means no label.
         beam_width: Path prefixes kept at each step.
         top_paths: Paths to return, K.
 

@@ -20,7 +20,6 @@ class BlockEntry:
         self.ipu_id = ipu_id
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
-        """Begin the block."""
         Block.start(self.user_id, self.ipu_id)
 
 

@@ -28,17 +28,11 @@ _parsers: dict[type, ICustomArgParser] = {}
 
 
 def registerCustomArgParser(argument_type: type, parser: ICustomArgParser) -> None:
-    """Let programs take and return objects of a class.
-
-    Args:
-        argument_type: The class; subclasses are not included.
-        parser: Handles its objects.
-    """
+    """Let programs take and return objects of a class; subclasses are not included."""
     _parsers[argument_type] = parser
 
 
 def parser_of(value: Any) -> ICustomArgParser | None:
-    """Return the parser that is registered for the class of ``value``, if there is one."""
     return _parsers.get(type(value))
 
 
@@ -73,14 +67,12 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """Return the leaves of nested containers in order."""
     leaves: list[Any] = []
     map_structure(leaves.append, value)
     return leaves
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested containers, such as the arguments of a torch function."""
     return (tensor for _, tensor in named_tensors("", value))
 
 

@@ -123,7 +123,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     @property
     def options(self) -> Options:
-        """Options of the program."""
         return self._options
 
     def __len__(self) -> int:
@@ -193,16 +192,7 @@ class _EveryNth(IterableDataset[Any]):
 
 
 def _process_part(dataset: Any, options: Options, *, shuffle: bool) -> Any:
-    """Return the part of ``dataset`` that this process reads; all parts have the same size.
-
-    Args:
-        dataset: Map-style or iterable data.
-        options: Hold the number of this process.
-        shuffle: Whether rows are drawn in random order; parts are then drawn from one order of all rows.
-
-    Raises:
-        AssertionError: If a random order has no seed, without which processes would read the same rows.
-    """
+    """Return the part of ``dataset`` that this process reads; all parts have the same size."""
     index, count = options.Distributed.processId, options.Distributed.numProcesses
     if isinstance(dataset, IterableDataset):
         return _EveryNth(dataset, index, count)
@@ -236,13 +226,7 @@ class _CombinedBatchSampler(Sampler[list[int]]):
 
 
 def rebatched(batches: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[Any]:
-    """Yield batches of ``size`` rows from batches of any size.
-
-    Args:
-        batches: Nested tensors, with rows along dimension 0.
-        size: Rows of a batch.
-        drop_last: Leave out a last batch with fewer rows.
-    """
+    """Yield batches of ``size`` rows from batches of any size."""
     rest: Any = None
     for batch in batches:
         rest = batch if rest is None else _joined(rest, batch)
@@ -305,7 +289,6 @@ class AsynchronousDataAccessor:
         return len(self._dataset)
 
     def terminate(self) -> None:
-        """Stop loading."""
         self._stopped.set()
 
     def __iter__(self) -> Iterator[Any]:

@@ -7,11 +7,7 @@ from poptorch_emulator.errors import require_type
 
 
 class Stage:
-    """Blocks that run together.
-
-    Args:
-        *block_ids: Names of the blocks.
-    """
+    """Blocks that run together."""
 
     def __init__(self, *block_ids: str) -> None:
         for block_id in block_ids:
@@ -20,7 +16,6 @@ class Stage:
         self.ipu_id: int | None = None
 
     def ipu(self, ipu: int) -> Self:
-        """Place the stage on an IPU."""
         require_type(ipu, int, "ipu")
         self.ipu_id = ipu
         return self
@@ -116,7 +111,6 @@ class _PhasedExecution(ExecutionStrategy):
         self.separate_backward_phase = False
 
     def phase(self, phase: int) -> Phase:
-        """Return a phase by its number."""
         require_type(phase, int, "phase")
         return self._phases[phase]
 

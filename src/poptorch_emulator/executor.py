@@ -45,7 +45,7 @@ class PoplarExecutor:
         optimizer: For training; by default, SGD with a learning rate of 0.01.
 
     Raises:
-        Error: If the model is not a module, or a program for inference has to accumulate gradients.
+        Error: If the model is not a module, or a program for inference is set to accumulate gradients.
         RuntimeError: If another executor already trains the model.
     """
 
@@ -78,17 +78,14 @@ class PoplarExecutor:
 
     @property
     def model(self) -> nn.Module:
-        """The user's model."""
         return self._model
 
     @property
     def options(self) -> Options:
-        """The options of this executor."""
         return self._options
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The user's optimizer."""
         return self._optimizer
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +103,6 @@ class PoplarExecutor:
     # Compiling and calling
 
     def isCompiled(self) -> bool:
-        """Return whether the model was compiled."""
         return self._program is not None
 
     @property
@@ -189,7 +185,6 @@ class PoplarExecutor:
 
     @property
     def loss_scaling(self) -> float:
-        """Factor of the loss in the next update."""
         optimizer = self._program.optimizer if self._program is not None else None
         return 1.0 if optimizer is None else optimizer.loss_scaling
 
@@ -208,7 +203,6 @@ class PoplarExecutor:
     # Weights
 
     def copyWeightsToHost(self) -> None:
-        """Overwrite the model's weights with the device's."""
         self.compiled.memory.download()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -216,7 +210,6 @@ class PoplarExecutor:
         return False
 
     def copyWeightsToDevice(self) -> None:
-        """Overwrite the device's weights with the model's."""
         self.compiled.memory.upload()
 
     def copyNamedBuffersToDevice(self) -> None:
@@ -239,7 +232,6 @@ class PoplarExecutor:
     # IPUs
 
     def isAttachedToDevice(self) -> bool:
-        """Return whether the program holds its IPUs."""
         return pool.is_holder(self)
 
     def attachToDevice(self) -> None:
@@ -421,7 +413,6 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module | PoplarExecutor, options: Options | None = None) -> PoplarExecutor:
-    """Return an executor that runs ``model`` forward."""
     return PoplarExecutor(_inner(model), options, False)
 
 

@@ -23,7 +23,7 @@ class Faults:
         requires_set_optimizer: Fail when the user's optimizer was changed without ``setOptimizer``.
         fails_on_call: Calls, counted from 1, that raise ``error`` before computing anything.
         error: The exception they raise.
-        input_check: Gets the arguments of each call by name, and raises if they are wrong, such as padded wrongly.
+        input_check: Called with the arguments of each call by name; raises if they are wrong, such as badly padded.
     """
 
     forbids_host_access: bool = False
@@ -74,17 +74,12 @@ def host_access() -> Iterator[None]:
 
 
 def current_faults() -> Faults | None:
-    """Return the injected faults, if there are any."""
     return _current
 
 
 @contextmanager
 def injected(**options: Any) -> Iterator[Faults]:
-    """Inject faults inside a ``with`` block.
-
-    Args:
-        **options: Fields of :class:`Faults`.
-    """
+    """Inject faults, fields of :class:`Faults`, inside a ``with`` block."""
     global _current
     enclosing, _current = _current, Faults(**options)
     try:

@@ -40,7 +40,6 @@ class HalfArithmetic(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, on wider tensors if it sums over half-precision ones."""
         if func not in _SUMS or not any(_is_half(argument) for argument in args):
             return func(*args, **(kwargs or {}))
         named = {name: _widened(value) for name, value in (kwargs or {}).items()}

@@ -37,14 +37,7 @@ settings = EmulatorSettings()
 
 @contextmanager
 def configured(**changes: Any) -> Iterator[EmulatorSettings]:
-    """Change the emulated machine inside a ``with`` block.
-
-    Args:
-        **changes: Fields of :class:`EmulatorSettings`.
-
-    Raises:
-        TypeError: If a field does not exist.
-    """
+    """Change fields of :class:`EmulatorSettings` inside a ``with`` block."""
     before = asdict(settings)
     vars(settings).update(asdict(replace(settings, **changes)))
     try:
@@ -64,19 +57,12 @@ class DevicePool:
 
     @property
     def num_free(self) -> int:
-        """IPUs that no program holds."""
         return settings.num_ipus - sum(self._held.values())
 
     def is_holder(self, program: object) -> bool:
-        """Return whether ``program`` holds IPUs."""
         return program in self._held
 
     def acquire(self, program: object, num_ipus: int) -> None:
-        """Give ``num_ipus`` IPUs to ``program``.
-
-        Raises:
-            Error: If fewer are free.
-        """
         if num_ipus > self.num_free:
             raise Error(
                 f"Failed to acquire {num_ipus} IPU(s): the machine has {settings.num_ipus}, of which "
@@ -85,7 +71,6 @@ class DevicePool:
         self._held[program] = num_ipus
 
     def release(self, program: object) -> None:
-        """Take back the IPUs of ``program``."""
         self._held.pop(program, None)
 
 
@@ -121,7 +106,7 @@ def ipuHardwareVersion() -> int:
 
 
 def hasMLIRSupportOnPlatform() -> bool:
-    """Return ``False``: there is no MLIR compiler."""
+    """Return ``False``: the emulator has no MLIR compiler."""
     return False
 
 

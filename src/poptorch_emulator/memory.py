@@ -19,9 +19,6 @@ class ReplicaGroups:
     """Which replicas share a value of a parameter.
 
     On the host, the first dimension of a grouped parameter is the groups.
-
-    Attributes:
-        group_of: Group of each replica.
     """
 
     def __init__(self, group_of: Sequence[int]) -> None:
@@ -31,11 +28,7 @@ class ReplicaGroups:
 
     @classmethod
     def of(cls, parameter: nn.Parameter, num_replicas: int) -> "ReplicaGroups":
-        """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas.
-
-        Raises:
-            Error: If the groups do not divide the replicas, or the parameter has no dimension for them.
-        """
+        """Return the groups that ``parameter.replicaGrouping`` set, or one group of all replicas."""
         kind, size = getattr(parameter, _GROUPING, (CommGroupType.All, 0))
         if kind is CommGroupType.All:
             return cls([0] * num_replicas)
@@ -52,11 +45,9 @@ class ReplicaGroups:
         return cls([r // size if consecutive else r % num_groups for r in range(num_replicas)])
 
     def split(self, host: Tensor) -> list[Tensor]:
-        """Return the value of each group."""
         return [host] if self.num_groups == 1 else list(host.unbind(0))
 
     def join_into(self, host: Tensor, values: Sequence[Tensor]) -> None:
-        """Write the values of the groups to the host."""
         host.copy_(values[0] if self.num_groups == 1 else torch.stack(list(values)))
 
 
@@ -95,7 +86,6 @@ class _Buffer:
     replicas: list[Tensor]
 
     def restore(self, data: Tensor) -> None:
-        """Make the module hold the host's tensor again, with ``data``."""
         self.tensor.data = data
         self.owner._buffers[self.key] = self.tensor
 
@@ -106,17 +96,6 @@ class DeviceMemory:
     A program runs the user's own modules, whose tensors point to the device's memory during a call: a copy of the
     modules would miss models that reach sub-modules through closures. Replicas share parameters, unless these are
     grouped; each replica has its own buffers.
-
-    Args:
-        module: The model.
-        num_replicas: Replicas of the program.
-        broadcasts_buffers: Whether the replicas' buffers have to stay equal.
-
-    Attributes:
-        parameters: The module's parameters by name.
-        groups: Which replicas share each parameter.
-        parameter_ids: Identities of the parameters.
-        values: The device's tensors of each parameter, one for each replica group.
     """
 
     def __init__(self, module: nn.Module, *, num_replicas: int, broadcasts_buffers: bool) -> None:
@@ -126,6 +105,7 @@ class DeviceMemory:
         self.groups = {name: ReplicaGroups.of(parameter, num_replicas) for name, parameter in self.parameters.items()}
         self._grouped = [name for name, groups in self.groups.items() if groups.num_groups > 1]
         self.parameter_ids = frozenset(map(id, self.parameters.values()))
+        # The device's tensors of each parameter, one for each group of replicas.
         self.values: dict[str, list[Tensor]] = {}
         self._buffers = []
         for name, tensor in module.named_buffers():
@@ -137,7 +117,6 @@ class DeviceMemory:
 
     @torch.no_grad()
     def upload(self) -> None:
-        """Overwrite the device's memory with the host's."""
         for name, parameter in self.parameters.items():
             self.values[name] = [_device_copy(part) for part in self.groups[name].split(parameter.data)]
         for buffer in self._buffers:
@@ -154,7 +133,6 @@ class DeviceMemory:
 
     @torch.no_grad()
     def upload_buffers(self, names: Sequence[str]) -> None:
-        """Overwrite the named buffers of the device."""
         for buffer in self._buffers:
             if buffer.name in names:
                 for replica in buffer.replicas:
@@ -174,7 +152,7 @@ class DeviceMemory:
             yield
         finally:
             for name, parameter in self.parameters.items():
-                # Data first: a gradient has to match it in format and shape.
+                # Data first: a gradient must match it in format and shape.
                 parameter.data, parameter.grad = host[name]
             for buffer, data in zip(self._buffers, host_buffers, strict=True):
                 buffer.restore(data)
@@ -197,11 +175,7 @@ class DeviceMemory:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo changes of the entered replica's buffers after the ``with`` block, inside :meth:`swapped_in`.
-
-        Raises:
-            Error: If buffers change that have to stay equal on several replicas.
-        """
+        """Undo changes of the entered replica's buffers after the ``with`` block; refuse those that would diverge."""
         saved = [buffer.tensor.data for buffer in self._buffers]
         try:
             for buffer, data in zip(self._buffers, saved, strict=True):
@@ -238,9 +212,6 @@ class CompiledStructure:
     """Classes, children, hooks and training flags of a model at compilation.
 
     A real device runs no Python after compilation, so later changes on the host are not part of the program.
-
-    Args:
-        module: The model.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Operations of `poptorch` inside a model: they compute what they stand for, or have no effect on results."""
+"""Operations of `poptorch` inside a model: they compute their result, or only carry hints that do not affect it."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ from poptorch_emulator.enums import MatMulSerializationMode, OverlapMode
 from poptorch_emulator.errors import Error, require_type
 from poptorch_emulator.faults import host_access
 from poptorch_emulator.machine import isRunningOnIpu
-from poptorch_emulator.options import OptionsGroup, Setting
+from poptorch_emulator.options import Option, OptionsGroup
 from poptorch_emulator.tracing import call_with_values, current_trace
 
 # Losses and control flow
@@ -206,13 +206,7 @@ _custom_ops: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def register_custom_op(name: str, domain: str, function: Callable[..., Any]) -> None:
-    """Let :func:`custom_op` compute an operation by a Python function; real devices have compiled code of that name.
-
-    Args:
-        name: Name of the operation.
-        domain: Its domain.
-        function: Gets the inputs and, by name, the attributes; returns one or several tensors.
-    """
+    """Let :func:`custom_op` compute an operation by a Python function of its inputs and, by name, its attributes."""
     _custom_ops[domain, name] = function
 
 
@@ -264,7 +258,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
 
 
 def set_available_memory(tensor: Tensor, available_memory_proportion: float) -> Tensor:
-    """Return ``tensor``; on a device, its operation gets that share of memory."""
+    """Return ``tensor``; on a device, its operation may use that share of memory."""
     return tensor
 
 
@@ -288,8 +282,7 @@ class Attribute(AbstractContextManager["Attribute"]):
     def __init__(self, **attributes: Any) -> None:
         self.attributes = attributes
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 class NameScope(AbstractContextManager["NameScope"]):
@@ -303,13 +296,10 @@ class NameScope(AbstractContextManager["NameScope"]):
         require_type(name, str, "NameScope")
         self.name = name
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...
 
 
 class MultiConvPartialsType(Enum):
-    """Format of partial sums."""
-
     Float = "float"
     Half = "half"
 
@@ -329,14 +319,13 @@ def _require_partials_type(value: Any, name: str) -> None:
 class MultiConv(OptionsGroup, AbstractContextManager["MultiConv"]):
     """Lets the convolutions inside a ``with`` block run at the same time; setters take one value, or one for each."""
 
-    availableMemoryProportions = Setting(
+    availableMemoryProportions = Option(
         "available_memory_proportions", (int, float), parameter="value", takes_each=True
     )
-    partialsTypes = Setting("partials_types", _require_partials_type, parameter="value", takes_each=True)
-    planType = Setting("plan_type", MultiConvPlanType, parameter="value")
-    perConvReservedTiles = Setting("per_conv_reserved_tiles", int, parameter="value")
-    cycleBackOff = Setting("cycle_back_off", (int, float), parameter="value")
-    enableConvDithering = Setting("enable_conv_dithering", bool, parameter="value", takes_each=True)
+    partialsTypes = Option("partials_types", _require_partials_type, parameter="value", takes_each=True)
+    planType = Option("plan_type", MultiConvPlanType, parameter="value")
+    perConvReservedTiles = Option("per_conv_reserved_tiles", int, parameter="value")
+    cycleBackOff = Option("cycle_back_off", (int, float), parameter="value")
+    enableConvDithering = Option("enable_conv_dithering", bool, parameter="value", takes_each=True)
 
-    def __exit__(self, *exception: Any) -> None:
-        """Exit the scope."""
+    def __exit__(self, *exception: Any) -> None: ...

@@ -29,12 +29,7 @@ _ATTRIBUTES = {"loss_scaling": 1.0, "max_grad_norm": float("inf"), "velocity_sca
 
 
 class VariableAttributes:
-    """Which attributes of an optimizer may change after compilation.
-
-    Args:
-        variable: Attributes that may change.
-        allowed: All attributes.
-    """
+    """Which attributes of an optimizer may change after compilation."""
 
     def __init__(self, variable: Iterable[str], allowed: Iterable[str]) -> None:
         self._allowed = set(allowed)
@@ -68,8 +63,8 @@ class Optimizer(torch.optim.Optimizer):
 
     Args:
         params: Parameters or groups.
-        hyperparameters: Arguments of torch's optimizer; ``None`` stands for its default.
-        attributes: Scalars that torch's optimizer does not have; ``None`` stands for their default.
+        hyperparameters: Arguments of torch's optimizer; ``None`` means its default.
+        attributes: Scalars that torch's optimizer does not have; ``None`` means their default.
         formats: Formats of accumulators and momenta: half or single precision, or ``None`` for that of the weights.
         **fixed: Arguments of torch's optimizer that can never change after compilation.
 
@@ -119,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that :meth:`state_dict` returned; the device gets it with the next call.
+        """Load a state that :meth:`state_dict` returned; the device receives it with the next call.
 
         Raises:
             RuntimeError: If it holds no state of a device.
@@ -149,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
         return self._device_state() if self._device_state is not None else self._pending_state
 
     def __getstate__(self) -> dict[str, Any]:
-        # torch pickles groups and state only. A copy gets the device's state of this moment, and not the device.
+        # torch pickles groups and state only. A copy holds the device's present state, but not the device.
         own = {name: value for name, value in self.__dict__.items() if name != "_device_state"}
         return {**own, **super().__getstate__(), "_pending_state": self._current_state()}
 
@@ -307,7 +302,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
 
 
 class _TorchLAMB(torch.optim.Optimizer):
-    """LAMB as torch would have it; torch has none."""
+    """LAMB in the form of torch's optimizers, which do not include it."""
 
     _rule = LambRule()
 

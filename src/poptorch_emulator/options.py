@@ -1,6 +1,6 @@
 """``Options``: how a model is compiled and run.
 
-Most options are a row of a table, a :class:`Setting`: the name of the setter, the option it stores, the check of its
+Most options are a row of a table, an :class:`Option`: the name of the setter, the option it stores, the check of its
 value and the default. Comments say what the emulator does with it; PopTorch's user guide says what those do on
 hardware that are only stored here.
 """
@@ -35,12 +35,12 @@ _LEFT_OUT: Any = Parameter.empty
 _FROZEN = "Can't modify frozen Options"
 
 
-class Setting:
+class Option:
     """An option of a group and its setter, which checks a value, stores it, and returns the group.
 
     Args:
         option: Name under which the value is stored and read.
-        check: Type or types of the value, or a function that gets the value and the name of the setter and raises.
+        check: Type or types of the value, or a function of the value and the setter's name that raises.
         default: Value before the setter is called; left out, the option does not exist before.
         parameter: Name of the setter's parameter; the option by default.
         omitted: Value that a call without an argument stores; left out, the argument is required.
@@ -70,12 +70,12 @@ class Setting:
         self._setter = name
 
     @overload
-    def __get__(self, group: None, owner: type) -> "Setting": ...
+    def __get__(self, group: None, owner: type) -> "Option": ...
 
     @overload
     def __get__(self, group: Group, owner: type) -> Callable[..., Group]: ...
 
-    def __get__(self, group: Group | None, owner: type) -> "Setting | Callable[..., Group]":
+    def __get__(self, group: Group | None, owner: type) -> "Option | Callable[..., Group]":
         if group is None:
             return self
 
@@ -105,9 +105,6 @@ class OptionsGroup:
     """Named values that setters change until a loader or an executor freezes them.
 
     Values are read as attributes. Changing one after freezing raises ``AttributeError``.
-
-    Args:
-        **defaults: Options and defaults that no :class:`Setting` of the class declares.
     """
 
     _values: dict[str, Any]
@@ -115,7 +112,7 @@ class OptionsGroup:
 
     def __init__(self, **defaults: Any) -> None:
         entries = [entry for kind in type(self).__mro__ for entry in vars(kind).values()]
-        declared = [entry for entry in entries if isinstance(entry, Setting)]
+        declared = [entry for entry in entries if isinstance(entry, Option)]
         values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _LEFT_OUT}
         object.__setattr__(self, "_values", values | defaults)
         object.__setattr__(self, "_is_frozen", False)
@@ -146,15 +143,12 @@ class OptionsGroup:
         self._values.update(values)
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an option ``name``."""
         return name in self._values
 
     def toDict(self) -> dict[str, Any]:
-        """Return the options by name."""
         return dict(self._values)
 
     def freeze(self) -> None:
-        """Refuse every later change."""
         object.__setattr__(self, "_is_frozen", True)
         for group in self._subgroups():
             group.freeze()
@@ -220,54 +214,52 @@ class TrainingOptions(OptionsGroup):
     """Accumulation, reduction and loss scaling; reached as ``options.Training``."""
 
     # Micro-batches of a replica for one weight update.
-    gradientAccumulation = Setting("gradient_accumulation", require_count, 1)
+    gradientAccumulation = Option("gradient_accumulation", require_count, 1)
     # How the gradients of micro-batches and replicas are combined.
-    accumulationAndReplicationReductionType = Setting(
+    accumulationAndReplicationReductionType = Option(
         "accumulation_and_replication_reduction_type",
         _require_reduction,
         ReductionType.Mean,
         parameter="reduction_type",
     )
     # Whether a mean gradient is updated while accumulating, or divided at the end.
-    setMeanAccumulationAndReplicationReductionStrategy = Setting(
+    setMeanAccumulationAndReplicationReductionStrategy = Option(
         "meanAccumulationAndReplicationReductionStrategy",
         MeanReductionStrategy,
         MeanReductionStrategy.Post,
         parameter="mean_reduction_strategy",
     )
     # Adapt the loss scaling to the size of the gradients after every update.
-    setAutomaticLossScaling = Setting("auto_loss_scaling", bool, False, parameter="enabled")
+    setAutomaticLossScaling = Option("auto_loss_scaling", bool, False, parameter="enabled")
     # Only stored.
-    setConvolutionDithering = Setting("convolution_dithering", bool, False, parameter="enabled")
+    setConvolutionDithering = Option("convolution_dithering", bool, False, parameter="enabled")
 
 
 class PrecisionOptions(OptionsGroup):
     """Number formats, which are only stored; reached as ``options.Precision``."""
 
-    runningStatisticsAlwaysFloat = Setting("running_statistics_always_float", bool, True, parameter="value")
-    halfFloatCasting = Setting("half_float_casting", _require_downcast, HalfFloatCastingBehavior.FloatDowncastToHalf)
-    setPartialsType = Setting("partials_type", _require_partials_type, torch.float32, parameter="dtype")
-    enableStochasticRounding = Setting("stochastic_rounding", bool, None, parameter="enabled")
-    enableFloatingPointExceptions = Setting("floating_point_exceptions", bool, False, parameter="exceptions")
+    runningStatisticsAlwaysFloat = Option("running_statistics_always_float", bool, True, parameter="value")
+    halfFloatCasting = Option("half_float_casting", _require_downcast, HalfFloatCastingBehavior.FloatDowncastToHalf)
+    setPartialsType = Option("partials_type", _require_partials_type, torch.float32, parameter="dtype")
+    enableStochasticRounding = Option("stochastic_rounding", bool, None, parameter="enabled")
+    enableFloatingPointExceptions = Option("floating_point_exceptions", bool, False, parameter="exceptions")
 
 
 class TensorLocationSettings(OptionsGroup):
     """Where the tensors of one kind lie; numbers and flags are stored as ints, as ``poptorch`` does."""
 
-    minElementsForOffChip = Setting("minElementsForOffChip", int, parameter="min_elements", convert=int)
-    minElementsForReplicatedTensorSharding = Setting(
+    minElementsForOffChip = Option("minElementsForOffChip", int, parameter="min_elements", convert=int)
+    minElementsForReplicatedTensorSharding = Option(
         "minElementsForReplicatedTensorSharding", int, parameter="min_elements", convert=int
     )
-    useOnChipStorage = Setting("onChip", bool, parameter="use", convert=int)
-    useReplicatedTensorSharding = Setting("useReplicatedTensorSharding", bool, parameter="use", convert=int)
-    useIOTilesToLoad = Setting("useIOTilesToLoad", bool, parameter="use", convert=int)
-    useIOTilesToStore = Setting("useIOTilesToStore", bool, parameter="use", convert=int)
+    useOnChipStorage = Option("onChip", bool, parameter="use", convert=int)
+    useReplicatedTensorSharding = Option("useReplicatedTensorSharding", bool, parameter="use", convert=int)
+    useIOTilesToLoad = Option("useIOTilesToLoad", bool, parameter="use", convert=int)
+    useIOTilesToStore = Option("useIOTilesToStore", bool, parameter="use", convert=int)
 
 
-def _location(option: str) -> Setting:
-    return Setting(
-        option, TensorLocationSettings, {}, parameter="location", convert=lambda location: location.toDict()
-    )
+def _location(option: str) -> Option:
+    return Option(option, TensorLocationSettings, {}, parameter="location", convert=lambda location: location.toDict())
 
 
 class TensorLocationOptions(OptionsGroup):
@@ -277,7 +269,7 @@ class TensorLocationOptions(OptionsGroup):
     setWeightLocation = _location("location_weight")
     setOptimizerLocation = _location("location_optimizer")
     setAccumulatorLocation = _location("location_accumulator")
-    numIOTiles = Setting("num_io_tiles", require_count, 0, parameter="num_tiles")
+    numIOTiles = Option("num_io_tiles", require_count, 0, parameter="num_tiles")
 
 
 class DistributedOptions(OptionsGroup):
@@ -308,25 +300,23 @@ class DistributedOptions(OptionsGroup):
 
     @property
     def processId(self) -> int:
-        """Number of this process."""
         return int(self.distributed_process_id)
 
     @property
     def numProcesses(self) -> int:
-        """Number of processes."""
         return int(self.num_distributed_processes)
 
 
 class JitOptions(OptionsGroup):
     """Choice of a tracer in older scripts, which is only stored; reached as ``options.Jit``."""
 
-    traceModel = Setting("trace_model", bool)
+    traceModel = Option("trace_model", bool)
 
 
 class PopartOptions(OptionsGroup):
     """Options that go to the compiler unchanged, which are only stored; reached as ``options._Popart``."""
 
-    setEngineOptions = Setting("engineOptions", object, parameter="engine_options", convert=dict)
+    setEngineOptions = Option("engineOptions", object, parameter="engine_options", convert=dict)
 
     def __init__(self) -> None:
         super().__init__(patterns={}, patterns_level=2)
@@ -342,44 +332,35 @@ class PopartOptions(OptionsGroup):
 
 
 class Options(OptionsGroup):
-    """How a model is compiled and run; setters return the options, so that they can be chained.
-
-    Attributes:
-        Training: Accumulation, reduction, loss scaling.
-        Precision: Number formats.
-        TensorLocations: Memory on the chip or off it.
-        Distributed: Several processes.
-        Jit: Tracing.
-        _Popart: Options that go to the compiler unchanged.
-    """
+    """How a model is compiled and run; setters return the options, so that they can be chained."""
 
     # Weight updates, or inference batches, of one call.
-    deviceIterations = Setting("device_iterations", require_count, 1)
+    deviceIterations = Option("device_iterations", require_count, 1)
     # Copies of the model that work on different data.
-    replicationFactor = Setting("replication_factor", require_count, 1)
+    replicationFactor = Option("replication_factor", require_count, 1)
     # Require buffers to be equal on all replicas; otherwise each replica changes its own.
-    broadcastBuffers = Setting("broadcast_buffers", bool, True, omitted=True)
+    broadcastBuffers = Option("broadcast_buffers", bool, True, omitted=True)
     # Buffers that `PoplarExecutor.copyNamedBuffersToDevice` uploads.
-    updatableNamedBuffers = Setting("updatable_named_buffers", list, [], parameter="buffers", convert=list)
+    updatableNamedBuffers = Option("updatable_named_buffers", list, [], parameter="buffers", convert=list)
     # Round the number of IPUs up to a power of two.
-    autoRoundNumIPUs = Setting("auto_round_num_ipus", bool, False, omitted=True)
+    autoRoundNumIPUs = Option("auto_round_num_ipus", bool, False, omitted=True)
     # When IPUs are taken.
-    connectionType = Setting("connection_type", ConnectionType, ConnectionType.Always)
-    setExecutionStrategy = Setting("execution_strategy", ExecutionStrategy, parameter="strategy")
-    logCycleCount = Setting("log_cycle_count", bool, False)
+    connectionType = Option("connection_type", ConnectionType, ConnectionType.Always)
+    setExecutionStrategy = Option("execution_strategy", ExecutionStrategy, parameter="strategy")
+    logCycleCount = Option("log_cycle_count", bool, False)
     # Only stored.
-    useIpuModel = Setting("use_model", bool)
-    useIpuId = Setting("ipu_id", int, None)
-    syncPattern = Setting("sync_pattern", SyncPattern, SyncPattern.Full)
-    enableSyntheticData = Setting("synthetic_data", bool, False, parameter="enabled")
-    enableStableNorm = Setting("stable_norm", bool, False, parameter="enabled")
-    enableProfiling = Setting("profile_dir", object, omitted=None, convert=lambda folder: folder or ".")
-    logDir = Setting("log_dir", str, ".")
-    modelName = Setting("model_name", str, None, parameter="name")
-    maxRepeatLogs = Setting("max_repeat_logs", _require_count_or_none, parameter="max_lines")
-    relaxOptimizerAttributesChecks = Setting("relax_optimizer_checks", bool, False, parameter="relax", omitted=True)
-    sourceLocationExcludes = Setting("source_location_excludes", list, [], parameter="excludes", convert=list)
-    showCompilationProgressBar = Setting("show_compilation_progress_bar", object, parameter="show", omitted=True)
+    useIpuModel = Option("use_model", bool)
+    useIpuId = Option("ipu_id", int, None)
+    syncPattern = Option("sync_pattern", SyncPattern, SyncPattern.Full)
+    enableSyntheticData = Option("synthetic_data", bool, False, parameter="enabled")
+    enableStableNorm = Option("stable_norm", bool, False, parameter="enabled")
+    enableProfiling = Option("profile_dir", object, omitted=None, convert=lambda folder: folder or ".")
+    logDir = Option("log_dir", str, ".")
+    modelName = Option("model_name", str, None, parameter="name")
+    maxRepeatLogs = Option("max_repeat_logs", _require_count_or_none, parameter="max_lines")
+    relaxOptimizerAttributesChecks = Option("relax_optimizer_checks", bool, False, parameter="relax", omitted=True)
+    sourceLocationExcludes = Option("source_location_excludes", list, [], parameter="excludes", convert=list)
+    showCompilationProgressBar = Option("show_compilation_progress_bar", object, parameter="show", omitted=True)
 
     def __init__(self) -> None:
         super().__init__(
@@ -479,7 +460,6 @@ class Options(OptionsGroup):
         return self.sourceLocationExcludes([*self.source_location_excludes, *excludes])
 
     def clone(self) -> Self:
-        """Return a copy that is not frozen."""
         return copy.deepcopy(self)
 
     def toDict(self) -> dict[str, Any]:

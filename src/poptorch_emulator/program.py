@@ -35,12 +35,10 @@ _post_compile_hooks: OrderedDict[int, Callable[[], None]] = OrderedDict()
 
 
 def registerPreCompileHook(hook: Callable[[], None]) -> RemovableHandle:
-    """Call ``hook`` before every compilation."""
     return _register(_pre_compile_hooks, hook)
 
 
 def registerPostCompileHook(hook: Callable[[], None]) -> RemovableHandle:
-    """Call ``hook`` after every compilation."""
     return _register(_post_compile_hooks, hook)
 
 
@@ -51,11 +49,7 @@ def _register(hooks: OrderedDict[int, Callable[[], None]], hook: Callable[[], No
 
 
 class DeviceRandomness:
-    """The random streams of a program: a function of seed, call, micro-batch and replica.
-
-    Args:
-        seed: Seed of the devices.
-    """
+    """The random streams of a program: a function of seed, call, micro-batch and replica."""
 
     def __init__(self, seed: int) -> None:
         # All of the state, so that two integers restore it.
@@ -77,26 +71,7 @@ class DeviceRandomness:
 
 
 class CompiledProgram:
-    """A model that is compiled by running its first micro-batch once on copies, and checking what it does.
-
-    Args:
-        module: The model, whose own objects are run.
-        arguments: Arguments of the first call.
-        options: Frozen options, with an output mode.
-        layout: The combined batch.
-        randomness: The device's random streams.
-        optimizer: The user's optimizer; ``None`` for inference.
-
-    Attributes:
-        memory: The device's weights.
-        optimizer: The device's optimizer; ``None`` for inference.
-        num_ipus: IPUs of all replicas.
-        num_stages: Pipeline stages of the forward pass.
-        ipu_of_parameter: IPU of each parameter that the model uses.
-
-    Raises:
-        Error: If the program cannot run on IPUs.
-    """
+    """A model that is compiled by running its first micro-batch once on copies, and checking what it does."""
 
     def __init__(
         self,
@@ -228,10 +203,8 @@ class CompiledProgram:
 def _path_to(loss: Tensor, value: Any) -> list[Any] | None:
     if value is loss:
         return []
-    items: Any = ()
-    if isinstance(value, Mapping):
-        items = value.items()
-    elif isinstance(value, list | tuple):
+    items: Any = value.items() if isinstance(value, Mapping) else ()
+    if isinstance(value, list | tuple):
         items = enumerate(value)
     for key, item in items:
         path = _path_to(loss, item)

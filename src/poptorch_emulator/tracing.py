@@ -50,13 +50,11 @@ class LossTracker:
         self._absorbed: set[int] = set()
 
     def mark(self, loss: Tensor, *sources: Tensor) -> None:
-        """Register ``loss``, which was computed from ``sources``."""
         self._absorbed |= self._origins_of(*sources)
         self._origins[id(loss)] = (loss, frozenset({len(self._losses)}))
         self._losses.append(loss)
 
     def follow(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        """Follow losses through the call of a torch function."""
         is_reduced = isinstance(result, Tensor) and kwargs.get("reduction") != "none"
         is_loss = function in _LOSS_FUNCTIONS and is_reduced
         if not self._losses and not is_loss:
@@ -69,11 +67,7 @@ class LossTracker:
                 self._origins[id(tensor)] = (tensor, origins)
 
     def final_loss(self) -> Tensor:
-        """Return the one loss that no other is computed from.
-
-        Raises:
-            Error: If there is none, or more than one.
-        """
+        """Return the one loss that no other is computed from."""
         final = [loss for number, loss in enumerate(self._losses) if number not in self._absorbed]
         if not final:
             raise Error(
@@ -93,17 +87,14 @@ class LossTracker:
 
 
 class PipelinePosition:
-    """The IPUs that a forward pass visits, in order.
-
-    Args:
-        stages: Stages of the execution strategy; they place blocks that name no IPU.
-    """
+    """The IPUs that a forward pass visits, in order."""
 
     def __init__(self, stages: tuple[Stage, ...] = ()) -> None:
         self._visited: list[int] = []
         self._has_left = False
         # IPUs of the open scoped blocks, the innermost last.
         self._scopes: list[int] = []
+        # For blocks that name no IPU.
         self._ipu_of_block = {
             name: number if stage.ipu_id is None else stage.ipu_id
             for number, stage in enumerate(stages)
@@ -112,7 +103,6 @@ class PipelinePosition:
         self._current: int | None = None
 
     def enter(self, user_id: str | None, ipu_id: int | None) -> int:
-        """Begin a block, and return its IPU."""
         if ipu_id is None:
             ipu_id = self._ipu_of_block.get(str(user_id), self._current or 0)
         self._current, self._has_left = ipu_id, False
@@ -133,11 +123,7 @@ class PipelinePosition:
             self._has_left = True
 
     def ipu(self) -> int:
-        """Return the IPU that an operation here runs on; operations before the first block run on IPU 0.
-
-        Raises:
-            Error: If the operation comes after a scoped block.
-        """
+        """Return the IPU that an operation here runs on; operations before the first block run on IPU 0."""
         if self._has_left:
             raise Error("No active Block, all the ops must belong to a Block")
         return self.enter(None, 0) if self._current is None else self._current
@@ -149,17 +135,11 @@ class PipelinePosition:
 
     @property
     def num_ipus(self) -> int:
-        """IPUs of one replica."""
         return max(self._visited, default=0) + 1
 
 
 class ProgramTrace(TorchFunctionMode):
-    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter.
-
-    Args:
-        parameters: The model's parameters by name.
-        stages: Stages of the execution strategy.
-    """
+    """Records the losses of a model, the IPUs it visits, and which IPU uses which parameter."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], stages: tuple[Stage, ...] = ()) -> None:
         super().__init__()
@@ -180,7 +160,6 @@ class ProgramTrace(TorchFunctionMode):
         _current = self._enclosing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, and record its effect on the program."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if getattr(func, "__name__", "") not in _PROPERTY_ACCESS:
@@ -193,7 +172,6 @@ class ProgramTrace(TorchFunctionMode):
         return result
 
     def refuse_split_parameters(self) -> None:
-        """Raise ``Error`` if several IPUs use a parameter, which can be on one only."""
         split = {name: sorted(ipus) for name, ipus in self.ipus_of_parameter.items() if len(ipus) > 1}
         if split:
             listed = "; ".join(f"{name} is used on IPUs {ipus}" for name, ipus in split.items())
@@ -207,7 +185,6 @@ _current: ProgramTrace | None = None
 
 
 def current_trace() -> ProgramTrace | None:
-    """Return the trace that is running, if there is one."""
     return _current
 
 

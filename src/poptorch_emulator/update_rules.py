@@ -16,14 +16,7 @@ Group = Mapping[str, Any]
 
 
 class UpdateRule(ABC):
-    """Updates one weight from its gradient.
-
-    Args:
-        state_types: Format of each state tensor, where it is not that of the arithmetic.
-
-    Attributes:
-        hyperparameters: Entries of a parameter group that the rule reads.
-    """
+    """Updates one weight from its gradient; ``state_types`` are formats of its state, by default the arithmetic's."""
 
     hyperparameters: ClassVar[tuple[str, ...]] = ("lr", "betas", "eps", "weight_decay")
 
@@ -31,15 +24,7 @@ class UpdateRule(ABC):
         self._state_types = dict(state_types or {})
 
     def update(self, weight: Tensor, gradient: Tensor, state: State, group: Group, step: int) -> None:
-        """Change ``weight`` and its ``state`` in place.
-
-        Args:
-            weight: The weight, of any floating format.
-            gradient: Its gradient, unscaled; same shape.
-            state: State of this weight; filled at the first update.
-            group: Hyperparameters.
-            step: Number of this update, from 1.
-        """
+        """Change ``weight`` and ``state``, which the first update fills, in place; ``step`` counts updates from 1."""
         wide = torch.promote_types(weight.dtype, torch.float32)
         target = weight.to(wide)
         if not state.keys() - {"step"}:
@@ -68,8 +53,6 @@ class UpdateRule(ABC):
 
 
 class SgdRule(UpdateRule):
-    """Gradient descent with momentum."""
-
     hyperparameters = ("lr", "weight_decay", "momentum", "dampening", "nesterov")
 
     def _state_names(self, group: Group) -> list[str]:
@@ -86,12 +69,7 @@ class SgdRule(UpdateRule):
 
 
 class AdamRule(UpdateRule):
-    """Adam, which adds weight decay to the gradient, or AdamW, which decays the weight. The bias is always corrected.
-
-    Args:
-        state_types: Formats of the moments.
-        decoupled: Whether weight decay stays out of the moments, as in AdamW.
-    """
+    """Adam, which adds weight decay to the gradient, or AdamW, which decays the weight; both correct the bias."""
 
     def __init__(self, state_types: Mapping[str, torch.dtype | None] | None = None, *, decoupled: bool) -> None:
         super().__init__(state_types)

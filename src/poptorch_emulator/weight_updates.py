@@ -19,13 +19,7 @@ Gradients = dict[str, list[Tensor]]
 
 
 class GradientAccumulator:
-    """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas.
-
-    Args:
-        memory: The device's parameters.
-        options: Choose accumulation and reduction.
-        accum_type: Format of the accumulators; that of each weight if ``None``.
-    """
+    """Accumulates gradients in the declared format, and reduces them over micro-batches and replicas."""
 
     def __init__(self, memory: DeviceMemory, options: TrainingOptions, accum_type: torch.dtype | None) -> None:
         self._parameters = memory.parameters
@@ -109,22 +103,7 @@ class AutomaticLossScaling:
 
 
 class DeviceOptimizer:
-    """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last.
-
-    Args:
-        optimizer: The user's, of ``poptorch.optim`` or of torch.
-        named_parameters: The model's parameters.
-        scales_automatically: Whether loss scaling is automatic.
-
-    Attributes:
-        scaling: Automatic loss scaling, if it is on.
-        state: State of each weight by name.
-        num_updates: Updates so far.
-        accum_type: Format of gradient accumulators.
-
-    Raises:
-        Error: If devices do not support the optimizer.
-    """
+    """The optimizer inside a compiled program, with the hyperparameters that ``setOptimizer`` passed last."""
 
     def __init__(
         self,
@@ -164,7 +143,6 @@ class DeviceOptimizer:
 
     @property
     def loss_scaling(self) -> float:
-        """Factor of the loss in the next update."""
         return self._scalars["loss_scaling"] if self.scaling is None else self.scaling.scaling
 
     @property
@@ -173,11 +151,7 @@ class DeviceOptimizer:
         return self._hyperparameters(self._users) == self._groups and _scalars(self._users) == self._scalars
 
     def set_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the present hyperparameters of ``optimizer``, which becomes the user's.
-
-        Raises:
-            Error: If it has another class or other groups, or changes a constant of the program.
-        """
+        """Take the present hyperparameters of ``optimizer``, which becomes the user's."""
         if type(optimizer) is not type(self._users):
             raise Error(
                 f"The program was compiled with {type(self._users).__name__} and cannot take a "
@@ -204,12 +178,7 @@ class DeviceOptimizer:
     # Updates
 
     def update(self, weights: Mapping[str, list[Tensor]], gradients: Gradients) -> None:
-        """Update the weights once.
-
-        Args:
-            weights: Values of each weight by name, one for each of its replica groups.
-            gradients: Unscaled gradients, likewise; weights without one stay unchanged.
-        """
+        """Update the weights once; those without a gradient stay unchanged."""
         self.num_updates += 1
         clipping = _clip_factor(gradients, self._scalars["max_grad_norm"])
         for members, group in zip(self._members, self._groups, strict=True):
@@ -236,7 +205,6 @@ class DeviceOptimizer:
             self.scaling.scaling = float(whole["loss_scaling"])
 
     def disconnect(self) -> None:
-        """Leave the state with the user's optimizer."""
         if isinstance(self._users, optim.Optimizer):
             self._users.connect(None)
 

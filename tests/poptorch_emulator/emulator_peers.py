@@ -1,4 +1,4 @@
-"""Small models for the emulator, and the plain torch loops whose results it has to reproduce."""
+"""Small models for the emulator, and the plain torch loops whose results it must reproduce."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -121,7 +121,7 @@ def _halve(optimizer: Any) -> None:
 
 @contextmanager
 def free_ipus(number: int) -> Iterator[None]:
-    """Leave a number of IPUs free, whatever programs of other tests still hold."""
+    """Leave a number of IPUs free, however many the programs of other tests still hold."""
     gc.collect()
     with poptorch.configured(num_ipus=poptorch.settings.num_ipus - pool.num_free + number):
         yield

@@ -18,7 +18,7 @@ MODES = poptorch.OutputMode
 
 
 class Echo(nn.Module):
-    """Returns whatever it gets; has a parameter, as models do."""
+    """Returns its arguments; has a parameter, as models do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Operations compute what they stand for."""
+"""Results of the operations."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The package stands alone, and its README is right."""
+"""The package does not depend on portico, and its README is correct."""
 
 import ast
 import re

@@ -113,7 +113,7 @@ def test_updates_equal_those_of_a_plain_loop(name, iterations, replicas, accumul
 
 
 class TestComparisonCanFail:
-    """Mistakes that the comparison above has to catch."""
+    """Mistakes that the comparison above must catch."""
 
     def difference(self, name, iterations=4, replicas=2, accumulation=4, **modes):
         plain, emulated, _ = OPTIMIZERS[name]

@@ -23,11 +23,7 @@ class IPUAccelerator(Accelerator):
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
-        """Check that the strategy is for IPUs.
-
-        Raises:
-            InputError: If it is another one, which would silently run on the CPU.
-        """
+        """Refuse a strategy that is not for IPUs: it would silently run on the CPU."""
         if not isinstance(trainer.strategy, IPUStrategy):
             raise InputError(
                 f"`accelerator='ipu'` needs an `IPUStrategy`; {type(trainer.strategy).__name__} would run on the CPU. "
@@ -46,7 +42,6 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def parse_devices(devices: int | str | list[int]) -> int:
-        """Return the number of replicas."""
         return len(devices) if isinstance(devices, list) else int(devices)
 
     @staticmethod
@@ -64,11 +59,10 @@ class IPUAccelerator(Accelerator):
     @staticmethod
     @override
     def is_available() -> bool:
-        """Return ``True``: where there are no IPUs, the emulator runs."""
+        """Return ``True``: without IPUs, the emulator runs."""
         return True
 
     @staticmethod
     @override
     def name() -> str:
-        """Return the name of the accelerator in Lightning."""
         return "ipu"

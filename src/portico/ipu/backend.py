@@ -7,11 +7,17 @@ import importlib
 import importlib.util
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from portico.errors import InputError
+
+if TYPE_CHECKING:
+    # The emulator's types also describe `poptorch`, whose API it has.
+    from poptorch_emulator.dataloader import DataLoader as DataLoader
+    from poptorch_emulator.executor import PoplarExecutor as PoplarExecutor
+    from poptorch_emulator.options import Options as Options
 
 
 @cache

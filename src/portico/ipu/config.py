@@ -81,11 +81,7 @@ class ConfigAttribute:
             self.check(name, value)
 
     def parse(self, text: str) -> Any:
-        """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits.
-
-        Raises:
-            ValueError: If none fits.
-        """
+        """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits."""
         for kind in sorted(self.kinds, key=_PARSING_ORDER.index):
             try:
                 return _parse(text.strip(), kind)
@@ -104,7 +100,7 @@ def _attribute(*args: Any, **kwargs: Any) -> Any:
 
 
 class _ForMode:
-    """Makes ``config._x`` stand for ``config.x`` in training mode and ``config.inference_x`` in inference mode."""
+    """Makes ``config._x`` read and set ``config.x`` in training mode, ``config.inference_x`` in inference mode."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removeprefix("_")
@@ -272,7 +268,7 @@ class IPUConfig:
         inference_*: The same for inference; layers, IPUs and ``matmul_proportion`` follow training by default.
 
     Attributes:
-        mode: ``"training"`` or ``"inference"``: which of a pair of attributes ``_layers_per_ipu`` etc. stand for.
+        mode: ``"training"`` or ``"inference"``: which attribute of a pair ``_layers_per_ipu`` etc. refer to.
 
     Raises:
         IncompatibleIPUConfigError: If attributes contradict each other, or do not exist.
@@ -353,7 +349,7 @@ class IPUConfig:
 
     @property
     def mode(self) -> Mode:
-        """Which of a pair of attributes names with a leading underscore stand for."""
+        """Which attribute of a pair a name with a leading underscore refers to."""
         mode: Mode = self.__dict__["_mode"]
         return mode
 
@@ -425,7 +421,7 @@ class IPUConfig:
             return int(self.inference_replication_factor * self.inference_device_iterations)
         return int(self.replication_factor * self.gradient_accumulation_steps * self.device_iterations)
 
-    def to_options(self, for_inference: bool = False, compile_only: bool = False) -> Any:
+    def to_options(self, for_inference: bool = False, compile_only: bool = False) -> "backend.Options":
         """Return the ``poptorch.Options`` of a program.
 
         Args:
@@ -525,7 +521,7 @@ _COMPILER_OPTIONS: dict[str, Any] = {
 }
 
 
-def _make_options(config: IPUConfig, *, compile_only: bool) -> Any:
+def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options":
     """Return the ``poptorch.Options`` for the mode of ``config``."""
     options = backend.Options()
     options.autoRoundNumIPUs(True)
@@ -547,7 +543,7 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> Any:
     return options
 
 
-def _set_mode(config: IPUConfig, options: Any) -> None:
+def _set_mode(config: IPUConfig, options: "backend.Options") -> None:
     stage, output_modes = backend.AutoStage.AutoIncrement, backend.OutputMode
     options.Precision.enableStochasticRounding(config.mode == "training")
     if config.mode == "inference":
@@ -562,7 +558,7 @@ def _set_mode(config: IPUConfig, options: Any) -> None:
     options.outputMode(getattr(output_modes, config.output_mode.capitalize()))
 
 
-def _set_memory(config: IPUConfig, options: Any) -> None:
+def _set_memory(config: IPUConfig, options: "backend.Options") -> None:
     shards = config.replicated_tensor_sharding and config._replication_factor > 1
     if config.replicated_tensor_sharding and config.mode == "training" and not shards:
         logger.warning(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from portico.annotations import Examples, Loader
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.lightning_compat import plain_batch_sampler
@@ -28,17 +29,8 @@ _LOADER_OPTIONS = (
 )
 
 
-def poptorch_loader(loader: "DataLoader[Any]", options: Any, *, training: bool) -> Any:
-    """Return a ``poptorch.DataLoader`` of combined batches over the same data.
-
-    Args:
-        loader: A plain loader, whose batch size is that of a micro-batch.
-        options: Options of the program.
-        training: Whether to drop an incomplete last batch, which a program cannot train on.
-
-    Raises:
-        InputError: If the loader has a custom batch sampler, whose batches cannot be combined.
-    """
+def poptorch_loader(loader: "Loader", options: "backend.Options", *, training: bool) -> "backend.DataLoader":
+    """Return a ``poptorch.DataLoader`` of combined batches over the data of a loader of micro-batches."""
     carried = {name: getattr(loader, name) for name in _LOADER_OPTIONS}
     if isinstance(loader.dataset, IterableDataset):
         # Programs take full batches only.
@@ -49,13 +41,14 @@ def poptorch_loader(loader: "DataLoader[Any]", options: Any, *, training: bool) 
             f"The loader has a batch sampler of type {type(batches).__name__}, whose batches cannot be combined; give "
             "it a `sampler` and a `batch_size`, or pass a `poptorch.DataLoader`."
         )
+    # A program cannot train on an incomplete batch.
     drop_last = training or batches.drop_last
     return backend.DataLoader(
         options, loader.dataset, batches.batch_size, sampler=batches.sampler, drop_last=drop_last, **carried
     )
 
 
-def drop_last_batch(loader: "DataLoader[Any]") -> "DataLoader[Any]":
+def drop_last_batch(loader: "Loader") -> "Loader":
     """Return a loader of the same batches without an incomplete last one."""
     if not isinstance(loader.dataset, IterableDataset):
         loader.batch_sampler.drop_last = True  # type: ignore[union-attr]
@@ -76,26 +69,18 @@ class PrefetchLoader:
 
     Datasets that draw random numbers should be loaded by workers: in this process they would share the generators
     with the training.
-
-    Args:
-        loader: Loads the batches.
-        batch_size: Rows of a combined batch.
-        rebatches: Whether the loader's batches have other sizes and must be joined and cut.
-        drop_last: Whether to drop an incomplete last batch.
     """
 
-    def __init__(self, loader: Any, *, batch_size: int, rebatches: bool, drop_last: bool) -> None:
-        self.loader = loader
+    def __init__(self, loader: "Loader", *, batch_size: int, rebatches: bool, drop_last: bool) -> None:
+        self.loader: Any = loader
         self.total_batch_size = batch_size
         self._batches = _Batches(loader, batch_size if rebatches else None, drop_last=drop_last)
 
     @property
-    def dataset(self) -> Any:
-        """The dataset."""
+    def dataset(self) -> Examples:
         return self.loader.dataset
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of ``epoch``."""
         self.loader.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -106,16 +91,11 @@ class PrefetchLoader:
 
 
 class _Batches:
-    """The batches of a loader as plain dicts, as nothing else can be passed through the accessor.
+    """The batches of a loader as plain dicts, which is all the accessor takes, cut to ``size`` rows if that is set."""
 
-    Args:
-        loader: The loader.
-        size: Rows of a batch, if batches are to be joined and cut.
-        drop_last: Whether to drop an incomplete last batch then.
-    """
-
-    def __init__(self, loader: Any, size: int | None, *, drop_last: bool) -> None:
-        self._loader, self._size, self._drop_last = loader, size, drop_last
+    def __init__(self, loader: "Loader", size: int | None, *, drop_last: bool) -> None:
+        self._loader: Any = loader
+        self._size, self._drop_last = size, drop_last
 
     def __len__(self) -> int:
         if self._size is None:
@@ -150,7 +130,6 @@ _IGNORED_POSITION = 2**30
 
 
 def num_rows(inputs: Mapping[str, Any]) -> int:
-    """Return the number of rows of a batch."""
     return next(len(tensor) for tensor in inputs.values() if isinstance(tensor, Tensor) and tensor.dim())
 
 
@@ -195,14 +174,6 @@ def evaluation_loss(
 
     Losses ignore the integer labels of padding. Floating-point labels cannot be ignored: the rows of an incomplete
     micro-batch run again, each filling a micro-batch, whose mean loss then is that of the row.
-
-    Args:
-        losses: A loss for each micro-batch of the padded batch, or a single one.
-        inputs: The batch without padding.
-        run: Returns the losses of another batch of ``size`` rows.
-        size: Rows of a call.
-        micro_batch_size: Rows of a micro-batch.
-        label_names: Names of the labels among the inputs.
     """
     rows = num_rows(inputs)
     complete = rows - rows % micro_batch_size

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
+from portico.annotations import Nested
 from portico.hf_compat import BaseModelOutput, Seq2SeqLMOutput
+from portico.ipu import backend
 from portico.ipu.data import num_rows, pad_rows, unpad_rows
 from portico.ipu.program import DeviceProgram, ProgramPool
 
+Place = Callable[[], None]
 Convert = Callable[[dict[str, Any]], dict[str, Any]]
 RunModule = Callable[[dict[str, Any]], dict[str, Any]]
 # Inputs of a decoder with a column for each token; for an encoder-decoder their names begin with `decoder_`.
@@ -26,28 +30,19 @@ _CACHE_INPUTS = ("cache_position",)
 
 
 class DeviceGenerator:
-    """Generates with a model of ``transformers`` whose forward passes run as programs.
-
-    Args:
-        model: The model.
-        programs: Keeps the programs.
-        options: Options of the programs.
-        convert: Converts inputs to the programs' precision.
-        place: Places the model for inference; called before a program is compiled.
-        encodes_on_host: Whether the encoder, if there is one, runs on the host instead of in a program.
-    """
+    """Generates with a model of ``transformers`` whose forward passes are programs; ``place`` precedes compilation."""
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         programs: ProgramPool,
-        options: Any,
+        options: "backend.Options",
         *,
         convert: Convert,
-        place: Callable[[], None],
+        place: Place,
         encodes_on_host: bool = False,
     ) -> None:
-        self._model = model
+        self._model: Any = model
         self._decoder = _run_in_programs(model, programs, options, convert=convert, place=place)
         self._encoder: RunModule | None = None
         if model.config.is_encoder_decoder and encodes_on_host:
@@ -57,12 +52,7 @@ class DeviceGenerator:
         self._max_length = 0
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
-        """Return generated tokens, ``int64 [rows, length]``; see ``generate`` of ``transformers`` for the options.
-
-        Args:
-            inputs: Inputs of the model.
-            **options: Keywords of ``generate``.
-        """
+        """Return generated tokens, ``int64 [rows, length]``; see ``generate`` of ``transformers`` for the options."""
         # The search runs on a copy that shares everything but the forward passes.
         searcher = copy.copy(self._model)
         searcher.forward = _with_signature(self._model.forward, self._step)
@@ -104,7 +94,7 @@ class DeviceGenerator:
 
 
 def _run_in_programs(
-    module: nn.Module, programs: ProgramPool, options: Any, *, convert: Convert, place: Callable[[], None]
+    module: nn.Module, programs: ProgramPool, options: "backend.Options", *, convert: Convert, place: Place
 ) -> RunModule:
     """Return a function that runs a module on batches of any shape, with a program for each shape."""
     program_of_shape: dict[Any, Any] = {}
@@ -137,7 +127,7 @@ def _run_on_host(module: nn.Module, convert: Convert) -> RunModule:
     return run
 
 
-def with_decoder_start(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
+def with_decoder_start(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
     """Return inputs for one forward pass: an encoder-decoder without labels or decoder inputs gets a first token."""
     has_tokens = any(inputs.get(name) is not None for name in ("labels", "decoder_input_ids"))
     if has_tokens or not model.config.is_encoder_decoder:
@@ -145,10 +135,10 @@ def with_decoder_start(inputs: Mapping[str, Any], model: Any) -> dict[str, Any]:
     return {**inputs, "decoder_input_ids": torch.zeros(num_rows(inputs), 1, dtype=torch.int64)}
 
 
-def _with_signature(original: Any, function: Any) -> Any:
+def _with_signature(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``function`` with the signature of ``original``, which ``generate`` inspects."""
     return functools.wraps(original)(functools.partial(function))
 
 
-def _shape(value: Any) -> Any:
+def _shape(value: Nested) -> Any:
     return tuple(map(_shape, value)) if isinstance(value, tuple) else tuple(value.shape)

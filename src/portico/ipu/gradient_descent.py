@@ -1,11 +1,13 @@
 """``IPUGradientDescentTrainer``: AllenNLP's trainer, whose steps are programs on IPUs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from typing_extensions import override
 
+from portico.annotations import Batch
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
 from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
@@ -32,13 +34,7 @@ class IPUDescentRun(DescentRun):
 
 
 class IPULoopTrainer(LoopTrainer, IPUTrainer):
-    """Runs the batches of an AllenNLP trainer through programs; the model is trained in place.
-
-    Args:
-        descent: The AllenNLP trainer.
-        args: Training arguments.
-        **parts: ``ipu_config``, and arguments of :class:`~portico.gradient_descent.run.LoopTrainer`.
-    """
+    """Runs the batches of an AllenNLP trainer through programs; the model is trained in place."""
 
     run_class = IPUDescentRun
 
@@ -47,7 +43,7 @@ class IPULoopTrainer(LoopTrainer, IPUTrainer):
         return model
 
     @override
-    def run_model(self, inputs: Any, *, for_training: bool) -> dict[str, Any]:
+    def run_model(self, inputs: Batch, *, for_training: bool) -> dict[str, Any]:
         return self.call_model(self.model, inputs, is_training=for_training)
 
     @override
@@ -101,8 +97,8 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Any,
-        data_loader: Any,
+        optimizer: torch.optim.Optimizer,
+        data_loader: Iterable[Any],
         *,
         ipu_config: IPUConfig | Mapping[str, Any] | None = None,
         batch_size: int | None = None,
@@ -136,7 +132,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         )
         return IPULoopTrainer(self, args, ipu_config=self.ipu_config, **parts)
 
-    def _micro_batch(self, loader: Any, *, for_inference: bool) -> int:
+    def _micro_batch(self, loader: Iterable[Any], *, for_inference: bool) -> int:
         size, factor = _batch_size(loader) or self._batch_size, self.ipu_config.batch_size_factor(for_inference)
         if size is None:
             raise ConfigurationError(
@@ -152,7 +148,7 @@ class IPUGradientDescentTrainer(GradientDescentTrainer):
         return size // factor
 
 
-def _batch_size(loader: Any) -> int | None:
+def _batch_size(loader: Iterable[Any]) -> int | None:
     size = getattr(loader, "batch_size", None)
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)

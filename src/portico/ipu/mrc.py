@@ -1,6 +1,6 @@
 """Reading comprehension on IPUs: ``IPUMRCTrainer`` and the experiment that pipelines its model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -25,7 +25,7 @@ class IPUMRCTrainer(IPUMixin, MRCTrainer):
     """``MRCTrainer`` on IPUs: features of one length, answers post-processed on the host while the programs run."""
 
 
-def _attributes(config_class: Any) -> GroupSchema:
+def _attributes(config_class: type[IPUConfig]) -> GroupSchema:
     return GroupSchema({name: Setting(default=one.default) for name, one in ATTRIBUTES.items()})
 
 
@@ -43,7 +43,7 @@ class IPUMRCExperiment(MRCExperiment):
         """Return nothing: the strategy is for the trainer, not for its arguments."""
         return {}
 
-    def make_trainer(self, args: Any) -> Any:
+    def make_trainer(self, args: IPUTrainingArguments) -> Any:
         """Return the trainer of features padded to ``preprocess.max_seq_length``, as a program takes one shape."""
         if getattr(self.preprocess, "packing", False):
             raise InputError(
@@ -55,17 +55,15 @@ class IPUMRCExperiment(MRCExperiment):
     def _trainer(self) -> Any:
         return partial(_padding_trainer, super()._trainer(), self.preprocess.max_seq_length, ipu_config=self.strategy)
 
-    def report_sections(self, trainer: Any) -> Mapping[str, str]:
-        """Return a picture and the figures of the pipeline."""
+    def report_sections(self, trainer: IPUMRCTrainer) -> Mapping[str, str]:
         report = trainer.placement_report
         if report is None:
             return {}
         return {"The pipeline": f"{pipeline_picture(report)}<pre>{escape(report.text())}</pre>"}
 
 
-def _padding_trainer(trainer: Any, max_length: int, **parts: Any) -> IPUMRCTrainer:
+def _padding_trainer(trainer: Callable[..., IPUMRCTrainer], max_length: int, **parts: Any) -> IPUMRCTrainer:
     tokenizer = parts["processing_class"]
     padded = DataCollatorWithPadding(tokenizer, padding="max_length", max_length=max_length)
     parts["data_collator"] = head_collator(head_of(parts["model"]), tokenizer, padded)
-    made: IPUMRCTrainer = trainer(**parts)
-    return made
+    return trainer(**parts)

@@ -24,13 +24,7 @@ _PROGRAM_PREFIX = "model."
 
 
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
-    """Return AdamW, or LAMB if the arguments say so.
-
-    Args:
-        model: The model that is trained.
-        args: Learning rate, weight decay, number formats etc.
-        decayed: Names of the parameters with weight decay.
-    """
+    """Return AdamW, or LAMB if the arguments say so, with weight decay for the parameters named in ``decayed``."""
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
     without = [(name, parameter) for name, parameter in trainable if name not in decayed]
@@ -104,10 +98,6 @@ class OptimizerConversion:
     """Converts optimizers of one model's parameters into those of the model that is trained.
 
     Parameters are matched by name; a weight that is cut into pieces is replaced by the pieces.
-
-    Args:
-        model: The model whose parameters the optimizers have.
-        trained: The model that is trained.
     """
 
     def __init__(self, model: nn.Module, trained: nn.Module) -> None:
@@ -118,16 +108,7 @@ class OptimizerConversion:
         self._trained = dict(trained.named_parameters(remove_duplicate=False))
 
     def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
-        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state.
-
-        Args:
-            optimizer: SGD, Adam, AdamW or RMSprop of torch.
-            options: Number formats and loss scaling of the counterpart.
-
-        Raises:
-            KeyError: If there is no counterpart.
-            InputError: If a hyperparameter has none.
-        """
+        """Return the counterpart of an optimizer of torch, with its hyperparameters and its state."""
         name = _COUNTERPARTS.get(type(optimizer))
         if name is None:
             raise KeyError(f"Could not find a PopTorch counterpart for optimizer {type(optimizer).__name__}")
@@ -147,11 +128,7 @@ class OptimizerConversion:
         return converted
 
     def trained_parameters(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Return the parameters that are trained in place of these.
-
-        Raises:
-            InputError: If one does not belong to the model.
-        """
+        """Return the parameters that are trained in place of these."""
         if any(id(parameter) not in self._names for parameter in parameters):
             raise InputError(
                 "The optimizer has parameters that do not belong to the `model` of the trainer; create it with "
@@ -160,7 +137,7 @@ class OptimizerConversion:
         names = [part for one in parameters for part, _ in self._parts[self._names[id(one)]]]
         return [self._trained[name] for name in names]
 
-    def _carry_state(self, optimizer: torch.optim.Optimizer, converted: Any) -> None:
+    def _carry_state(self, optimizer: torch.optim.Optimizer, converted: torch.optim.Optimizer) -> None:
         """Start the program from the state of the user's optimizer, if it has made steps."""
         state, steps = {}, 0
         for parameter, held in optimizer.state.items():
@@ -195,7 +172,7 @@ def _accepted(name: str, optimizer: torch.optim.Optimizer, options: Mapping[str,
     return {**kept, "velocity_accum_type": options["first_order_momentum_accum_type"]}
 
 
-def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
+def rebind_schedule(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
     """Make a schedule change the rates of ``optimizer``, although it was created with another one."""
     scheduler.optimizer = optimizer
     step = type(optimizer).step
@@ -206,7 +183,7 @@ def rebind_schedule(scheduler: Any, optimizer: Any) -> None:
 
     # torch's schedules warn about an optimizer whose `step` they have not wrapped.
     counted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = counted
+    optimizer.step = counted  # type: ignore[method-assign]
 
 
 # Loaded from checkpoints
@@ -219,13 +196,7 @@ WeightState = Mapping[str, Tensor]
 
 
 def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
-    """Return the saved state of an optimizer for a model whose weights may now be cut into other pieces.
-
-    Args:
-        state: Result of ``state_dict`` of an optimizer of ``poptorch.optim``, for any model with these weights.
-        optimizer: The optimizer that will load it.
-        model: The model in its present pieces.
-    """
+    """Return the saved state of an optimizer for a model whose weights may now be cut into other pieces."""
     saved = state.get("ipu_state")
     if not saved:
         return dict(state)
@@ -249,7 +220,6 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
 
 
 def _join_pieces(state: Mapping[str, WeightState]) -> dict[str, WeightState]:
-    """Return the state of whole weights by name."""
     pieces: dict[str, list[tuple[int, WeightState]]] = defaultdict(list)
     whole: dict[str, WeightState] = {}
     for name, held in state.items():

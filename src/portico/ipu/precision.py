@@ -9,6 +9,7 @@ from lightning.pytorch.plugins.precision import HalfPrecision, Precision
 from torch import Tensor, nn
 from typing_extensions import override
 
+from portico.annotations import Nested
 from portico.errors import InputError
 from portico.lightning_compat import run_closure
 from portico.tree import map_tensors
@@ -33,11 +34,7 @@ class IPUPrecision(Precision):
 
     @classmethod
     def like(cls, plugin: Precision) -> "IPUPrecision":
-        """Return the counterpart of the plugin that Lightning chose for a ``precision``.
-
-        Raises:
-            InputError: If there is none for IPUs.
-        """
+        """Return the counterpart of the plugin that Lightning chose for a ``precision``."""
         if isinstance(plugin, cls):
             return plugin
         if type(plugin) is Precision or (isinstance(plugin, HalfPrecision) and plugin.precision == "16-true"):
@@ -46,12 +43,10 @@ class IPUPrecision(Precision):
 
     @override
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """Convert the module, in place, to the program's precision."""
         return module.half() if self.precision == "16-true" else module
 
     @override
-    def convert_input(self, data: Any) -> Any:
-        """Return the inputs in the program's precision."""
+    def convert_input(self, data: Nested) -> Nested:
         if self.precision != "16-true":
             return data
         return map_tensors(lambda tensor: tensor.half() if tensor.dtype is torch.float32 else tensor, data)
@@ -64,11 +59,7 @@ class IPUPrecision(Precision):
     def optimizer_step(  # type: ignore[override]
         self, optimizer: Any, model: pl.LightningModule, closure: Callable[[], Any], **kwargs: Any
     ) -> Any:
-        """Run the step, in which the program updates the weights.
-
-        Raises:
-            InputError: If ``training_step`` returned ``None``.
-        """
+        """Run the step, in which the program updates the weights."""
         result = run_closure(self, model, optimizer, closure)
         if result is None:
             raise InputError(

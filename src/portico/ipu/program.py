@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+from portico.annotations import ComputeLoss, Nested
 from portico.errors import InputError
 from portico.hf_compat import LabelSmoother
 from portico.ipu import backend
@@ -20,19 +21,19 @@ class ProgramPool:
     """Keeps the programs of a run, and attaches only the one in use to the IPUs."""
 
     def __init__(self) -> None:
-        self._programs: list[Any] = []
+        self._programs: list[backend.PoplarExecutor] = []
 
-    def make_training(self, model: nn.Module, options: Any, optimizer: Any) -> Any:
-        """Return a program that trains ``model``."""
+    def make_training(
+        self, model: nn.Module, options: "backend.Options", optimizer: torch.optim.Optimizer | None
+    ) -> "backend.PoplarExecutor":
         self._programs.append(backend.trainingModel(model, options=options, optimizer=optimizer))
         return self._programs[-1]
 
-    def make_inference(self, model: nn.Module, options: Any) -> Any:
-        """Return a program that runs ``model`` forward."""
+    def make_inference(self, model: nn.Module, options: "backend.Options") -> "backend.PoplarExecutor":
         self._programs.append(backend.inferenceModel(model, options=options))
         return self._programs[-1]
 
-    def attach(self, program: Any) -> Any:
+    def attach(self, program: "backend.PoplarExecutor") -> "backend.PoplarExecutor":
         """Detach all other programs, attach this one if it is compiled, and return it."""
         for other in self._programs:
             if other is not program:
@@ -42,18 +43,16 @@ class ProgramPool:
         return program
 
     def release(self) -> None:
-        """Detach all programs."""
         for program in self._programs:
             _detach(program)
 
     def destroy(self) -> None:
-        """Destroy all programs, after which their models can be wrapped again."""
         for program in self._programs:
             program.destroy()
         self._programs.clear()
 
 
-def _detach(program: Any) -> None:
+def _detach(program: "backend.PoplarExecutor") -> None:
     if program.isCompiled() and program.isAttachedToDevice():
         program.detachFromDevice()
 
@@ -62,14 +61,7 @@ def _detach(program: Any) -> None:
 
 
 class DeviceProgram(nn.Module):
-    """A model of ``transformers`` as a program: takes tensors, returns a dict of tensors, and marks its loss.
-
-    Args:
-        model: The model.
-        loss_function: Computes the loss from outputs and labels, in place of the model. It must be part of the program
-            to be trained on.
-        training: Whether the program trains, and so needs a loss.
-    """
+    """A model of ``transformers`` as a program: takes tensors, returns a dict of tensors, and marks its loss."""
 
     def __init__(self, model: nn.Module, *, loss_function: LossFunction | None = None, training: bool = False) -> None:
         super().__init__()
@@ -79,11 +71,7 @@ class DeviceProgram(nn.Module):
         self._needs_loss = training
 
     def forward(self, **inputs: Tensor) -> dict[str, Any]:
-        """Return the tensors among the model's outputs by name, the loss first.
-
-        Raises:
-            InputError: If a program that trains has no loss.
-        """
+        """Return the tensors among the model's outputs by name, the loss first."""
         labels = inputs.pop("labels", None) if self._loss_function is not None else None
         outputs = _tensors_by_name(self.model(**inputs))
         if self._loss_function is not None and labels is not None:
@@ -102,15 +90,9 @@ class DeviceProgram(nn.Module):
 
 
 def program_loss(
-    label_smoother: LabelSmoother | None, compute_loss_func: Any, *, shifts_labels: bool
+    label_smoother: LabelSmoother | None, compute_loss_func: "ComputeLoss | None", *, shifts_labels: bool
 ) -> LossFunction | None:
-    """Return the function that computes the loss from outputs and labels, or ``None`` for the model's own loss.
-
-    Args:
-        label_smoother: Smooths the labels.
-        compute_loss_func: The user's loss, which takes precedence.
-        shifts_labels: Whether the loss is that of the next token.
-    """
+    """Return the function that computes the loss from outputs and labels, or ``None`` for the model's own loss."""
     if compute_loss_func is not None:
         return lambda outputs, labels: compute_loss_func(outputs, labels, num_items_in_batch=None)
     if label_smoother is not None:
@@ -118,7 +100,7 @@ def program_loss(
     return None
 
 
-def _tensors_by_name(outputs: Any) -> dict[str, Any]:
+def _tensors_by_name(outputs: Nested) -> dict[str, Any]:
     if isinstance(outputs, dict):
         named = dict(outputs)
     elif isinstance(outputs, list | tuple):
@@ -129,20 +111,14 @@ def _tensors_by_name(outputs: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if _holds_tensors(value)}
 
 
-def _holds_tensors(value: Any) -> bool:
+def _holds_tensors(value: Nested) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(map(_holds_tensors, value))
     return isinstance(value, Tensor)
 
 
 class ModelOnIPUs(nn.Module):
-    """Takes the place of a trainer's model, and runs it on IPUs.
-
-    Args:
-        call_model: ``call_model`` of the trainer.
-        model: The model; attributes are looked up on it.
-        training: Whether a call trains.
-    """
+    """Takes the place of a trainer's model: calls run through ``call_model``, attributes are those of ``model``."""
 
     def __init__(self, call_model: Callable[..., dict[str, Any]], model: nn.Module, *, training: bool) -> None:
         super().__init__()
@@ -151,7 +127,6 @@ class ModelOnIPUs(nn.Module):
         self._is_training = training
 
     def forward(self, **inputs: Any) -> dict[str, Any]:
-        """Run a combined batch, or a part of one."""
         return self._call_model(self.module, inputs, is_training=self._is_training)
 
     def __getattr__(self, name: str) -> Any:
@@ -165,12 +140,7 @@ class ModelOnIPUs(nn.Module):
 
 
 class TracedStep(nn.Module):
-    """One step of a ``LightningModule`` as a program, which marks the loss that a training step returns.
-
-    Args:
-        module: The user's module.
-        step_name: ``"training_step"``, ``"validation_step"``, ``"test_step"`` or ``"predict_step"``.
-    """
+    """One ``..._step`` of a ``LightningModule`` as a program, which marks the loss that a training step returns."""
 
     def __init__(self, module: pl.LightningModule, step_name: str) -> None:
         super().__init__()
@@ -178,7 +148,7 @@ class TracedStep(nn.Module):
         self.step_name = step_name
         self._has_warned = False
 
-    def forward(self, batch: Any, batch_idx: Tensor, *rest: Tensor) -> Any:
+    def forward(self, batch: Nested, batch_idx: Tensor, *rest: Tensor) -> Nested:
         """Run the step; indices come as tensors with one element for each micro-batch."""
         scalars = [index.reshape(-1)[0] for index in (batch_idx, *rest)]
         module: pl.LightningModule = self.module
@@ -201,7 +171,7 @@ class TracedStep(nn.Module):
             )
 
 
-def _with_marked_loss(outputs: Any) -> Any:
+def _with_marked_loss(outputs: Nested) -> Nested:
     if isinstance(outputs, Tensor):
         return backend.identity_loss(outputs, "none")
     if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
@@ -212,7 +182,7 @@ def _with_marked_loss(outputs: Any) -> Any:
     )
 
 
-def step_arguments(batch: Any, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:
+def step_arguments(batch: Nested, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:
     """Return the arguments of a :class:`TracedStep`: lists become tuples, and numbers tensors with one row each.
 
     A Python number would be compiled into the program as a constant.
@@ -221,7 +191,7 @@ def step_arguments(batch: Any, indices: tuple[int, ...], num_micro_batches: int)
     return (_as_inputs(batch, num_micro_batches), *numbers)
 
 
-def _as_inputs(batch: Any, num_micro_batches: int) -> Any:
+def _as_inputs(batch: Nested, num_micro_batches: int) -> Nested:
     if isinstance(batch, bool | int | float):
         return torch.full((num_micro_batches,), batch)
     if type(batch) is list:
@@ -231,7 +201,7 @@ def _as_inputs(batch: Any, num_micro_batches: int) -> Any:
     return batch
 
 
-def mean_loss(outputs: Any) -> Any:
+def mean_loss(outputs: Nested) -> Nested:
     """Return the outputs of a training program, with the mean of the losses of its micro-batches."""
     if isinstance(outputs, Tensor):
         return outputs.float().mean()

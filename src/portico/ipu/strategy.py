@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from portico.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IPUConfig
@@ -52,8 +53,8 @@ class IPUStrategy(SingleDeviceStrategy):
     def __init__(
         self,
         ipu_config: IPUConfig | None = None,
-        training_opts: Any = None,
-        inference_opts: Any = None,
+        training_opts: "backend.Options | None" = None,
+        inference_opts: "backend.Options | None" = None,
         accelerator: Accelerator | None = None,
         checkpoint_io: CheckpointIO | None = None,
         precision_plugin: Precision | None = None,
@@ -63,32 +64,30 @@ class IPUStrategy(SingleDeviceStrategy):
         self.parallel_devices: list[torch.device] | None = None
         # Both by whether the options are for training.
         self._given_options = {True: training_opts, False: inference_opts}
-        self._options: dict[bool, Any] = {}
+        self._options: dict[bool, backend.Options] = {}
         self._pool = ProgramPool()
         # By the name of a step, or for `ipu_model` by whether it trains.
-        self._programs: dict[str | bool, Any] = {}
+        self._programs: dict[str | bool, backend.PoplarExecutor] = {}
         self._accumulation = 1
         self._accumulating_trainer: pl.Trainer | None = None
 
     # Options
 
     @property
-    def training_opts(self) -> Any:
-        """Options of training programs."""
+    def training_opts(self) -> "backend.Options":
         return self._options_for(training=True)
 
     @property
-    def inference_opts(self) -> Any:
-        """Options of all other programs."""
+    def inference_opts(self) -> "backend.Options":
         return self._options_for(training=False)
 
-    def _options_for(self, *, training: bool) -> Any:
+    def _options_for(self, *, training: bool) -> "backend.Options":
         if training not in self._options:
             given = self._given_options[training]
             self._options[training] = self._make_options(training) if given is None else given
         return self._options[training]
 
-    def _make_options(self, training: bool) -> Any:
+    def _make_options(self, training: bool) -> "backend.Options":
         if self.ipu_config is not None:
             options = self.ipu_config.to_options(for_inference=not training)
         else:
@@ -101,7 +100,6 @@ class IPUStrategy(SingleDeviceStrategy):
     @override
     @property
     def precision_plugin(self) -> Precision:
-        """The number formats of the programs."""
         return self._precision_plugin if self._precision_plugin is not None else IPUPrecision()
 
     @precision_plugin.setter
@@ -161,8 +159,13 @@ class IPUStrategy(SingleDeviceStrategy):
         return poptorch_loader(dataloader, self._options_for(training=training), training=training)
 
     @override
-    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Run the step, which updates the weights on the devices."""
+    def optimizer_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        closure: Callable[[], Any],
+        model: pl.LightningModule | nn.Module | None = None,
+        **kwargs: Any,
+    ) -> Any:
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         for stepped in self.optimizers:
             # torch's schedules warn unless the optimizer has stepped before, and its `step` is never called here.
@@ -170,7 +173,7 @@ class IPUStrategy(SingleDeviceStrategy):
         return result
 
     @override
-    def optimizer_state(self, optimizer: Any) -> Any:
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the optimizer's state, including that on the devices."""
         return super().optimizer_state(optimizer)
 
@@ -178,22 +181,18 @@ class IPUStrategy(SingleDeviceStrategy):
 
     @override
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Train on a combined batch."""
         return self._step("training_step", super().training_step, *args, **kwargs)
 
     @override
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate a combined batch."""
         return self._step("validation_step", super().validation_step, *args, **kwargs)
 
     @override
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Test a combined batch."""
         return self._step("test_step", super().test_step, *args, **kwargs)
 
     @override
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict on a combined batch."""
         return self._step("predict_step", super().predict_step, *args, **kwargs)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +210,7 @@ class IPUStrategy(SingleDeviceStrategy):
         training = self._is_training()
         return self._run(training, model, *args, training=training, **kwargs)
 
-    def _step(self, name: str, run_on_host: Callable[..., Any], batch: Any, *indices: int, **named: int) -> Any:
+    def _step(self, name: str, run_on_host: Callable[..., Any], batch: Nested, *indices: int, **named: int) -> Any:
         module = self.lightning_module
         assert module is not None
         if getattr(module, "ipu_model", None) is not None or getattr(module, "runs_steps_on_host", False):
@@ -246,11 +245,7 @@ _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_a
 
 
 def _check_module(module: pl.LightningModule) -> None:
-    """Refuse a module whose steps cannot be programs.
-
-    Raises:
-        InputError: Says why, and what to do instead.
-    """
+    """Refuse a module whose steps cannot be programs."""
     if isinstance(module, TrainerModule) and not getattr(module, "runs_steps_on_host", False):
         raise InputError(
             f"`strategy='ipu'` does not work with {type(module.hf_trainer).__name__}; use `IPUTrainer`, "

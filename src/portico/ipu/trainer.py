@@ -5,17 +5,27 @@ import functools
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
+from portico.annotations import (
+    Batch,
+    Callbacks,
+    ComputeMetrics,
+    DataCollator,
+    EvalExamples,
+    Examples,
+    Loader,
+    NumItems,
+    Optimizers,
+    ProcessingClass,
+)
 from portico.errors import InputError
-from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, has_length
+from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, TrainOutput, has_length
 from portico.ipu import backend
 from portico.ipu.arguments import IPUTrainingArguments, resolve_config
 from portico.ipu.config import IPUConfig
@@ -37,7 +47,7 @@ from portico.ipu.optim import (
     rebind_schedule,
     repartition_state,
 )
-from portico.ipu.pipelining.placement import Placement, place, remove_placement
+from portico.ipu.pipelining.placement import LayerPlacement, place, remove_placement
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
 from portico.ipu.precision import IPUPrecision
@@ -84,15 +94,15 @@ class IPUMixin(_MixedInto):
         training_model: The program that trains; ``None`` before the first call.
         inference_model: The program that evaluates; ``None`` before the first call.
         loss_function: Computes the loss inside the program; ``None`` for the model's own loss.
-        placement: Placement of the latest program; ``None`` on one IPU, or before the first call.
+        placement: LayerPlacement of the latest program; ``None`` on one IPU, or before the first call.
         placement_report: Stages and memory of the training program; ``None`` where ``placement`` is.
     """
 
     arguments_class: type[IPUTrainingArguments] = IPUTrainingArguments
     args: IPUTrainingArguments
-    training_model: Any
-    inference_model: Any
-    placement: Placement | None
+    training_model: "backend.PoplarExecutor | None"
+    inference_model: "backend.PoplarExecutor | None"
+    placement: LayerPlacement | None
     placement_report: PlacementReport | None
     loss_function: LossFunction | None
     _generator: DeviceGenerator | None
@@ -104,16 +114,16 @@ class IPUMixin(_MixedInto):
         self,
         model: nn.Module | None = None,
         ipu_config: IPUConfig | None = None,
-        args: Any = None,
-        data_collator: Callable[[list[Any]], Any] | None = None,
-        eval_data_collator: Callable[[list[Any]], Any] | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        tokenizer: Any = None,
+        args: IPUTrainingArguments | None = None,
+        data_collator: "DataCollator | None" = None,
+        eval_data_collator: "DataCollator | None" = None,
+        train_dataset: "Examples | None" = None,
+        eval_dataset: "EvalExamples | None" = None,
+        tokenizer: "ProcessingClass | None" = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_metrics: Callable[..., Any] | None = None,
-        callbacks: list[TrainerCallback | type[TrainerCallback]] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
+        compute_metrics: "ComputeMetrics | None" = None,
+        callbacks: "Callbacks | None" = None,
+        optimizers: "Optimizers" = (None, None),
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         force_to_pipelined: bool = False,
         **kwargs: Any,
@@ -148,7 +158,7 @@ class IPUMixin(_MixedInto):
             **kwargs,
         )
         self.eval_data_collator = self.data_collator if eval_data_collator is None else eval_data_collator
-        # The strategy leaves the steps of such a module alone; `compute_loss` calls the program.
+        # The strategy runs the steps of such a module on the host; `compute_loss` calls the program.
         self.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
@@ -165,7 +175,7 @@ class IPUMixin(_MixedInto):
 
     # Runs
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train, release the IPUs, and return step count, mean loss and metrics.
 
         Raises:
@@ -213,7 +223,7 @@ class IPUMixin(_MixedInto):
         """Rows of a call that evaluates: micro-batch x replicas x device iterations."""
         return self.args.eval_batch_size * self.ipu_config.batch_size_factor(for_inference=True)
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> "Loader":
         """Return the training loader.
 
         Raises:
@@ -234,7 +244,7 @@ class IPUMixin(_MixedInto):
 
     def _get_dataloader(
         self,
-        dataset: Any,
+        dataset: Examples,
         description: str,
         batch_size: int,
         sampler_fn: Callable[[Any], Any] | None = None,
@@ -244,7 +254,9 @@ class IPUMixin(_MixedInto):
         size = self._call_size(is_training)
         mode = self.args.dataloader_mode if is_training else "sync"
         rebatches = mode == "async_rebatched"
-        with self._collating_with(self.data_collator if is_training else self.eval_data_collator):
+        usual = self.data_collator
+        self.data_collator = usual if is_training else self.eval_data_collator
+        try:
             loader = self.datamodule.build_loader(
                 dataset,
                 description=description,
@@ -252,24 +264,18 @@ class IPUMixin(_MixedInto):
                 sampler_fn=sampler_fn,
                 is_training=is_training,
             )
+        finally:
+            self.data_collator = usual
         drops_last = is_training and not self.args.pad_on_batch_axis
         prepared = self.accelerator.prepare(drop_last_batch(loader) if drops_last and not rebatches else loader)
         if mode == "sync":
             return prepared
         return PrefetchLoader(prepared, batch_size=size, rebatches=rebatches, drop_last=drops_last)
 
-    @contextmanager
-    def _collating_with(self, collator: Any) -> Iterator[None]:
-        usual, self.data_collator = self.data_collator, collator
-        try:
-            yield
-        finally:
-            self.data_collator = usual
-
     def _call_size(self, training: bool) -> int:
         return self.combined_train_batch_size if training else self.combined_eval_batch_size
 
-    def _first_batch(self, training: bool) -> Any:
+    def _first_batch(self, training: bool) -> Batch:
         loader = self.get_train_dataloader() if training else self.get_eval_dataloader()
         return self._precision.convert_input(pad_rows(next(iter(loader)), self._call_size(training)))
 
@@ -279,7 +285,7 @@ class IPUMixin(_MixedInto):
         self.state.train_batch_size = self.args.train_batch_size
         return resume_point
 
-    def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
+    def _evaluation_session(self, dataloader: "Loader", **options: Any) -> EvaluationSession:
         session = super()._evaluation_session(dataloader, **options)
         # The loss of a batch counts once for each of its rows.
         session.batch_size = self.combined_eval_batch_size
@@ -287,10 +293,10 @@ class IPUMixin(_MixedInto):
 
     # Programs
 
-    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: "Loader | None" = None) -> nn.Module:
         return ModelOnIPUs(self.call_model, model, training=training)
 
-    def wrap_model(self, model: Any, training: bool = True, sample_batch: Any = None) -> Any:
+    def wrap_model(self, model: Any, training: bool = True, sample_batch: Batch | None = None) -> Any:
         """Return the program of the model, which is made at the first call.
 
         Args:
@@ -312,14 +318,10 @@ class IPUMixin(_MixedInto):
         self.inference_model = self.programs.make_inference(program, self.eval_opts)
         return self.inference_model
 
-    def compile_model(self, model: Any, sample_batch: Mapping[str, Any], log: bool = False) -> Any:
-        """Compile a program for batches like ``sample_batch``, and return it.
-
-        Args:
-            model: A program of :meth:`wrap_model`.
-            sample_batch: A combined batch.
-            log: Whether to log that it was compiled.
-        """
+    def compile_model(
+        self, model: "backend.PoplarExecutor", sample_batch: Mapping[str, Any], log: bool = False
+    ) -> "backend.PoplarExecutor":
+        """Compile a program of :meth:`wrap_model` for combined batches like ``sample_batch``, and return it."""
         if not model.isCompiled():
             batch = self._precision.convert_input(dict(sample_batch))
             self._before_compilation(model, batch)
@@ -330,11 +332,6 @@ class IPUMixin(_MixedInto):
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
         """Run a combined batch, or a part of one, and return the outputs without those of padding.
-
-        Args:
-            model: The model.
-            inputs: Its inputs.
-            is_training: Whether to train on them.
 
         Returns:
             Outputs by name; ``loss`` is the mean over real rows.
@@ -369,9 +366,9 @@ class IPUMixin(_MixedInto):
     def compute_loss(
         self,
         model: nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
+        num_items_in_batch: "NumItems" = None,
     ) -> Any:
         """Return the loss that the program computed.
 
@@ -387,16 +384,12 @@ class IPUMixin(_MixedInto):
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
-        """Return generated tokens, ``int64 [rows, length]``, computed on the devices.
-
-        Args:
-            inputs: Inputs of the model.
-            **options: Keywords of ``generate`` of ``transformers``.
-        """
+        """Return generated tokens, ``int64 [rows, length]``, with the options of ``transformers``' ``generate``."""
         if self._generator is None:
-            sample = self._precision.convert_input(with_decoder_start(inputs, self.model))
+            model: Any = self.model
+            sample = self._precision.convert_input(with_decoder_start(inputs, model))
             self._generator = DeviceGenerator(
-                self.model,
+                model,
                 self.programs,
                 self.eval_opts,
                 convert=self._precision.convert_input,
@@ -407,7 +400,7 @@ class IPUMixin(_MixedInto):
 
     # Placement
 
-    def _before_compilation(self, program: Any, batch: Mapping[str, Any]) -> None:
+    def _before_compilation(self, program: "backend.PoplarExecutor", batch: Mapping[str, Any]) -> None:
         """Restore the placement and the mode of the program's model, which another program may have changed."""
         is_training = program is self.training_model
         self._place_for(is_training, self.model, batch)
@@ -417,12 +410,6 @@ class IPUMixin(_MixedInto):
         """Place the model as the programs of a stage need it.
 
         A program takes the placement that the model has at compilation, possibly long after the program was made.
-
-        Args:
-            training: Whether to place it for training.
-            model: The model.
-            sample_batch: A combined batch, which shows in which order the layers run; by default the first of the
-                loader.
         """
         if self._is_placed_for_training is training:
             return
@@ -439,19 +426,12 @@ class IPUMixin(_MixedInto):
             self.placement = place(model, micro_batch, config)
         self._is_placed_for_training = training
         if training and self.placement is not None and self.placement_report is None:
-            self._report_placement(self.placement, model)
-
-    def _report_placement(self, placement: Placement, model: nn.Module) -> None:
-        self.placement_report = PlacementReport.of(
-            placement,
-            model,
-            self.ipu_config,
-            micro_batch_size=self.args.train_batch_size,
-            optimizer=self.optimizer,
-        )
-        if self.is_world_process_zero():
-            self.placement_report.save(self.args.output_dir or ".")
-            print(self.placement_report.text())
+            self.placement_report = PlacementReport.of(
+                self.placement, model, config, micro_batch_size=size, optimizer=self.optimizer
+            )
+            if self.is_world_process_zero():
+                self.placement_report.save(self.args.output_dir or ".")
+                print(self.placement_report.text())
 
     # Optimization
 
@@ -497,7 +477,7 @@ class IPUMixin(_MixedInto):
         # The program clips, and its gradients never reach the host.
         return None
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Any:
         return None
 
     # Checkpoints
@@ -511,7 +491,7 @@ class IPUMixin(_MixedInto):
         if self.training_model is not None:
             (folder / RNG_FILE).write_text(json.dumps(self.training_model.rng_state), encoding="utf-8")
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         file = Path(resume_from_checkpoint) / RNG_FILE
         if file.is_file():

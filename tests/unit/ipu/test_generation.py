@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ipu_peers import one_free_ipu
+from emulator_peers import free_ipus
 from ipu_trainers import ipu_trainer
 from portico.ipu.config import IPUConfig
 
@@ -52,7 +52,7 @@ def test_is_computed_by_programs_alone(tmp_path):
     calls = []
     trainer.model.encoder.block[0].register_forward_pre_hook(lambda *_: calls.append(1))
     trainer.programs.release()
-    with one_free_ipu():
+    with free_ipus(1):
         assert torch.equal(trainer.generate(inputs, max_length=6), first)
     assert not calls
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import poptorch_emulator as poptorch
-from ipu_peers import Perceptron, batches, options
+from emulator_peers import Perceptron, batches, options
 from poptorch_emulator.half import LARGEST, HalfArithmetic, to_half
 
 sizes = st.integers(1, 40)

@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import poptorch_emulator as poptorch
-from ipu_peers import largest_difference, weights
+from emulator_peers import largest_difference, weights
 from ipu_trainers import Sentences, classifier, ipu_trainer, plain_trainer
 from portico.errors import InputError
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import poptorch_emulator as poptorch
 import portico
-from ipu_peers import Perceptron, batches, one_free_ipu, options
+from emulator_peers import Perceptron, batches, free_ipus, options
 from ipu_trainers import Sentences, classifier, ipu_arguments, ipu_trainer
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 
@@ -79,7 +79,7 @@ def blocks_twice():
 
 
 def acquiring():
-    with one_free_ipu():
+    with free_ipus(1):
         infer(X, chosen=options(1, 2))
 
 

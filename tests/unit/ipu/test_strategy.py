@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import poptorch_emulator as poptorch
 import portico
-from ipu_peers import Perceptron, largest_difference, one_free_ipu, options, weights
+from emulator_peers import Perceptron, free_ipus, largest_difference, options, weights
 from portico.ipu.config import IPUConfig
 
 pytestmark = [
@@ -159,7 +159,7 @@ class TestTracedSteps:
             trainer(tmp_path, max_epochs=1).fit(Logging(), loader())
 
     def test_share_one_ipu_in_turn(self, tmp_path):
-        with one_free_ipu():
+        with free_ipus(1):
             trainer(tmp_path, max_epochs=2).fit(Traced(), loader(4), loader(4))
 
     def test_resume_bit_for_bit(self, tmp_path):

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import portico
-from ipu_peers import largest_difference, one_free_ipu, weights
+from emulator_peers import free_ipus, largest_difference, weights
 from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, plain_trainer, reader
 from portico.ipu.config import IPUConfig
 
@@ -68,7 +68,7 @@ class TestTraining:
 
     def test_frees_the_ipus(self, tmp_path):
         trainer = ipu_trainer(tmp_path, eval_strategy="epoch")
-        with one_free_ipu():
+        with free_ipus(1):
             trainer.train()
             assert not trainer.training_model.isAttachedToDevice()
             trainer.evaluate()

@@ -1,4 +1,4 @@
-"""Placement of a model: its layers, the IPU of each part, and the blocks that tell a program about it."""
+"""Placement of a model: its layers, the IPU of each part, and the blocks that declare it to a program."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import GradientCheckpointingLayer
 
+from portico.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Placement:
+class LayerPlacement:
     """The IPU of each part of a model.
 
     Args:
@@ -44,7 +45,6 @@ class Placement:
 
     @property
     def num_stages(self) -> int:
-        """Number of pipeline stages."""
         return len(self.stages())
 
     @property
@@ -54,18 +54,13 @@ class Placement:
         return 2 * self.num_stages - 1
 
 
-def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
+def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
     """Spread a model over the IPUs of a replica, in place.
 
     Layers go where ``layers_per_ipu`` says. What runs before the first layer is on IPU 0. What runs later is on IPU 0
     if it shares a parameter with what is there (a tied head), otherwise on the IPU of the layer before it. In
     ``parallelize_kwargs``, ``layers`` (names of stacks) and ``modules`` (IPUs by the name of a module or of a parent)
     override this. Pieces of embeddings and projections are where the configuration puts them.
-
-    Args:
-        model: The model, without blocks.
-        sample: Inputs of a micro-batch, which show in which order the modules run.
-        config: In the mode (training or inference) to place the model for.
 
     Raises:
         IncompatibleIPUConfigError: If layers are shared, the numbers do not fit, or a parameter is on several IPUs.
@@ -100,7 +95,7 @@ def remove_placement(model: nn.Module) -> None:
     remove_serialization(model)
 
 
-def _mark_recomputation_checkpoint(module: nn.Module, inputs: Any, output: Any) -> Any:
+def _mark_recomputation_checkpoint(module: nn.Module, inputs: tuple[Nested, ...], output: Nested) -> Nested:
     """Forward hook of a layer whose output is kept, and from which the following layer is recomputed."""
     if isinstance(output, Tensor):
         return backend.recomputationCheckpoint(output)
@@ -136,7 +131,7 @@ def _copy_of(name: str) -> Any:
 # The plan
 
 
-def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> Placement:
+def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
     """Return the placement that :func:`place` would make, without changing the model."""
     options = config._parallelize_kwargs or {}
     _check_options(options, model, config._ipus_per_replica)
@@ -148,7 +143,7 @@ def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfi
     chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
     steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
     placed = _parameters(model, steps, set(used))
-    return Placement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
+    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
 
 
 _OPTIONS = ("layers", "modules")
@@ -236,7 +231,6 @@ def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:
-    """Return the IPU of each parameter that the steps use."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     ipus: dict[str, set[int]] = {}
     for name, ipu in steps:
@@ -275,13 +269,6 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
 
     A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
     those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
-
-    Args:
-        model: The model.
-        stacks: Names of the stacks; by default they are searched for.
-
-    Raises:
-        InputError: If a stack does not exist.
     """
     if stacks is None:
         stacks = _find_stacks(model)
@@ -321,11 +308,6 @@ def _module_list(model: nn.Module, name: str) -> nn.ModuleList:
 def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str, Any]) -> list[str]:
     """Run a micro-batch forward once, and return the modules with parameters in the order they are called.
 
-    Args:
-        model: The model; its modes and buffers and the host's random state are left unchanged.
-        layers: Names of the layers; modules inside them are not listed.
-        sample: Inputs of a micro-batch.
-
     Returns:
         Names of layers, and of modules outside the layers that hold parameters themselves; a module that is called
         several times is listed several times.
@@ -361,16 +343,7 @@ def _uses_own_parameters(module: nn.Module) -> bool:
 
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
-    """Return the IPU of each layer.
-
-    Args:
-        layers_per_ipu: Layers on each IPU; IPUs with -1 share the remaining layers, the last of them taking the rest.
-        num_ipus: IPUs of a replica; if there is one, it takes all layers.
-        num_layers: Layers of the model.
-
-    Raises:
-        IncompatibleIPUConfigError: If the numbers do not fit.
-    """
+    """Return the IPU of each layer; IPUs with -1 share the remaining layers, the last of them taking the rest."""
     if num_ipus == 1:
         return [0] * num_layers
     counts = [_WILDCARD] * num_ipus if list(layers_per_ipu) == [_WILDCARD] else list(layers_per_ipu)

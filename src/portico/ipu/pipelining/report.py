@@ -4,13 +4,13 @@ import json
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from portico.ipu.config import IPUConfig
-from portico.ipu.pipelining.placement import Placement
+from portico.ipu.pipelining.placement import LayerPlacement
 
 # On-chip memory of a Mk2 IPU.
 IPU_MEMORY_BYTES = 900 * 1024**2
@@ -21,15 +21,7 @@ _STATE_TENSORS = {"AdamW": (1, 1), "Adam": (1, 1), "LAMB": (1, 1), "RMSprop": (0
 
 @dataclass(frozen=True)
 class IPUMemory:
-    """Memory on one IPU that weights need.
-
-    Args:
-        ipu: Number of the IPU.
-        num_parameters: Number of weights on it.
-        weight_bytes: Bytes of the weights.
-        gradient_bytes: Bytes of the gradient accumulators.
-        optimizer_bytes: Bytes of the optimizer state on the chip.
-    """
+    """Memory that the weights on one IPU need; ``optimizer_bytes`` counts only the state on the chip."""
 
     ipu: int
     num_parameters: int
@@ -39,7 +31,6 @@ class IPUMemory:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of weights, gradients and optimizer state."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
@@ -50,14 +41,7 @@ class IPUMemory:
 
 @dataclass(frozen=True)
 class PlacementReport:
-    """Stages, memory and batch sizes of a training placement.
-
-    Args:
-        stages: Stages in order, each with its IPU and what runs in it.
-        minimum_gradient_accumulation: Fewest micro-batches that fill the training pipeline.
-        memory: Memory of each IPU.
-        batch_sizes: Sentences that explain the batch sizes.
-    """
+    """Stages (each with its IPU and what runs in it), memory of each IPU and batch sizes of a training placement."""
 
     stages: list[tuple[int, list[str]]]
     minimum_gradient_accumulation: int
@@ -66,17 +50,14 @@ class PlacementReport:
 
     @classmethod
     def of(
-        cls, placement: Placement, model: nn.Module, config: IPUConfig, *, micro_batch_size: int, optimizer: Any
+        cls,
+        placement: LayerPlacement,
+        model: nn.Module,
+        config: IPUConfig,
+        *,
+        micro_batch_size: int,
+        optimizer: Optimizer,
     ) -> "PlacementReport":
-        """Return the report of a training placement.
-
-        Args:
-            placement: The placement.
-            model: The model.
-            config: Its configuration.
-            micro_batch_size: Rows of a micro-batch.
-            optimizer: The optimizer of the model.
-        """
         parameters = dict(model.named_parameters())
         held = [
             [parameters[name] for name, ipu in placement.ipu_of_parameter.items() if ipu == number]
@@ -90,7 +71,6 @@ class PlacementReport:
         )
 
     def text(self) -> str:
-        """Return the report as lines of text."""
         lines = ["Placement"]
         for number, (ipu, names) in enumerate(self.stages):
             lines.append(f"  stage {number} on IPU {ipu}: {_listed(names)}")
@@ -120,7 +100,6 @@ class PlacementReport:
 
 
 def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
-    """Return sentences that explain how batch sizes follow from each other."""
     accumulation, replicas = config.gradient_accumulation_steps, config.replication_factor
     one_update = micro_batch_size * accumulation * replicas
     one_call = one_update * config.device_iterations
@@ -133,7 +112,7 @@ def batch_arithmetic(config: IPUConfig, micro_batch_size: int) -> list[str]:
     ]
 
 
-def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer: Any) -> IPUMemory:
+def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer: Optimizer) -> IPUMemory:
     count = sum(weight.numel() for weight in weights)
     accumulator = getattr(optimizer, "accum_type", None)
     accumulated = weights if config.gradient_accumulation_steps > 1 else []
@@ -146,7 +125,7 @@ def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer:
     )
 
 
-def _state_bytes(count: int, config: IPUConfig, optimizer: Any) -> int:
+def _state_bytes(count: int, config: IPUConfig, optimizer: Optimizer) -> int:
     first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
     has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
     first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32
@@ -215,11 +194,7 @@ def _box(column: int, ipu: int, names: list[str]) -> str:
 
 
 def stage_label(names: list[str]) -> str:
-    """Return the label of a stage: the end of its last name, with as many whole parts of it as fit.
-
-    Args:
-        names: What runs in the stage.
-    """
+    """Return the label of a stage: the end of its last name, with as many whole parts of it as fit."""
     before = "" if len(names) == 1 else "to "
     parts = names[-1].split(".")
     while len(parts) > 1 and len(before + ".".join(parts)) > _LABEL_CHARACTERS:

@@ -17,16 +17,8 @@ from torch.nn import functional
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
 
 
-def serialize(model: Any, config: IPUConfig) -> None:
-    """Split or serialize the input embedding and the output projection of a model as the configuration says.
-
-    Args:
-        model: A model with ``get_input_embeddings`` and ``get_output_embeddings``.
-        config: In the mode (training or inference) to prepare the model for.
-
-    Raises:
-        IncompatibleIPUConfigError: If they cannot be cut like that.
-    """
+def serialize(model: nn.Module, config: IPUConfig) -> None:
+    """Split or serialize the input embedding and the output projection of a model as the configuration says."""
     _split(model, config)
     for kind, getter in _GETTERS.items():
         factor = getattr(config, f"_{kind}_serialization_factor")
@@ -69,7 +61,7 @@ def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | Non
         index: Rows of the whole table, ``int [...]``.
         piece: Some of its rows, ``float [rows, features]``.
         first: Index of the first of them in the whole table.
-        padding_idx: Row of the whole table that gets no gradient.
+        padding_idx: Row of the whole table that receives no gradient.
     """
     local = index - first
     padding = None if padding_idx is None or not 0 <= padding_idx - first < len(piece) else padding_idx - first
@@ -79,16 +71,11 @@ def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | Non
 
 
 class SerializedEmbedding(nn.Embedding):
-    """An embedding whose table is looked up piece by piece.
-
-    Attributes:
-        num_pieces: Number of pieces of the table.
-    """
+    """An embedding whose table is looked up in ``num_pieces`` pieces."""
 
     num_pieces: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
         pieces = torch.tensor_split(self.weight, min(self.num_pieces, self.num_embeddings))
         firsts = accumulate(map(len, pieces), initial=0)
         rows: Tensor = sum(  # type: ignore[assignment]
@@ -99,20 +86,13 @@ class SerializedEmbedding(nn.Embedding):
 
 
 class SerializedLinear(nn.Linear):
-    """A projection whose outputs are computed piece by piece.
-
-    Attributes:
-        num_pieces: Number of pieces of the outputs.
-    """
+    """A projection whose outputs are computed in ``num_pieces`` pieces."""
 
     num_pieces: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
         weights = torch.tensor_split(self.weight, self.num_pieces)
-        if self.bias is None:
-            return torch.cat([functional.linear(input, weight) for weight in weights], dim=-1)
-        biases = torch.tensor_split(self.bias, self.num_pieces)
+        biases = [None] * len(weights) if self.bias is None else torch.tensor_split(self.bias, self.num_pieces)
         return torch.cat([functional.linear(input, *pair) for pair in zip(weights, biases, strict=True)], dim=-1)
 
 
@@ -123,14 +103,7 @@ _SERIALIZED_CLASSES: dict[Any, Any] = {nn.Embedding: SerializedEmbedding, nn.Lin
 
 
 class Piece(nn.Module):
-    """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter.
-
-    Args:
-        kind: ``"weight"`` or ``"bias"``.
-        rows: The rows.
-        ipu_id: The IPU that holds them.
-        compute: Computes the piece's output from an input and the rows.
-    """
+    """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter."""
 
     def __init__(
         self, kind: str, rows: nn.Parameter, *, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
@@ -140,13 +113,12 @@ class Piece(nn.Module):
         self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the output of the piece."""
         return self._compute(input, getattr(self, self.kind))
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save nothing."""
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load nothing."""
 
 
@@ -166,12 +138,12 @@ class SplitModule(nn.Module):
     # Models look at its shape and its dtype.
     weight: Any = property(lambda module: module.whole["weight"])
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination.update(
             {f"{prefix}{name}": value if keep_vars else value.detach() for name, value in self.whole.items()}
         )
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         self._parameters.update(self.whole)
         try:
             super()._load_from_state_dict(state_dict, prefix, *args)
@@ -185,7 +157,6 @@ class SplitEmbedding(SplitModule, nn.Embedding):
     whole_class = nn.Embedding
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the rows of ``input``, ``int [...]``, as ``float [..., features]``."""
         rows: Tensor = sum(piece(input) for piece in self.pieces)
         return rows
 
@@ -196,7 +167,6 @@ class SplitLinear(SplitModule, nn.Linear):
     whole_class = nn.Linear
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return ``float [..., out]`` for ``input``, ``float [..., in]``."""
         outputs = torch.cat([piece(input) for piece in self.pieces if piece.kind == "weight"], dim=-1)
         for piece in self.pieces:
             outputs = piece(outputs) if piece.kind == "bias" else outputs
@@ -207,7 +177,7 @@ _SPLIT_CLASSES: Mapping[type, Any] = {nn.Embedding: SplitEmbedding, nn.Linear: S
 _GETTERS = {"embedding": "get_input_embeddings", "projection": "get_output_embeddings"}
 
 
-def _split(model: Any, config: IPUConfig) -> None:
+def _split(model: nn.Module, config: IPUConfig) -> None:
     """Split the input embedding and the output projection, and all modules tied to them, over several IPUs."""
     splits_of_weight: dict[int, list[int]] = {}
     for kind, getter in _GETTERS.items():
@@ -226,31 +196,24 @@ def _split(model: Any, config: IPUConfig) -> None:
                 f"`{name}={splits}` contradicts `serialized_embedding_splits_per_ipu={splits_of_weight[id(weight)]}`: "
                 "embedding and projection are tied, so their pieces are too; set both to the same, or only one."
             )
-        for user in _modules_with(weight, model):
-            _split_module(user, splits, name)
+        for user in list(model.modules()):
+            if not isinstance(user, Piece) and any(held is weight for held in user._parameters.values()):
+                _split_module(user, splits, name)
 
 
-def _modules_with(weight: Tensor, model: nn.Module) -> list[nn.Module]:
-    return [
-        module
-        for module in model.modules()
-        if not isinstance(module, Piece) and any(held is weight for held in module._parameters.values())
-    ]
-
-
-def _split_module(module: Any, splits_per_ipu: Sequence[int], name: str) -> None:
+def _split_module(module: nn.Module, splits_per_ipu: Sequence[int], name: str) -> None:
     if type(module) not in _SPLIT_CLASSES:
         raise IncompatibleIPUConfigError(
             f"`{name}={list(splits_per_ipu)}` cannot split a {type(module).__name__}, only a plain Embedding or "
             "Linear; leave it out."
         )
     ipus = [ipu for ipu, count in enumerate(splits_per_ipu) for _ in range(count)]
-    rows = len(module.weight)
+    whole = {kind: parameter for kind, parameter in module._parameters.items() if parameter is not None}
+    rows = len(whole["weight"])
     if len(ipus) > rows:
         raise IncompatibleIPUConfigError(
             f"`{name}={list(splits_per_ipu)}` makes {len(ipus)} pieces of {rows} rows; use at most {rows}."
         )
-    whole = {kind: parameter for kind, parameter in module._parameters.items() if parameter is not None}
     weights = _pieces_of(whole["weight"], len(ipus))
     module._parameters.clear()
     module.__dict__["whole"] = whole
@@ -281,7 +244,6 @@ def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
 
 
 def piece_ipus(model: nn.Module) -> dict[str, int]:
-    """Return the IPU of each piece by its name."""
     return {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
 
 
@@ -299,7 +261,7 @@ def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
 
 
 def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the whole weights of a model by name; tied ones under every name."""
+    """Yield the whole weights of a model by name; tied weights under every name."""
     for name, module in model.named_modules():
         if not isinstance(module, Piece):
             held = module.whole if isinstance(module, SplitModule) else module._parameters
