@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -95,7 +96,7 @@ def _finite(value: object, direction: str) -> Any:
 # ---- Backends ----
 
 
-class SearchBackend:
+class SearchBackend(ABC):
     """One library that chooses hyperparameters, trial by trial.
 
     Attributes:
@@ -118,16 +119,18 @@ class SearchBackend:
         """Return the training arguments that ``trial`` chooses."""
         return trial
 
+    @abstractmethod
     def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
-        raise NotImplementedError
 
-    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
+    def report(  # noqa: B027 -- a library that reads the tracker's log needs no report
+        self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]
+    ) -> None:
         """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
 
+    @abstractmethod
     def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
         """Run the whole search; return the ``BestRun``, or a list of them for several objectives."""
-        raise NotImplementedError
 
 
 class OptunaBackend(SearchBackend):

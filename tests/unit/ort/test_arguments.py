@@ -27,7 +27,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
         ({"onnx_log_level": 9}, "`onnx_log_level=9` is unknown; set it to one of VERBOSE, INFO"),
         ({"save_onnx": "false"}, "`save_onnx='false'` cannot be used; set it to true or false"),
         ({"evaluate_in_ort": None}, "`evaluate_in_ort=None` cannot be used; set it to true or false"),
-        ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a text, or null"),
+        ({"onnx_cache_dir": 5}, "`onnx_cache_dir=5` cannot be used; set it to a string, or null"),
         (
             {"onnx_prefix": "models/mine"},
             "`onnx_prefix='models/mine'` is not a plain file name; set it without folder",

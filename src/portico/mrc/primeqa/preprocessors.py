@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
-from portico.errors import InputError
+from portico.errors import InputError, InputTypeError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets import natural_questions, squad, tydi
 from portico.mrc.datasets.fid import passage_text
@@ -168,7 +168,10 @@ class AbstractPreProcessor(ABC):
 
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> Any:
         """Return the features of a batch; ``indices`` are the positions of its examples in the data set."""
-        raise NotImplementedError
+        raise InputTypeError(
+            f"{type(self).__name__} has no way to make features; override `process_train` and `process_eval`, "
+            "or derive from `BasePreProcessor`."
+        )
 
     def _batch_function(self) -> Callable[..., Any]:
         return self._process_batch

@@ -464,3 +464,13 @@ def test_fusion_in_decoder_columns_are_checked():
         fid([record])
     with pytest.raises(InputError, match="no examples to process"):
         fid([])
+
+
+def test_preprocessor_without_features_is_refused(tokenizer):
+    class Nothing(primeqa.AbstractPreProcessor):
+        def validate_schema(self, dataset, is_train, pre_adaptation=True):
+            pass
+
+    examples = datasets.Dataset.from_list([{"question": "Who?", "context": "Ana."}])
+    with pytest.raises(InputError, match=r"Nothing has no way to make features; override `process_train`"):
+        Nothing(tokenizer, stride=8).process_eval(examples)
