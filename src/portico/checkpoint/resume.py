@@ -147,7 +147,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
         return
     if not (file := _rng_file(folder, args)).is_file():
         logger.warning(
-            "%s is missing, so random numbers continue from the present state: the resumed run will differ from an "
+            "%s is missing, so random numbers continue from the current state: the resumed run will differ from an "
             "uninterrupted one.",
             file,
         )

@@ -93,7 +93,7 @@ def test_each_process_has_its_rng_file(tmp_path):
 
 def test_missing_rng_file_warns(tmp_path, caplog):
     load_rng_state(str(tmp_path), ALONE)
-    assert "random numbers continue from the present state" in caplog.text
+    assert "random numbers continue from the current state" in caplog.text
 
 
 def test_loading_rng_without_folder_does_nothing(caplog):
