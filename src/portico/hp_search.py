@@ -239,7 +239,7 @@ def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
 
 
 def release_model(trainer: "Trainer") -> None:
-    """Release model, optimizer and schedule, since the next trial makes new ones, and empty the device's cache."""
+    """Release model, optimizer and scheduler, since the next trial makes new ones, and empty the device's cache."""
     handler = trainer.callback_handler
     trainer.model = trainer.model_wrapped = handler.model = None  # type: ignore[assignment]
     trainer.optimizer = handler.optimizer = None

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules."""
+"""Optimizers and learning-rate schedulers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -129,19 +129,19 @@ def updates_in_backward(optimizer: Any) -> bool:
 
 
 def steps_after_evaluation(scheduler: "Scheduler | None") -> bool:
-    """Return whether a schedule needs a metric, and so steps after evaluations."""
+    """Return whether a scheduler needs a metric, and so steps after evaluations."""
     return isinstance(scheduler, ReduceLROnPlateau | GreedyLR)
 
 
 def scheduler_config(scheduler: "Scheduler | None") -> dict[str, Any]:
-    """Return Lightning's configuration of a schedule, empty for one that needs a metric."""
+    """Return Lightning's configuration of a scheduler, empty for one that needs a metric."""
     if scheduler is None or steps_after_evaluation(scheduler):
         return {}
     return {"lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def learning_rate(optimizer: Any, scheduler: "Scheduler | None") -> float:
-    """Return the learning rate of the first parameter group, as the schedule reports it."""
+    """Return the learning rate of the first parameter group, as the scheduler reports it."""
     if scheduler is None or steps_after_evaluation(scheduler):
         rate = optimizer.param_groups[0]["lr"]
     else:
@@ -176,13 +176,13 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
 def make_scheduler(
     args: "TrainingArguments", optimizer: torch.optim.Optimizer | None, num_training_steps: int
 ) -> "Scheduler":
-    """Return the schedule that ``args.lr_scheduler_type`` names.
+    """Return the scheduler that ``args.lr_scheduler_type`` names.
 
     Raises:
         InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
     """
     try:
-        # Its annotations leave out the `None` of an optimizer, and the schedules that step on a metric.
+        # Its annotations leave out the `None` of an optimizer, and the schedulers that step on a metric.
         make: Any = get_scheduler
         return make(
             args.lr_scheduler_type,
@@ -196,6 +196,6 @@ def make_scheduler(
         name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise kind(
             f"`lr_scheduler_type={name!r}` with `lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}` cannot be used: "
-            f"{str(error).rstrip('.')}. Set `lr_scheduler_kwargs` to arguments of this schedule, or choose another "
+            f"{str(error).rstrip('.')}. Set `lr_scheduler_kwargs` to arguments of this scheduler, or choose another "
             "one."
         ) from error

@@ -144,7 +144,7 @@ class Trainer:
     model: nn.Module
     model_wrapped: nn.Module
     lightning_trainer: pl.Trainer
-    # Any object with the methods of torch's: libraries bring optimizers and schedules that inherit from neither.
+    # Any object with the methods of torch's: libraries bring optimizers and schedulers that inherit from neither.
     optimizer: Any
     lr_scheduler: Any
     callback_handler: CallbackHandler
@@ -400,7 +400,7 @@ class Trainer:
     # ---- Optimizer & Scheduler & Learning rate ----
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make the optimizer and the schedule of a run of ``num_training_steps`` optimizer steps."""
+        """Make the optimizer and the scheduler of a run of ``num_training_steps`` optimizer steps."""
         self.create_optimizer()
         self.create_scheduler(num_training_steps=num_training_steps)
 
@@ -416,7 +416,7 @@ class Trainer:
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> "Scheduler":
-        """Make the schedule that ``args.lr_scheduler_type`` names, unless there is one."""
+        """Make the scheduler that ``args.lr_scheduler_type`` names, unless there is one."""
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = optim.make_scheduler(self.args, optimizer, num_training_steps)
@@ -460,7 +460,7 @@ class Trainer:
     def _create_optimizer_and_scheduler_for(self, num_training_steps: int) -> None:
         """Make both for a new run, and show them to the callbacks."""
         if self._created_lr_scheduler:
-            # The schedule of an earlier run counts that run's steps.
+            # The scheduler of an earlier run counts that run's steps.
             self.lr_scheduler = None
             self._created_lr_scheduler = False
         self.create_optimizer_and_scheduler(num_training_steps)

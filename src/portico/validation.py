@@ -87,7 +87,7 @@ def check_part_kinds(
     if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
         shown = f"({', '.join(map(_kind, optimizers))})" if is_pair else f"a {_kind(optimizers)}"
         raise InputTypeError(
-            f"`optimizers` is {shown}; give a tuple of an optimizer and a schedule, each of which may be None."
+            f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, each of which may be None."
         )
 
 

@@ -87,7 +87,7 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
 
 
 def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, schedule and scaler from ``folder``, and set the progress of Lightning's loops."""
+    """Load optimizer, scheduler and scaler from ``folder``, and set the progress of Lightning's loops."""
     trainer._load_optimizer_and_scheduler(folder)
     trainer._load_scaler(folder)
     continue_from(
@@ -100,7 +100,7 @@ def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: Resu
 
 
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
-    """Load the states of optimizer and schedule from ``folder``, where it has them."""
+    """Load the states of optimizer and scheduler from ``folder``, where it has them."""
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
         assert trainer.optimizer is not None

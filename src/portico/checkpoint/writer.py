@@ -31,7 +31,7 @@ _PARTIAL = ".partial"
 
 
 def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
-    """Write ``run_folder/name``: model, optimizer, schedule, random states and trainer state; rotate old ones."""
+    """Write ``run_folder/name``: model, optimizer, scheduler, random states and trainer state; rotate old ones."""
     args, state = trainer.args, trainer.state
     final = Path(run_folder) / name
     with _staged(final, trainer) as staging:
@@ -54,7 +54,7 @@ def write_checkpoint(trainer: "Trainer", run_folder: str, name: str) -> None:
 
 
 def save_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
-    """Write the states of optimizer and schedule into ``folder``."""
+    """Write the states of optimizer and scheduler into ``folder``."""
     if not trainer.args.should_save:
         return
     assert trainer.optimizer is not None

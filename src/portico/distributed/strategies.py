@@ -340,13 +340,13 @@ def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
     """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
 
     Raises:
-        InputError: If a value contradicts the training arguments, or chooses an optimizer or schedule.
+        InputError: If a value contradicts the training arguments, or chooses an optimizer or scheduler.
     """
     config = _read(args.deepspeed)  # type: ignore[arg-type]  # transformers declares only one of the forms
     for section in ("optimizer", "scheduler"):
         if section in config:
             raise InputError(
-                f"The DeepSpeed configuration has a section `{section}`, but optimizer and schedule come from the "
+                f"The DeepSpeed configuration has a section `{section}`, but optimizer and scheduler come from the "
                 "training arguments here; leave it out, and set `optim`, `learning_rate` and `lr_scheduler_type`."
             )
     expected = {

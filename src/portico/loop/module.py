@@ -127,7 +127,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         run.after_optimizer_step()
 
     def lr_scheduler_step(self, scheduler: "LRScheduler", metric: object) -> None:
-        # A step skipped by the gradient scaler does not move the schedule (transformers 5.23, `_run_epoch`).
+        # A step skipped by the gradient scaler does not move the scheduler (transformers 5.23, `_run_epoch`).
         accelerator = self.hf_trainer.accelerator
         if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
             scheduler.step()

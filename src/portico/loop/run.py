@@ -39,7 +39,7 @@ Lightning                                      Hugging Face
 =============================================  ==============================================================
 (constructor of the trainer)                   T ``on_init_end``
 ``configure_optimizers``                       M ``create_optimizer``, ``create_scheduler``
-``on_fit_start``                               M optimizer, schedule and loop counts of a resumed run
+``on_fit_start``                               M optimizer, scheduler and loop counts of a resumed run
 ``on_train_start``                             B ``on_train_begin``, then ``eval_on_start``
 ``on_train_epoch_start``                       B ``on_epoch_begin``
 (a window's first batch is fetched)            T all batches of the window fetched, their labels counted; once after
@@ -49,7 +49,7 @@ Lightning                                      Hugging Face
 ``on_after_backward``                          M loss summed, FLOPs and tokens counted
 ``configure_gradient_clipping``                M clipping, gradient norm, ``on_pre_optimizer_step``
 ``optimizer_step``                             M the step, ``on_optimizer_step``, learning rate noted
-``lr_scheduler_step``                          M schedule, unless it steps after evaluations
+``lr_scheduler_step``                          M scheduler, unless it steps after evaluations
 ``on_train_batch_end``, window open            B ``on_substep_end``
 ``on_train_batch_end``, window closed          B gradients zeroed, ``global_step += 1``, ``on_step_end``, then
                                                T ``on_log``, ``on_evaluate``, ``on_save``
@@ -195,7 +195,7 @@ class TrainingRun:
         self.output: TrainOutput | None = None
 
     def restore(self) -> None:
-        """Restore optimizer, schedule and Lightning's loops from the checkpoint, if there is one."""
+        """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
         if self.checkpoint is not None:
             restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
 
@@ -287,7 +287,7 @@ class TrainingRun:
 
     def after_optimizer_step(self) -> None:
         self._fire("on_optimizer_step")
-        # Before the schedule moves: the rate that is logged is the one of this step.
+        # Before the scheduler moves: the rate that is logged is the one of this step.
         self.learning_rate = self.trainer._get_learning_rate()
 
     def end_batch(self, batch_idx: int) -> None:
