@@ -173,12 +173,12 @@ def restarted_mid_epoch(trainer: pl.Trainer) -> bool:
 # Evaluations inside a fit
 
 
-def has_data(trainer: pl.Trainer) -> bool:
+def can_nest_evaluation(trainer: pl.Trainer) -> bool:
     """Return whether the fit of ``trainer`` has set up its data, so that loops can be nested in it. Public: none."""
     return trainer.fit_loop._data_fetcher is not None
 
 
-def evaluate_inside(trainer: pl.Trainer, feed: "EvaluationFeed", *, predicts: bool) -> None:
+def run_nested_evaluation(trainer: pl.Trainer, feed: "EvaluationFeed", *, predicts: bool) -> None:
     """Run an evaluation inside another loop of ``trainer``: at any point of a fit, or of another evaluation.
 
     A prediction runs as Lightning's test does, so callbacks that wait for a validation (``EarlyStopping``,

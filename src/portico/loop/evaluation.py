@@ -17,7 +17,13 @@ from portico.data.datamodule import EvaluationFeed
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
 from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
-from portico.lightning_compat import evaluate_inside, exit_on_sigterm, has_data, keep_gradients, quiet_lightning
+from portico.lightning_compat import (
+    can_nest_evaluation,
+    exit_on_sigterm,
+    keep_gradients,
+    quiet_lightning,
+    run_nested_evaluation,
+)
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
 from portico.loop.run import log_evaluation_start
@@ -61,9 +67,9 @@ class EvaluationSession:
         self.output: EvalLoopOutput | None = None
         self.losses, self.logits, self.labels, self.inputs = (self._arrays() for _ in range(4))
         nested = trainer.module.evaluation is not None
-        self.stream = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
+        self.batch_metrics = batch_metrics(trainer.compute_metrics, batched=args.batch_eval_metrics, nested=nested)
         # `predict` returns its arrays, with or without metrics.
-        self.keeps_arrays = self.description == "Prediction" or not (self.stream or args.batch_eval_metrics)
+        self.keeps_arrays = self.description == "Prediction" or not (self.batch_metrics or args.batch_eval_metrics)
 
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
@@ -110,9 +116,9 @@ class EvaluationSession:
             for arrays, outcome in ((self.inputs, main_input), (self.logits, logits), (self.labels, labels)):
                 if outcome is not None:
                     arrays.add(outcome)
-        if self.stream is not None and logits is not None and labels is not None:
+        if self.batch_metrics is not None and logits is not None and labels is not None:
             is_last = getattr(self.loader, "end_of_dataloader", False)
-            self.stream.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
+            self.batch_metrics.update(self._prediction(logits, labels, losses, inputs), is_last=is_last)
 
     def keep_loss(self, loss: torch.Tensor | None) -> torch.Tensor | None:
         """Keep a batch's mean loss once per example, so that the mean over all batches is weighted."""
@@ -139,8 +145,8 @@ class EvaluationSession:
     ) -> Mapping[str, Any]:
         """Return the user's metrics of the collected arrays; none without logits and labels."""
         trainer = self.trainer
-        if self.stream is not None:
-            return self.stream.compute()
+        if self.batch_metrics is not None:
+            return self.batch_metrics.compute()
         if trainer.compute_metrics is None or logits is None or labels is None:
             return {}
         function = cast("Callable[..., Any]", trainer.compute_metrics)
@@ -210,8 +216,8 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
             # transformers does: each `iter(DataLoader)` draws a seed from the global generator, even if it is empty.
             next(iter(session.loader), None)
             session.finish()
-        elif enclosing is not None or (trainer.is_in_train and has_data(pl_trainer)):
-            evaluate_inside(pl_trainer, feed, predicts=predicts)
+        elif enclosing is not None or (trainer.is_in_train and can_nest_evaluation(pl_trainer)):
+            run_nested_evaluation(pl_trainer, feed, predicts=predicts)
         else:
             with kill_children_on_error(), quiet_lightning(), keep_gradients(module), exit_on_sigterm(pl_trainer):
                 connect(pl_trainer.strategy)

@@ -151,7 +151,7 @@ class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
         with without_autocast(self.trainer.strategy):
             self.evaluation.step(batch, batch_idx)
 
-    # A prediction runs in Lightning's test loop (`portico.lightning_compat.evaluate_inside` says why).
+    # A prediction runs in Lightning's test loop (`portico.lightning_compat.run_nested_evaluation` says why).
     test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:

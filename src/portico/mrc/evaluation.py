@@ -54,8 +54,8 @@ class AnswerSession(EvaluationSession):
         can_stream = hasattr(post_process_function, "begin")
         self._streamed = post_process_function.begin(examples, features) if can_stream else None
         # The metrics are computed from the answers, not from batches of logits.
-        self._answer_metrics = self.stream
-        self.stream = None
+        self._answer_metrics = self.batch_metrics
+        self.batch_metrics = None
         self.keeps_arrays = True
 
     def keep(self, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
