@@ -1216,6 +1216,8 @@ class Trainer:
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self._lightning_parts["loggers"]:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
+            # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
+            lightning_logger.save()
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
