@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -52,9 +53,14 @@ def main() -> None:
         launch(run)()
         return
     # Hydra prints its errors in its own way and exits, unless told to raise them.
+    failed_jobs: list[str] = []
     with env_override({FULL_ERROR: "1"}):
         try:
-            launch(_exiting(run))()
+            launch(_exiting(run, failed_jobs))()
+        except _JobFailed as first:
+            # A launcher that runs jobs in other processes hands on the first failure only.
+            jobs = ", ".join(failed_jobs or [str(first)])
+            _exit(f"These jobs of the sweep failed: {jobs}. Their errors are above; the others have run.")
         except CONFIG_ERRORS as error:
             _exit(explain(error))
         except OSError as error:
@@ -169,18 +175,32 @@ def _is_first_process() -> bool:
     return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
-def _exiting(task: Task) -> Task:
-    """Make bad input end the process at once: as an exception Hydra would first run the rest of the sweep."""
+class _JobFailed(Exception):
+    """A job of a sweep was refused or failed, which has been reported; a sweeper decides what that means."""
+
+
+def _exiting(task: Task, failed_jobs: list[str]) -> Task:
+    """Make bad input and an interrupt end the process with a sentence; what fails in a sweep, only its job."""
 
     def exiting_task(config: DictConfig) -> float | None:
+        in_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
         with env_override({FULL_ERROR: "0"}):
             try:
                 return task(config)
-            except InputError as error:
-                _exit(str(error))
             except KeyboardInterrupt:
                 print(file=sys.stderr)  # ends the line of the progress bar
                 _exit(interruption(Path(HydraConfig.get().runtime.output_dir)), code=128 + signal.SIGINT)
+            except Exception as error:
+                if not in_sweep and isinstance(error, InputError):
+                    _exit(str(error))
+                if not in_sweep:
+                    raise
+                failure = error
+        message = failure if isinstance(failure, InputError) else "".join(traceback.format_exception(failure))
+        number, overrides = str(HydraConfig.get().job.num), " ".join(HydraConfig.get().overrides.task)
+        failed_jobs.append(number)
+        print(f"Job {number} ({overrides}) failed: {message}", file=sys.stderr)
+        raise _JobFailed(number) from failure
 
     return exiting_task
 
