@@ -37,6 +37,7 @@ from transformers import (
 from portico import deprecated, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
+from portico.checkpoint.manifest import refresh_manifest
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
 from portico.distributed.accelerator import Accelerator, dataloader_config
@@ -59,7 +60,6 @@ from portico.hf_compat import (
     has_length,
     logger,
     number_of_arguments,
-    rotate_checkpoints,
     speed_metrics,
     unwrap_peft_model,
 )
@@ -487,6 +487,8 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        if self.args.should_save:
+            writer.clear_leftovers(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         self._memory_tracker.start()
         self.is_in_train = True
@@ -759,6 +761,8 @@ class Trainer:
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            if self.args.should_save:
+                refresh_manifest(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
 
     def _log_progress(
         self,
@@ -1127,12 +1131,12 @@ class Trainer:
         writer.save_scaler(self, output_dir)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        rotate_checkpoints(
-            output_dir=output_dir or self.args.output_dir,
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=use_mtime,
+        folder, limit, best = (
+            output_dir or self.args.output_dir,
+            self.args.save_total_limit,
+            self.state.best_model_checkpoint,
         )
+        writer.rotate_checkpoints(folder, limit=limit, best=best, use_mtime=use_mtime)
 
     # ---- Checkpoint Resuming ----
 
