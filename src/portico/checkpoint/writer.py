@@ -211,14 +211,15 @@ def exportable_callbacks(trainer: "Trainer") -> list[Any]:
 
 
 def export_callbacks(trainer: "Trainer") -> None:
-    """Write the current states into the trainer state, as a list where there are several callbacks of a class."""
-    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
+    """Write the current states into the trainer state, as a list where there are several callbacks of a class.
+
+    transformers 5.23 appends to that list at each save, and reads its first entries, the oldest.
+    """
+    states: dict[str, list[Any]] = {}
     for callback in exportable_callbacks(trainer):
-        name = type(callback).__name__
-        if isinstance(stored.get(name), list):
-            stored[name].append(callback.state())
-        else:
-            stored[name] = callback.state()
+        states.setdefault(type(callback).__name__, []).append(callback.state())
+    stored = cast("dict[str, Any]", trainer.state.stateful_callbacks)
+    stored.update({name: same if len(same) > 1 else same[0] for name, same in states.items()})
 
 
 def restore_callbacks(trainer: "Trainer") -> None:
@@ -236,7 +237,9 @@ def restore_callbacks(trainer: "Trainer") -> None:
     for name, states in stored.items():
         same = [callback for callback in known if type(callback).__name__ == name]
         for callback, state in zip(same, states if isinstance(states, list) else [states], strict=False):
-            restored = type(callback).from_state(state)
+            restored = type(callback)(**state.get("args", {}))
+            for attribute, value in state.get("attributes", {}).items():
+                setattr(restored, attribute, value)
             if isinstance(restored, TrainerControl):
                 trainer.control = restored
             else:
