@@ -22,7 +22,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import BertConfig, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerBase
 
 from portico.errors import InputError
 from portico.hf_compat import BertEmbeddings, BertSelfAttention
@@ -123,26 +123,19 @@ def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> B
     return BertConfig(**fields)
 
 
-def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
-    """Build a model whose attention heads are initialised with roles, from torch's global random state."""
-    model = new_model(config, head)
-    give_heads_roles(model)
-    return model
-
-
 @torch.no_grad()
-def give_heads_roles(model: PreTrainedModel) -> None:
-    """Initialise, in place, the attention heads of a new BERT under any head as this module describes."""
-    config = model.config
+def build_small_bert(config: BertConfig, head: str = PLAIN_HEAD) -> Any:
+    """Build a model with attention heads as this module describes, from torch's global random state."""
+    model = new_model(config, head)
     head_size = config.hidden_size // config.num_attention_heads
     # Sines and cosines come in pairs, and a head must be able to hold all of them.
     units = _Units(min(head_size, config.hidden_size // 4) // 2 * 2, config.hidden_size // 16)
     frequencies = 2 * math.pi / torch.logspace(*WAVELENGTH_EXPONENTS, units.position // 2, base=2)
-    bert: Any = model.base_model
-    _init_embeddings(bert.embeddings, units, frequencies, config.initializer_range)
+    _init_embeddings(model.base_model.embeddings, units, frequencies, config.initializer_range)
     layers = [module for module in model.modules() if isinstance(module, BertSelfAttention)]
     for number, layer in enumerate(layers):
         _init_heads(layer, LATER_LAYERS if number else FIRST_LAYER, units, frequencies)
+    return model
 
 
 class _Units(NamedTuple):
