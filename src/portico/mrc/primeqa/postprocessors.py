@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy.typing as npt
 
 from portico.errors import InputError, InputStopIteration
 from portico.mrc.arrays import Int64s
+from portico.mrc.datasets import natural_questions
 from portico.mrc.datasets.examples import Examples, column, contexts_of
+from portico.mrc.datasets.records import as_objects
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.postprocess.answers import span_texts
@@ -120,14 +122,8 @@ class AbstractPostProcessor(ABC):
 class SpanRecords(CandidateCollector):
     """Collects logits during evaluation and ranks spans by PrimeQA's rules.
 
-    Args:
-        examples: The examples, with ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``.
-        features: Their features, grouped by example in the order of the examples.
-        k: Spans to keep of each example.
-        n_best_size: Number of starts and ends to consider in each feature.
-        max_answer_length: Longest answer, in tokens.
-        scorer: The score by which spans are ranked.
-        single_context: As in :class:`ExtractivePostProcessor`.
+    The examples have ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``; for the options
+    see :class:`ExtractivePostProcessor`.
     """
 
     def __init__(
@@ -252,16 +248,15 @@ class ExtractivePostProcessor(AbstractPostProcessor):
 
     Args:
         k: Spans to keep of each example.
-        max_answer_length: Longest answer, in tokens.
+        max_answer_length: See :class:`AbstractPostProcessor`.
         n_best_size: Number of starts and ends to consider in each feature.
         scorer_type: What spans are ranked by; one of
             :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
-        single_context_multiple_passages: Whether each example has one context of several passages, and not a context
-            for each passage.
+        single_context_multiple_passages: See :class:`AbstractPostProcessor`, also for `ignored`.
         output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
         confidence_model_path: A classifier for :class:`ConfidenceScorer`, whose probability becomes each record's
             ``confidence_score``.
-        **ignored: Options of other post-processors; they have no effect.
+        **ignored: Without effect.
 
     Raises:
         InputError: If the scorer is unknown.
@@ -403,13 +398,12 @@ class SQUADPostProcessor(ExtractivePostProcessor):
 
     def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
         """Return ``{"id", "prediction_text"}`` of every example; ``""`` where no span was found."""
-        best = ((example_id, records[0]) for example_id, records in processed.items())
         return [
             {
-                "id": example_id,
-                "prediction_text": "" if one["span_answer"]["start_position"] < 0 else one["span_answer_text"],
+                "id": key,
+                "prediction_text": best["span_answer_text"] if best["span_answer"]["start_position"] >= 0 else "",
             }
-            for example_id, one in best
+            for key, (best, *_) in processed.items()
         ]
 
 
@@ -446,25 +440,19 @@ def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict
     start, end = prediction["start_position"], prediction["end_position"]
     if start < 0:
         return {"start_position": -1, "end_position": -1, "passage_index": -1}
-    tokens = example["document"]["tokens"]
-    if not isinstance(tokens, Mapping):  # the hub has an object of lists
-        tokens = {name: [token[name] for token in tokens] for name in ("token", "start_byte", "end_byte")}
-    token_starts = _token_starts(tokens["token"], example)
-    first_byte = tokens["start_byte"][bisect_right(token_starts, start) - 1]
-    end_byte = tokens["end_byte"][bisect_right(token_starts, end - 1) - 1]
-    passages = example["passage_candidates"]
-    spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
-    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
-    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
-
-
-def _token_starts(tokens: Sequence[str], example: Mapping[str, Any]) -> list[int]:
-    if len(contexts_of(example)[0]) != sum(map(len, tokens)) + len(tokens) - 1:
+    document = natural_questions.read_document(example)
+    if len(document.context) != len(contexts_of(example)[0]):
         raise InputError(
             f"The context of example {example['example_id']!r} is not its document's tokens joined by single blanks, "
             "so answers cannot be located in the page; build the context from all tokens."
         )
-    return list(accumulate((len(token) + 1 for token in tokens), initial=0))[:-1]
+    tokens = as_objects(example["document"]["tokens"], "document.tokens")
+    first, last = (bisect_right(document.token_spans, (char, inf)) - 1 for char in (start, end - 1))
+    first_byte, end_byte = tokens[first]["start_byte"], tokens[last]["end_byte"]
+    passages = example["passage_candidates"]
+    spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
+    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
+    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
 
 
 class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
@@ -484,21 +472,15 @@ class ExtractivePipelinePostProcessor(ExtractivePostProcessor):
                     text = contexts[index]
                 else:
                     text = contexts[0][passages["start_positions"][index] : passages["end_positions"][index]]
-                record["question"] = example["question"]
-                record["language"] = example.get("language", "UNKNOWN")
-                record["passage_answer_text"] = text
+                language = example.get("language", "UNKNOWN")
+                record |= {"question": example["question"], "language": language, "passage_answer_text": text}
         return records
 
 
 class ELI5FiDPostProcessor(AbstractPostProcessor):
     """Decodes generated answers; of several features of an example the last counts.
 
-    Args:
-        k: Without effect; one answer is generated.
-        max_answer_length: Without effect; generation has its own limits.
-        single_context_multiple_passages: Without effect; passages are read together.
-        tokenizer: Decodes the ids.
-        **ignored: Options of other post-processors; they have no effect.
+    ``tokenizer`` decodes the ids; the other options have no effect: one answer is generated from all passages.
     """
 
     def __init__(
@@ -546,15 +528,10 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return ``{"id", "answers"}`` of every example: all answers that are not null."""
-        return [{"id": _id(example), "answers": _eli5_answers(example)} for example in examples]
+        outputs = (as_objects(example["output"], "output") for example in examples)
+        answers = ([one["answer"] for one in given if one.get("answer")] for given in outputs)
+        return [{"id": _id(example), "answers": texts} for example, texts in zip(examples, answers, strict=True)]
 
 
 def _id(example: Mapping[str, Any]) -> str:
     return str(example["id"] if "id" in example else example["example_id"])
-
-
-def _eli5_answers(example: Mapping[str, Any]) -> Sequence[str]:
-    outputs = example["output"]
-    # datasets stores a list of objects as an object of lists.
-    answers = outputs["answer"] if isinstance(outputs, Mapping) else [output.get("answer") for output in outputs]
-    return [answer for answer in answers if answer]

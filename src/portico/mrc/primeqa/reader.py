@@ -11,8 +11,8 @@ from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
 
-# In PrimeQA's order.
-_ANSWER_KEYS = ("span_answer_text", "span_answer", "span_answer_score", "confidence_score")
+# Of each answer, in PrimeQA's order.
+_KEYS = ("example_id", "passage_index", "span_answer_text", "span_answer", "span_answer_score", "confidence_score")
 
 
 @dataclass
@@ -105,9 +105,7 @@ class ExtractiveReader:
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [
-                {key: record[key] for key in ("example_id", "passage_index", *_ANSWER_KEYS)}
-                for record in best
-                if record["span_answer_score"] >= least
+                {key: record[key] for key in _KEYS} for record in best if record["span_answer_score"] >= least
             ]
             for example_id, best in records.items()
         }
