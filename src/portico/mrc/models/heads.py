@@ -216,13 +216,8 @@ class ExtractiveQAWithConfidenceHead(ExtractiveQAHead):
         start_stdev, end_stdev = (stdev.contiguous() for stdev in torch.stack(passes).std(dim=0).unbind(-1))
         separator = getattr(self.config, "sep_token_id", None)
         masks = question_and_passage(input_ids, attention_mask, token_type_ids, sep_token_id=separator)
-        return {
-            "start_stdev": start_stdev,
-            "end_stdev": end_stdev,
-            "query_passage_similarity": (
-                hidden_BLH.new_zeros(len(hidden_BLH)) if masks is None else _similarity(hidden_BLH, *masks)
-            ),
-        }
+        similarity_B = hidden_BLH.new_zeros(len(hidden_BLH)) if masks is None else _similarity(hidden_BLH, *masks)
+        return {"start_stdev": start_stdev, "end_stdev": end_stdev, "query_passage_similarity": similarity_B}
 
 
 class BeamSearchQAHead(TaskHead, XLMSQuADHead):
@@ -287,10 +282,7 @@ HEAD_CLASSES: Mapping[str, type[TaskHead]] = {
 
 
 def question_and_passage(
-    input_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    token_type_ids: Tensor | None,
-    sep_token_id: int | None,
+    input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None, sep_token_id: int | None
 ) -> tuple[Tensor, Tensor] | None:
     """Return masks of the tokens of the question and of the passage, ``bool [B, L]`` each.
 

@@ -9,7 +9,6 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +24,6 @@ from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.postprocess.answers import span_texts
 from portico.mrc.postprocess.ranking import (
-    ScoreDifference,
     SupportedSpanScorers,
     initialize_scorer,
     passage_indices,
@@ -120,35 +118,32 @@ class AbstractPostProcessor(ABC):
 
 
 class SpanRecords(CandidateCollector):
-    """Collects logits during evaluation and ranks spans by PrimeQA's rules.
+    """Collects logits during an evaluation and ranks spans by PrimeQA's rules.
 
-    The examples have ``example_id``, ``context`` and, for `single_context`, ``passage_candidates``; for the options
-    see :class:`ExtractivePostProcessor`.
+    The examples have ``example_id``, ``context`` and, for ``single_context_multiple_passages``,
+    ``passage_candidates``; their features are grouped by example in the same order.
     """
 
-    def __init__(
-        self,
-        examples: Examples,
-        features: Features,
-        *,
-        k: int,
-        n_best_size: int,
-        max_answer_length: int,
-        scorer: ScoreDifference,
-        single_context: bool,
-    ) -> None:
+    def __init__(self, post_processor: "ExtractivePostProcessor", examples: Examples, features: Features) -> None:
         columns = ExampleColumns(examples)
-        self._k, self._scorer = k, scorer
-        self._passages = columns.passages if single_context else None
+        self._post_processor, self._given = post_processor, examples
+        self._passages = columns.passages if post_processor._single_context_multiple_passages else None
         offsets = _grouped_offsets(features, columns.ids)
-        super().__init__(columns, CandidateSearch(offsets, n_best_size, max_answer_length, "primeqa"))
+        sizes = post_processor._n_best_size, post_processor._max_answer_length
+        super().__init__(columns, CandidateSearch(offsets, *sizes, "primeqa"))
 
-    update = CandidateCollector.update_outputs
+    def update(self, outputs: Sequence[Any], feature_indices: Int64s) -> None:
+        self._post_processor.check_outputs(outputs)
+        self.update_outputs(outputs, feature_indices)
 
-    def compute(self) -> dict[str, list[SpanRecord]]:
+    def compute(self) -> EvalPredictionWithProcessing:
+        return self._post_processor.evaluated(self._given, self.records())
+
+    def records(self) -> dict[str, list[SpanRecord]]:
         """Return the records of every example, best first, by its identifier."""
         candidates, _ = self._all_candidates()
-        ranked = rank_spans(candidates, self._search, num_spans=self._k, scorer=self._scorer)
+        options = self._post_processor
+        ranked = rank_spans(candidates, self._search, num_spans=options._k, scorer=options._scorer)
         spans, example_N = ranked.spans, ranked.example_N
         row_N, start_N, end_N = spans.place_N3.T
         context_N = passage_N = self._search.offsets.context_index_F[candidates.feature_index_F[row_N]]
@@ -178,10 +173,11 @@ class SpanRecords(CandidateCollector):
         }
         records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         rows = ranked.row_starts.tolist()
-        return {
+        by_id = {
             example_id: records[first:end] or [{**dict.fromkeys(columns, 0.0), **_no_span(example_id)}]
             for example_id, first, end in zip(ids, rows, rows[1:], strict=False)
         }
+        return options.completed(self._given, by_id)
 
 
 def _or_zeros(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -279,21 +275,9 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         self._outputs = _CONFIDENCE_OUTPUTS if output_confidence_feature else _OUTPUTS
         self._confidence = None if confidence_model_path is None else ConfidenceScorer(confidence_model_path)
 
-    def begin(self, examples: Examples, features: Any) -> "StreamedRecords":
+    def begin(self, examples: Examples, features: Any) -> SpanRecords:
         """Start an evaluation of ``features``, the windows of ``examples``."""
-        return StreamedRecords(
-            self,
-            examples,
-            SpanRecords(
-                examples,
-                features,
-                k=self._k,
-                n_best_size=self._n_best_size,
-                max_answer_length=self._max_answer_length,
-                scorer=self._scorer,
-                single_context=self._single_context_multiple_passages,
-            ),
-        )
+        return SpanRecords(self, examples, features)
 
     def __call__(self, examples: Examples, features: Any, predictions: Sequence[Any]) -> EvalPredictionWithProcessing:
         """Return predictions and references; see :meth:`process_references_and_predictions`."""
@@ -305,9 +289,9 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         `predictions` are start and end logits, ``float [F, L]``, answer-type logits, ``float [F, 5]``, and with
         ``output_confidence_feature`` start and end deviations, ``float [F, L]``, and similarities, ``float [F]``.
         """
-        streamed = self.begin(examples, features)
-        streamed.update(predictions, np.arange(len(features)))
-        return streamed.records()
+        records = self.begin(examples, features)
+        records.update(predictions, np.arange(len(features)))
+        return records.records()
 
     def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
         """Return the gold answers: under each key a list with one entry for each annotator, one dict per example."""
@@ -342,25 +326,6 @@ class ExtractivePostProcessor(AbstractPostProcessor):
                 f"with a row for each feature: {', '.join(self._outputs)}. Set `output_confidence_feature` if, and "
                 "only if, the model also returns start_stdev, end_stdev and query_passage_similarity."
             )
-
-
-@dataclass(frozen=True)
-class StreamedRecords:
-    """The post-processing of one evaluation."""
-
-    post_processor: ExtractivePostProcessor
-    examples: Examples
-    ranking: SpanRecords
-
-    def update(self, outputs: Sequence[Any], feature_indices: npt.NDArray[np.int64]) -> None:
-        self.post_processor.check_outputs(outputs)
-        self.ranking.update(outputs, feature_indices)
-
-    def records(self) -> dict[str, list[SpanRecord]]:
-        return self.post_processor.completed(self.examples, self.ranking.compute())
-
-    def compute(self) -> EvalPredictionWithProcessing:
-        return self.post_processor.evaluated(self.examples, self.records())
 
 
 def _reference(example: Any) -> dict[str, Any]:

@@ -466,9 +466,10 @@ class MRQAPreprocessor(_DatasetPreProcessor):
 
 
 class TyDiQAPreprocessor(_SingleContextPreProcessor):
-    """Makes features of TyDi QA's primary task as the hub has it, with characters instead of UTF-8 bytes.
+    """Makes features of TyDi QA's primary task, with characters instead of UTF-8 bytes.
 
-    ``document_plaintext`` is kept for metrics.
+    The data are in the form of the hub or of Google, which also is that of list questions; ``document_plaintext`` is
+    kept for metrics.
     """
 
     _source_columns = ("question_text", "annotations", "passage_answer_candidates")
@@ -477,9 +478,8 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         document = raw["document_plaintext"]
         offsets = tydi.ByteOffsets(document)
-        identifier = {"example_id": str(raw["example_id"])} if "example_id" in raw else {}
         return {
-            **identifier,
+            **({"example_id": str(raw["example_id"])} if "example_id" in raw else {}),
             "question": raw["question_text"],
             "context": [document],
             "target": as_target(tydi.read_annotations(raw["annotations"], offsets)),
@@ -487,8 +487,7 @@ class TyDiQAPreprocessor(_SingleContextPreProcessor):
         }
 
 
-class TyDiQAGooglePreprocessor(TyDiQAPreprocessor):
-    """Makes features of TyDi QA as Google distributes it, also the input of list questions."""
+TyDiQAGooglePreprocessor = TyDiQAPreprocessor
 
 
 class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
@@ -500,25 +499,20 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         labels = super()._label(windows, gold, context_index_F)
+        begin_T, stop_T = np.repeat(gold.passage_chars_E2, windows.lengths_F, axis=0).T
+        start_T, end_T = windows.char_offsets_T2.T
+        # Tokens that are only partly in the passage count for neither end.
+        starts_inside_T = windows.in_context_T & (start_T >= begin_T) & (start_T < stop_T)
+        ends_inside_T = windows.in_context_T & (end_T <= stop_T) & (end_T > begin_T)
+        row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
+        first_F, last_F = windows.context_bounds()
+        start_F = windows.first_in_row(starts_inside_T)
+        end_F = last_marked(ends_inside_T, row_starts, row_ends)
+        start_F = np.where(start_F < row_ends, start_F, first_F)
+        end_F = np.where(end_F >= row_starts, end_F, last_F)
+        positions_F2 = np.stack([start_F, end_F], axis=1) - row_starts[:, None]
         is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
-        positions_F2 = _passage_positions(windows, gold.passage_chars_E2)
         return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
-
-
-def _passage_positions(windows: Windows, chars_F2: Int64s) -> Int64s:
-    """Return the first and last token of a passage in each window, ``int64 [F, 2]``."""
-    chars_T2 = np.repeat(chars_F2, windows.lengths_F, axis=0)
-    start_T, end_T = windows.char_offsets_T2.T
-    # Tokens that are only partly in the passage count for neither end.
-    starts_inside_T = windows.in_context_T & (start_T >= chars_T2[:, 0]) & (start_T < chars_T2[:, 1])
-    ends_inside_T = windows.in_context_T & (end_T <= chars_T2[:, 1]) & (end_T > chars_T2[:, 0])
-    row_starts, row_ends = windows.row_starts[:-1], windows.row_starts[1:]
-    first_F, last_F = windows.context_bounds()
-    start_F = windows.first_in_row(starts_inside_T)
-    end_F = last_marked(ends_inside_T, row_starts, row_ends)
-    start_F = np.where(start_F < row_ends, start_F, first_F)
-    end_F = np.where(end_F >= row_starts, end_F, last_F)
-    return np.stack([start_F, end_F], axis=1) - row_starts[:, None]
 
 
 class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):

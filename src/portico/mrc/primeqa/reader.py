@@ -5,14 +5,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portico.errors import InputError
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.inference import Contexts, Inference, question_windows
 from portico.mrc.models.loading import ModelAndTokenizer, load_trained_reader
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
-from portico.mrc.primeqa.postprocessors import SpanRecord, SpanRecords
+from portico.mrc.primeqa.postprocessors import ExtractivePostProcessor, SpanRecord
 
 # Of each answer, in PrimeQA's order.
 _KEYS = ("example_id", "passage_index", "span_answer_text", "span_answer", "span_answer_score", "confidence_score")
+
+
+class _AnyOutputs(ExtractivePostProcessor):
+    """Reads the outputs of any head, and questions that have no gold answers."""
+
+    def check_outputs(self, outputs: Sequence[Any]) -> None:
+        pass
+
+    def prepare_examples_as_references(self, examples: Examples) -> list[dict[str, Any]]:
+        return []
 
 
 @dataclass
@@ -92,16 +103,11 @@ class ExtractiveReader:
             doc_stride=chosen.stride,
         )
         windows = question_windows(featurizer, questions, contexts, ids)
-        search = SpanRecords(
-            windows.examples,
-            windows.offsets,
-            k=chosen.max_num_answers,
-            n_best_size=chosen.n_best_size,
-            max_answer_length=chosen.max_answer_length,
-            scorer=initialize_scorer(chosen.scorer_type),
-            single_context=False,
+        post_processor = _AnyOutputs(
+            chosen.max_num_answers, chosen.max_answer_length, chosen.n_best_size, chosen.scorer_type
         )
-        records = self._inference.run(windows.features, search)
+        begun = post_processor.begin(windows.examples, windows.offsets)
+        records = self._inference.run(windows.features, begun).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [
