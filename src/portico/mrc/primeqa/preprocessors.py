@@ -74,6 +74,9 @@ class AbstractPreProcessor(ABC):
         max_answer_len: Longest generated answer in tokens; ``None`` for the longest window.
         subsampling_seed: Seed of the choice among windows without an answer; no other random state changes.
         compat_label_bug: As in :class:`~portico.mrc.features.featurizer.Featurizer`.
+
+    Raises:
+        InputError: If a probability is out of range.
     """
 
     def __init__(
@@ -98,11 +101,13 @@ class AbstractPreProcessor(ABC):
         self._max_seq_len = tokenizer.model_max_length if max_seq_len is None else max_seq_len
         self._negative_sampling_prob_when_has_answer = negative_sampling_prob_when_has_answer
         self._negative_sampling_prob_when_no_answer = negative_sampling_prob_when_no_answer
+        self._subsampling = Subsampling(
+            negative_sampling_prob_when_has_answer, negative_sampling_prob_when_no_answer, subsampling_seed
+        )
         self._max_q_char_len = max_q_char_len
         self._single_context_multiple_passages = single_context_multiple_passages
         self._max_contexts = max_contexts
         self._max_answer_len = max_answer_len
-        self._subsampling_seed = subsampling_seed
         self._compat_label_bug = compat_label_bug
         self._map_options: dict[str, Any] = {"num_proc": num_workers, "load_from_cache_file": load_from_cache_file}
 
@@ -136,22 +141,35 @@ class AbstractPreProcessor(ABC):
     ) -> Mapping[str, Any]:
         """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
-        If subsampling keeps every feature, as it does by default, they are returned unchanged.
+        If subsampling keeps every feature, they are returned unchanged.
 
         Args:
             tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
                 feature, and more.
             examples: The batch of examples.
         """
-        return tokenized_examples
+        if self._subsampling.keeps_all:
+            return tokenized_examples
+        passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
+        has_answer_F = passages[np.asarray(tokenized_examples["example_idx"])] >= 0
+        types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
+        return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``; by default all of them.
+        """Return the features to train on, without ``subsample_type``; all of them if there is no such column.
 
         Raises:
             InputError: If every feature is dropped.
         """
-        return dataset
+        if "subsample_type" not in dataset.column_names:
+            return dataset
+        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
+        if not len(kept):
+            raise InputError(
+                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
+                "raise the negative sampling probabilities."
+            )
+        return dataset.select(kept).remove_columns("subsample_type")
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
@@ -201,17 +219,12 @@ class BasePreProcessor(AbstractPreProcessor):
     ``single_context_multiple_passages`` it has one context and ``passage_candidates``.
 
     Raises:
-        InputError: If the tokenizer is not a fast one, or a length or probability is out of range.
+        InputError: If the tokenizer is not a fast one, or a length is out of range.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
         self._cutter = WindowCutter(tokenizer, WindowSize(self._max_seq_len, self._stride))
-        self._subsampling = Subsampling(
-            self._negative_sampling_prob_when_has_answer,
-            self._negative_sampling_prob_when_no_answer,
-            self._subsampling_seed,
-        )
 
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._subsampling.keeps_all:
@@ -246,27 +259,6 @@ class BasePreProcessor(AbstractPreProcessor):
                     f"The column {name!r} of the examples has the type {dataset.features[name]}, but must be "
                     f"{expected}; cast it with `Dataset.cast_column`."
                 )
-
-    def label_features_for_subsampling(
-        self, tokenized_examples: Mapping[str, Any], examples: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        if self._subsampling.keeps_all:
-            return tokenized_examples
-        passages = np.array([next(iter(target["passage_indices"]), -1) for target in examples["target"]], np.int64)
-        has_answer_F = passages[np.asarray(tokenized_examples["example_idx"])] >= 0
-        types_F = subsample_types(np.asarray(tokenized_examples["target_type"]), has_answer_F)
-        return {**tokenized_examples, "subsample_type": types_F.tolist()}
-
-    def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        if "subsample_type" not in dataset.column_names:
-            return dataset
-        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
-        if not len(kept):
-            raise InputError(
-                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
-                "raise the negative sampling probabilities."
-            )
-        return dataset.select(kept).remove_columns("subsample_type")
 
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> BatchEncoding:
         return BatchEncoding(self._feature_table(examples, indices, is_train=is_train).to_pydict())
