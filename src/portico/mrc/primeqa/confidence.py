@@ -4,6 +4,7 @@ Shape suffixes: E examples, N records of one example.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,7 @@ def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
     return 2 * shared / (one[1] - one[0] + other[1] - other[0])
 
 
+@dataclass(frozen=True)
 class ScoreNormalizer:
     """Replaces the confidence of every example's best record by the probability from a classifier.
 
@@ -124,8 +126,7 @@ class ScoreNormalizer:
             whether the question is boolean, start logit, end logit and the logit of ``NO_ANSWER``.
     """
 
-    def __init__(self, classifier: Any) -> None:
-        self._classifier = classifier
+    classifier: Any
 
     def normalize(
         self, predictions: Mapping[str, Sequence["SpanRecord"]], boolean_answers: Mapping[str, str]
@@ -144,7 +145,7 @@ class ScoreNormalizer:
             ]
             for example_id, record in best.items()
         ]
-        confidences = self._classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
+        confidences = self.classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
         normalized = {}
         for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
             first = {**record, "confidence_score": confidence}
