@@ -396,28 +396,29 @@ class NaturalQuestionsPostProcessor(ExtractivePostProcessor):
             for reference in references
         ]
 
-    def prepare_predictions(self, examples: Examples, processed: dict[str, list[SpanRecord]]) -> list[dict[str, Any]]:
-        predictions = super().prepare_predictions(examples, processed)
-        return [{**one, **_in_bytes(one, example)} for one, example in zip(predictions, examples, strict=True)]
-
-
-def _in_bytes(prediction: Mapping[str, Any], example: Mapping[str, Any]) -> dict[str, int]:
-    start, end = prediction["start_position"], prediction["end_position"]
-    if start < 0:
-        return {"start_position": -1, "end_position": -1, "passage_index": -1}
-    document = natural_questions.read_document(example)
-    if len(document.context) != len(contexts_of(example)[0]):
-        raise InputError(
-            f"The context of example {example['example_id']!r} is not its document's tokens joined by single blanks, "
-            "so answers cannot be located in the page; build the context from all tokens."
-        )
-    tokens = as_objects(example["document"]["tokens"], "document.tokens")
-    first, last = (bisect_right(document.token_spans, (char, inf)) - 1 for char in (start, end - 1))
-    first_byte, end_byte = tokens[first]["start_byte"], tokens[last]["end_byte"]
-    passages = example["passage_candidates"]
-    spans = zip(passages["start_positions"], passages["end_positions"], strict=True)
-    around = [index for index, (begin, stop) in enumerate(spans) if begin <= first_byte and end_byte <= stop]
-    return {"start_position": first_byte, "end_position": end_byte, "passage_index": next(iter(around), -1)}
+    def completed(self, examples: Examples, records: dict[str, list[SpanRecord]]) -> dict[str, list[SpanRecord]]:
+        """Replace the characters of every span by bytes of the page, and find the passage there."""
+        records = super().completed(examples, records)
+        for example in examples:
+            tokens = as_objects(example["document"]["tokens"], "document.tokens")
+            document = natural_questions.read_document({"document": {"tokens": tokens}})
+            if len(document.context) != len(contexts_of(example)[0]):
+                raise InputError(
+                    f"The context of example {example['example_id']!r} is not its document's tokens joined by single "
+                    "blanks, so answers cannot be located in the page; build the context from all tokens."
+                )
+            passages = example["passage_candidates"]
+            bounds = list(zip(passages["start_positions"], passages["end_positions"], strict=True))
+            for record in records[example["example_id"]]:
+                start, end = record["span_answer"]["start_position"], record["span_answer"]["end_position"]
+                if start < 0:
+                    continue
+                first, last = (bisect_right(document.token_spans, (char, inf)) - 1 for char in (start, end - 1))
+                start, end = tokens[first]["start_byte"], tokens[last]["end_byte"]
+                around = (index for index, (begin, stop) in enumerate(bounds) if begin <= start and end <= stop)
+                record["span_answer"] = {"start_position": start, "end_position": end}
+                record["passage_index"] = next(around, -1)
+        return records
 
 
 class ExtractivePipelinePostProcessor(ExtractivePostProcessor):

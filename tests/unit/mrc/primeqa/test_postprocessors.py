@@ -379,7 +379,11 @@ def natural_answers(examples, *, start, end):
 def test_natural_questions_answers_are_in_bytes():
     evaluated = natural_answers([natural_question()], start=1, end=3)
     (prediction,) = evaluated.processed_predictions
-    assert evaluated.predictions["a"][0]["span_answer_text"] == "Größe is seven"
+    first, second = evaluated.predictions["a"]
+    assert [first["span_answer_text"], second["span_answer_text"]] == ["Größe is seven", "Größe is seven </P>"]
+    assert first["span_answer"] == {"start_position": 103, "end_position": 119}
+    assert second["span_answer"] == {"start_position": 103, "end_position": 123}
+    assert (first["passage_index"], second["passage_index"]) == (1, 1)
     assert (prediction["start_position"], prediction["end_position"]) == (103, 119)
     assert prediction["passage_index"] == 1
     (reference,) = evaluated.label_ids
