@@ -40,7 +40,7 @@ class ExtractiveReader:
         max_answer_length: Longest answer, in tokens.
         scorer_type: Score of the ranking, one of :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`; for a
             model that does not classify answer types, ``"score_diff_based"``.
-        min_score_threshold: Answers with a lower score are left out; ``None`` keeps all.
+        min_score_threshold: Answers with a lower ``confidence_score``, 0 to 1, are left out; ``None`` keeps all.
         device: See :class:`~portico.mrc.Reader`.
         batch_size: Windows in a batch.
     """
@@ -110,8 +110,6 @@ class ExtractiveReader:
         records = self._inference.run(windows.features, begun).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
-            example_id: [
-                {key: record[key] for key in _KEYS} for record in best if record["span_answer_score"] >= least
-            ]
+            example_id: [{key: record[key] for key in _KEYS} for record in best if record["confidence_score"] >= least]
             for example_id, best in records.items()
         }
