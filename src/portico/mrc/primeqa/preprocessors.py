@@ -446,15 +446,17 @@ class MRQAPreprocessor(_DatasetPreProcessor):
     """Makes features of MRQA as the hub has it.
 
     Of every detected answer the first occurrence counts. As in PrimeQA the end is the last character of the answer,
-    not the one after it as in :func:`~portico.mrc.datasets.read_examples`.
+    not the one after it as in :func:`~portico.mrc.datasets.read_examples`. The texts of the answers are in the column
+    ``answer_text``.
     """
 
     _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
-        spans = [char_spans(answer)[0] for answer in as_objects(raw["detected_answers"], "detected_answers")]
-        return _with_one_passage(raw, raw["qid"], spans)
+        answers = as_objects(raw["detected_answers"], "detected_answers")
+        spans = [char_spans(answer)[0] for answer in answers]
+        return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
 class TyDiQAPreprocessor(_SingleContextPreProcessor):

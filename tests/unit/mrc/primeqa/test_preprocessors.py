@@ -345,6 +345,9 @@ def test_mrqa_takes_the_first_occurrence_of_each_answer():
         examples, train = processed("MRQAPreprocessor", [record], **options)
         assert examples[0]["example_id"] == "q"
         assert examples[0]["target"]["end_positions"] == [BRIDGE + 5]
+        # Its positions would give "bridg".
+        (reference,) = primeqa.SQUADPostProcessor(1, 9, n_best_size=1).prepare_examples_as_references(examples)
+        assert reference["answers"] == {"text": ["bridge"], "answer_start": [BRIDGE]}
         assert not {"subset", "detected_answers"} & set(examples.column_names)
         # The end is that of the last character, so that a last piece of one character is missed.
         assert text_of_label(train[0], CONTEXT).startswith("bridg")
