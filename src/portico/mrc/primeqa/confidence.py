@@ -117,9 +117,9 @@ def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
 
 @dataclass(frozen=True)
 class ScoreNormalizer:
-    """Replaces the confidence of every example's best record by the probability from a classifier.
+    """Replaces the scores of every example's best record by the probability from a classifier.
 
-    Confidences of boolean and of other questions can then be compared.
+    Boolean and other questions can then be compared, also by a metric that searches for the best threshold.
 
     Args:
         classifier: Has ``predict_proba``, whose second column is the confidence, as in scikit-learn; its inputs are
@@ -131,7 +131,7 @@ class ScoreNormalizer:
     def normalize(
         self, predictions: Mapping[str, Sequence["SpanRecord"]], boolean_answers: Mapping[str, str]
     ) -> dict[str, list["SpanRecord"]]:
-        """Return the records with new confidences; boolean questions are answered by yes or no and no span.
+        """Return the records with new scores; boolean questions are answered by yes or no and no span.
 
         `boolean_answers` has ``"yes"`` or ``"no"`` for each example whose question is boolean.
         """
@@ -148,7 +148,8 @@ class ScoreNormalizer:
         confidences = self.classifier.predict_proba(np.array(features, np.float64))[:, 1].tolist()
         normalized = {}
         for (example_id, record), confidence in zip(best.items(), confidences, strict=True):
-            first = {**record, "confidence_score": confidence}
+            # `ExtractivePostProcessor.prepare_predictions` gives the score of the span to the metric.
+            first = {**record, "confidence_score": confidence, "span_answer_score": confidence}
             if example_id in boolean_answers:
                 first["yes_no_answer"] = int(TargetType.from_bool_label(boolean_answers[example_id]))
                 first["span_answer"] = {"start_position": -1, "end_position": -1}

@@ -474,6 +474,7 @@ def record(start, end, *, types=(0.0, 2.0, 0.0, 0.0, 0.0), **changes):
         "end_stdev": 0.2,
         "query_passage_similarity": 0.3,
         "yes_no_answer": 0,
+        "passage_index": 0,
         "confidence_score": 0.75,
     }
     return {**values, **changes}
@@ -505,12 +506,14 @@ def test_score_normalizer():
 
     predictions = {"a": [record(1, 2), record(3, 4)], "b": [record(5, 6, types=(7.0, 0, 0, 0, 0))]}
     normalized = ScoreNormalizer(Sum()).normalize(predictions, {"b": "no"})
-    assert normalized["a"][0] == {**predictions["a"][0], "confidence_score": 0.09}
+    assert normalized["a"][0] == {**predictions["a"][0], "confidence_score": 0.09, "span_answer_score": 0.09}
     assert normalized["a"][1] == predictions["a"][1]
     boolean = normalized["b"][0]
     assert (boolean["yes_no_answer"], boolean["span_answer"]["start_position"]) == (TargetType.NO, -1)
     assert boolean["confidence_score"] == 0.17
     assert predictions["b"][0]["yes_no_answer"] == 0
+    for_metric = ExtractivePostProcessor(**SETTINGS).prepare_predictions([], normalized)
+    assert [one["confidence_score"] for one in for_metric] == [0.09, 0.17]
 
 
 def test_yes_no_annotations():
