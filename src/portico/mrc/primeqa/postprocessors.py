@@ -207,13 +207,12 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
     example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
     if "example_id" in (getattr(features, "column_names", None) or features[0]):
-        for feature, (example_id, example) in enumerate(
-            zip(column(features, "example_id"), example_F.tolist(), strict=True)
-        ):
-            if example_id != ids[example]:
+        expected = [ids[example] for example in example_F.tolist()]
+        for feature, (own, example_id) in enumerate(zip(column(features, "example_id"), expected, strict=True)):
+            if own != example_id:
                 raise InputError(
-                    f"Feature {feature} has example_id {example_id!r}, but the next example is {ids[example]!r}; give "
-                    "examples and features in the same order."
+                    f"Feature {feature} has example_id {own!r}, but the next example is {example_id!r}; give examples "
+                    "and features in the same order."
                 )
     return offsets_of_rows(features, example_F)
 
