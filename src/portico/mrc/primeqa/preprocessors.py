@@ -285,7 +285,7 @@ class BasePreProcessor(AbstractPreProcessor):
         return pa.table(columns)
 
     def _contexts(self, examples: Mapping[str, Any]) -> list[str] | list[list[str]]:
-        """Return the contexts of a batch; a single one is cut after the last passage to read."""
+        """Return the contexts of a batch; a single one is cut after the last passage to read, if there are more."""
         if not self._single_context_multiple_passages:
             return [list(contexts) for contexts in examples["context"]]
         single: list[str] = []
@@ -297,8 +297,9 @@ class BasePreProcessor(AbstractPreProcessor):
                 )
             ends: list[int] = []
             if self._max_contexts is not None and "passage_candidates" in examples:
-                ends = examples["passage_candidates"][row]["end_positions"][: self._max_contexts]
-            single.append(contexts[0][: ends[-1]] if ends else contexts[0])
+                ends = examples["passage_candidates"][row]["end_positions"]
+            read = ends[: self._max_contexts]
+            single.append(contexts[0][: read[-1]] if 0 < len(read) < len(ends) else contexts[0])
         return single
 
     def _token_columns(self, windows: Windows, *, context_offsets_only: bool) -> dict[str, Any]:
