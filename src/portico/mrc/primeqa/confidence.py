@@ -57,7 +57,8 @@ class ConfidenceScorer:
     def make_features(records: Sequence["SpanRecord"]) -> npt.NDArray[np.float64]:
         """Return the classifier's inputs for the records of one example, ``float64 [N, 14]``."""
         softmax_N = np.array([record["normalized_span_answer_score"] for record in records], np.float64)
-        is_span = [int(np.argmax(record["target_type_logits"])) == TargetType.SPAN_ANSWER for record in records]
+        types = [record["target_type_logits"] for record in records]
+        is_span = [logits[TargetType.SPAN_ANSWER] == max(logits) for logits in types]
         agreement = _agreement([record["span_answer"] for record in records])
         rows = [
             [
@@ -65,8 +66,8 @@ class ConfidenceScorer:
                 record["cls_score"],
                 record["start_logit"],
                 record["end_logit"],
-                record["target_type_logits"][TargetType.NO_ANSWER],
-                record["target_type_logits"][TargetType.SPAN_ANSWER],
+                types[n][TargetType.NO_ANSWER],
+                types[n][TargetType.SPAN_ANSWER],
                 float(is_span[n]),
                 float(any(is_span)),
                 agreement[n],
@@ -87,7 +88,7 @@ class ConfidenceScorer:
         """Return features and labels of the best span of each example, ``float64 [E, 14]`` and ``int64 [E]``.
 
         The references are those of ``ExtractivePostProcessor.prepare_examples_as_references``. A span is right (1) if
-        its characters overlap with those of a gold span by an F1 of at least one half.
+        it overlaps with a gold span by an F1 of at least one half.
         """
         features, labels = [], []
         for reference in references:
@@ -101,18 +102,15 @@ class ConfidenceScorer:
 
 
 def _agreement(spans: Sequence[Mapping[str, int]]) -> list[float]:
-    """Return each span's mean F1 with the others; 0 for a single one."""
+    """Return the sum of each span's F1 with the others, divided by the number of all."""
     pairs = [(span["start_position"], span["end_position"]) for span in spans]
-    others = max(len(pairs) - 1, 1)
-    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / others for n, a in enumerate(pairs)]
+    return [sum(_overlap_f1(a, b) for m, b in enumerate(pairs) if m != n) / len(pairs) for n, a in enumerate(pairs)]
 
 
 def _overlap_f1(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the F1 of the characters of two spans ``[start, end)``; 0 where one is null."""
-    shared = min(one[1], other[1]) - max(one[0], other[0])
-    if min(*one, *other) < 0 or shared <= 0:
-        return 0.0
-    return 2 * shared / (one[1] - one[0] + other[1] - other[0])
+    """Return the F1 of two spans, to which PrimeQA counts the character after their last one too."""
+    shared = min(one[1], other[1]) - max(one[0], other[0]) + 1
+    return max(2 * shared / (one[1] - one[0] + other[1] - other[0] + 2), 0.0)
 
 
 @dataclass(frozen=True)

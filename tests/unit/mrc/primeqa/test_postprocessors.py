@@ -483,9 +483,14 @@ def record(start, end, *, types=(0.0, 2.0, 0.0, 0.0, 0.0), **changes):
 def test_confidence_features():
     other = record(24, 44, types=(2.0, 0.0, 0.0, 0.0, 0.0), normalized_span_answer_score=0.25)
     first, second = ConfidenceScorer.make_features([record(17, 42), other])
-    assert first.tolist() == [3, -1, 4, 5, 0, 2, 1, 1, pytest.approx(0.8), 0.75, 0.25, 0.1, 0.2, 0.3]
+    # PrimeQA counts the ends too, 19 of 26 and 21 characters, and divides the sum over the others by the number of
+    # all.
+    agreement = pytest.approx(2 * 19 / (26 + 21) / 2)
+    assert first.tolist() == [3, -1, 4, 5, 0, 2, 1, 1, agreement, 0.75, 0.25, 0.1, 0.2, 0.3]
     assert second[[4, 5, 6, 7, 10]].tolist() == [2, 0, 0, 1, -0.25]
-    assert ConfidenceScorer.make_features([record(-1, -1)])[0, 8] == 0
+    assert ConfidenceScorer.make_features([record(-1, -1, types=[0.0] * 5)])[0, 6:9].tolist() == [1, 1, 0]
+    apart = ConfidenceScorer.make_features([record(3, 5), record(3, 5), record(6, 9)])
+    assert apart[:, 8].tolist() == pytest.approx([1 / 3, 1 / 3, 0])
 
 
 def test_confidence_training_data():
