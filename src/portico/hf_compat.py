@@ -78,12 +78,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
-    from transformers.models.xlnet.modeling_xlnet import (
-        XLNetForQuestionAnsweringOutput,
-        XLNetPoolerAnswerClass,
-        XLNetPoolerEndLogits,
-        XLNetPoolerStartLogits,
-    )
+    from transformers.models.xlm.modeling_xlm import XLMSQuADHead
+    from transformers.models.xlnet.modeling_xlnet import XLNetForQuestionAnsweringOutput
     from transformers.utils.notebook import NotebookProgressCallback
 
 # Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
@@ -91,10 +87,8 @@ _LAZY = {
     "BertEmbeddings": "transformers.models.bert.modeling_bert",
     "BertSelfAttention": "transformers.models.bert.modeling_bert",
     "RobertaClassificationHead": "transformers.models.roberta.modeling_roberta",
+    "XLMSQuADHead": "transformers.models.xlm.modeling_xlm",
     "XLNetForQuestionAnsweringOutput": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerAnswerClass": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerEndLogits": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerStartLogits": "transformers.models.xlnet.modeling_xlnet",
     "NotebookProgressCallback": "transformers.utils.notebook",
 }
 
