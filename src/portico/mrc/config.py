@@ -174,9 +174,7 @@ class MRCData:
                 f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
                 "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
             )
-        made = generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
-        train, validation = ([dict(example) for example in part] for part in made)
-        return train, validation
+        return generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
 
 
 def load_sources(data: Any) -> list[Source]:

@@ -4,19 +4,18 @@ The wordings of sentences and questions are in ``templates.yaml``; this module c
 random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
 from random import Random
 from string import Formatter
-from typing import Any, TypedDict
 from zlib import crc32
 
 import yaml
 
 from portico.errors import InputError
+from portico.mrc.datasets.examples import Example
 
 DRAWS_PER_PASSAGE = 5
 RELATIONS_PER_PASSAGE = 4
@@ -34,22 +33,6 @@ VALIDATION_SHARE = 5
 """One name in this many belongs to validation."""
 
 
-class GoldAnswers(TypedDict):
-    """The gold answers of an example: strings and character offsets, both empty if there is none."""
-
-    text: list[str]
-    answer_start: list[int]
-
-
-class Example(TypedDict):
-    id: str
-    title: str
-    context: str
-    question: str
-    answers: GoldAnswers
-    question_type: str
-
-
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Generate an extractive question answering corpus.
 
@@ -62,7 +45,8 @@ def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Ex
         seed: Seed of every choice; the global random state is not touched.
 
     Returns:
-        The training and the validation examples. Offsets count characters.
+        The training and the validation examples, with their ``question_type``. Offsets count characters; ``answers``
+        has two empty lists if there is none.
 
     Raises:
         InputError: If a number is negative.
@@ -79,33 +63,21 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     examples: list[Example] = []
     # Whole passages are generated and cut off, so a larger corpus starts with the smaller one.
     while len(examples) < num_examples:
-        passage = PassageWriter(rng, values, rng.choice(load_templates().topics)).write()
-        for question in ask_questions(rng, values, passage, DRAWS_PER_PASSAGE):
-            examples.append(_example(f"{split}-{len(examples)}", passage, question))
+        passage = Passage(rng, values, rng.choice(load_templates().topics))
+        for question in ask_questions(rng, values, passage):
+            answers = [question.answer] if question.answer else []
+            texts, starts = [span.text for span in answers], [span.start for span in answers]
+            examples.append(
+                {
+                    "id": f"{split}-{len(examples)}",
+                    "title": " and ".join(passage.subjects),
+                    "context": passage.text,
+                    "question": question.text,
+                    "answers": {"text": texts, "answer_start": starts},
+                    "question_type": question.question_type,
+                }
+            )
     return examples[:num_examples]
-
-
-def to_squad(examples: Iterable[Example]) -> dict[str, Any]:
-    """Nest flat records as in a SQuAD 2.0 file; ``question_type`` becomes a field of each question.
-
-    The records of one passage must be consecutive.
-    """
-    data = []
-    for (title, context), group in groupby(examples, key=lambda example: (example["title"], example["context"])):
-        paragraph = {"context": context, "qas": [_squad_question(example) for example in group]}
-        data.append({"title": title, "paragraphs": [paragraph]})
-    return {"version": "v2.0", "data": data}
-
-
-def _squad_question(example: Example) -> dict[str, Any]:
-    texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
-    return {
-        "id": example["id"],
-        "question": example["question"],
-        "question_type": example["question_type"],
-        "answers": [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)],
-        "is_impossible": not texts,
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,44 +225,32 @@ class Span:
     start: int
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A finished passage: its text, and what it states about which subjects.
-
-    The facts are the spans of the values, by subject and relation; the order is the comparison that the passage makes,
-    if any, with the spans of the greater and of the smaller subject.
-    """
-
-    topic: Topic
-    subjects: list[str]
-    facts: dict[tuple[str, Relation], Span]
-    order: tuple[Comparison, Span, Span] | None
-    text: str
-
-    def relations(self) -> list[Relation]:
-        return list(dict.fromkeys(relation for _, relation in self.facts))
-
-
 Sentence = str | Comparison | tuple[str, list[Relation]]
 """The content of a sentence: an aside as it is, a comparison, or facts about one subject."""
 
 
-class PassageWriter:
-    """Writes one passage about two subjects; `values` makes their names and values."""
+class Passage:
+    """A passage about two subjects; `values` makes their names and values.
+
+    Attributes:
+        topic: What it is about.
+        subjects: The names of both subjects.
+        facts: The spans of the stated values, by subject and relation.
+        order: The comparison that it makes, if any, with the spans of the greater and of the smaller subject.
+        text: The passage.
+    """
 
     def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
         self._rng = rng
         self._values = values
-        self._topic = topic
-        self._text = ""
-        self._subjects = [values.make(topic.subject) for _ in range(2)]
-        self._facts: dict[tuple[str, Relation], Span] = {}
-        self._order: tuple[Comparison, Span, Span] | None = None
-        self._pronouns = {subject: rng.choice(topic.pronouns) for subject in self._subjects}
+        self.topic = topic
+        self.text = ""
+        self.subjects = [values.make(topic.subject) for _ in range(2)]
+        self.facts: dict[tuple[str, Relation], Span] = {}
+        self.order: tuple[Comparison, Span, Span] | None = None
+        self._pronouns = {subject: rng.choice(topic.pronouns) for subject in self.subjects}
         self._introduced: set[str] = set()
         self._previous_subject = ""
-
-    def write(self) -> Passage:
         for number, sentence in enumerate(self._plan()):
             self._append(" " if number else "")
             match sentence:
@@ -301,14 +261,17 @@ class PassageWriter:
                     self._compare(sentence)
                 case (subject, relations):
                     self._tell(subject, relations)
-        return Passage(self._topic, self._subjects, self._facts, self._order, self._text)
+
+    def relations(self) -> list[Relation]:
+        """Return the relations that it states of either subject."""
+        return list(dict.fromkeys(relation for _, relation in self.facts))
 
     def _plan(self) -> list[Sentence]:
         """Choose the sentences: facts grouped by subject or mixed, then a comparison and an aside between them."""
         # Both subjects draw from one small pool, so most facts have a rival: the same relation of the other subject.
-        pool = self._rng.sample(self._topic.relations, RELATIONS_PER_PASSAGE)
+        pool = self._rng.sample(self.topic.relations, RELATIONS_PER_PASSAGE)
         sentences: list[Sentence] = []
-        for subject in self._subjects:
+        for subject in self.subjects:
             relations = self._rng.sample(pool, self._rng.choice(FACTS_PER_SUBJECT))
             groups = [[relation] for relation in relations]
             if len(relations) > 2 and self._rng.random() < JOIN_PROBABILITY:
@@ -317,9 +280,9 @@ class PassageWriter:
         if self._rng.random() < 0.5:
             self._rng.shuffle(sentences)
         if self._rng.random() < COMPARISON_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self._topic.comparisons))
+            self._insert(sentences, self._rng.choice(self.topic.comparisons))
         if self._rng.random() < ASIDE_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self._topic.asides))
+            self._insert(sentences, self._rng.choice(self.topic.asides))
         return sentences
 
     def _insert(self, sentences: list[Sentence], extra: str | Comparison) -> None:
@@ -339,31 +302,31 @@ class PassageWriter:
 
     def _state(self, template: str, subject: str, relation: Relation, name: str = "") -> None:
         value = self._values.make(relation.value)
-        self._facts[subject, relation] = self._fill(template, subject=name, value=value)["value"]
+        self.facts[subject, relation] = self._fill(template, subject=name, value=value)["value"]
 
     def _compare(self, comparison: Comparison) -> None:
-        more, less = self._rng.sample(self._subjects, 2)
+        more, less = self._rng.sample(self.subjects, 2)
         template = self._rng.choice(comparison.sentences)
         spans = self._fill(template, more=self._name(more), less=self._name(less))
         self._append(".")
-        self._order = (comparison, spans["more"], spans["less"])
+        self.order = (comparison, spans["more"], spans["less"])
         # After two subjects a pronoun would be ambiguous.
         self._previous_subject = ""
 
     def _opening(self, subject: str) -> str:
         if subject == self._previous_subject and self._rng.random() < PRONOUN_PROBABILITY:
             return self._pronouns[subject]
-        return self._topic.article + self._name(subject)
+        return self.topic.article + self._name(subject)
 
     def _name(self, subject: str) -> str:
         if subject in self._introduced and self._rng.random() < SHORT_NAME_PROBABILITY:
-            return subject.split()[-1] if self._topic.short_name == "last_word" else subject
+            return subject.split()[-1] if self.topic.short_name == "last_word" else subject
         self._introduced.add(subject)
         return subject
 
     def _append(self, words: str) -> Span:
-        span = Span(words, len(self._text))
-        self._text += words
+        span = Span(words, len(self.text))
+        self.text += words
         return span
 
     def _fill(self, template: str, **words: str) -> dict[str, Span]:
@@ -385,13 +348,10 @@ class Question:
     answer: Span | None
 
 
-def ask_questions(rng: Random, values: ValueMaker, passage: Passage, num_draws: int) -> list[Question]:
-    """Ask about a passage.
-
-    Of `num_draws` drawn questions, duplicates and those that do not apply to the passage are dropped.
-    """
+def ask_questions(rng: Random, values: ValueMaker, passage: Passage) -> list[Question]:
+    """Ask about a passage; of the questions drawn, duplicates and those that do not apply to it are dropped."""
     questions: dict[str, Question] = {}
-    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=num_draws):
+    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
         question = ask(rng, values, passage)
         if question is not None:
             questions.setdefault(question.text, question)
@@ -445,15 +405,3 @@ _QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Question | None]
     _ask_untold_relation: 0.08,
     _ask_about_stranger: 0.06,
 }
-
-
-def _example(identifier: str, passage: Passage, question: Question) -> Example:
-    answers = [question.answer] if question.answer else []
-    return {
-        "id": identifier,
-        "title": " and ".join(passage.subjects),
-        "context": passage.text,
-        "question": question.text,
-        "answers": {"text": [span.text for span in answers], "answer_start": [span.start for span in answers]},
-        "question_type": question.question_type,
-    }
