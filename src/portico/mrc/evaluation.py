@@ -3,8 +3,9 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from transformers import EvalPrediction
@@ -13,10 +14,8 @@ from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.loop.outputs import to_arrays
 
-if TYPE_CHECKING:
-    from portico.trainer import Trainer
 
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class AnswerSession(EvaluationSession):
     """Post-processes during the evaluation if the post-processing can stream, else at its end.
 
@@ -31,28 +30,18 @@ class AnswerSession(EvaluationSession):
         "references": "label_ids",
     }
 
-    def __init__(
-        self,
-        trainer: "Trainer",
-        loader: Any,
-        *,
-        examples: Sequence[Mapping[str, Any]],
-        features: Any,
-        post_process_function: Any,
-        on_answered: Callable[[Any], None],
-        file_suffix: str = "",
-        **options: Any,
-    ) -> None:
-        # Answers are needed even if there are no metrics of them.
-        super().__init__(trainer, loader, **{**options, "prediction_loss_only": None})
-        self.examples = examples
-        self.features = features
-        self.post_process_function = post_process_function
-        self.on_answered = on_answered
-        self.file_suffix = file_suffix
+    examples: Sequence[Mapping[str, Any]]
+    features: Any
+    post_process_function: Any
+    on_answered: Callable[[Any], None]
+    file_suffix: str = ""
+
+    def __post_init__(self) -> None:
+        self.prediction_loss_only = None  # answers are needed even if there are no metrics of them
+        super().__post_init__()
         self._num_kept = 0
-        can_stream = hasattr(post_process_function, "begin")
-        self._streamed = post_process_function.begin(examples, features) if can_stream else None
+        can_stream = hasattr(self.post_process_function, "begin")
+        self._streamed = self.post_process_function.begin(self.examples, self.features) if can_stream else None
         # The metrics are computed from the answers, not from batches of logits.
         self._answer_metrics = self.batch_metrics
         self.batch_metrics = None
