@@ -16,7 +16,6 @@ from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation import teaching_parts
-from portico.mrc.features.featurizer import Featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import (
     Answer,
@@ -26,6 +25,7 @@ from portico.mrc.inference import (
     check_window,
     question_windows,
     read_questions,
+    window_featurizer,
 )
 from portico.mrc.metrics.natural_questions import NqF1
 from portico.mrc.metrics.rouge import Rouge
@@ -187,21 +187,16 @@ class MRCExperiment(TrainerExperiment):
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
         if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):
             raise InputError(
-                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={_shown(name)}` and "
-                f"`data.predict_file={_shown(path)}`; set both: the folder of a run of +experiment=mrc, or a hub "
+                f"`mode=predict` finds spans with a trained reader, but `model.name_or_path={name or 'null'}` and "
+                f"`data.predict_file={path or 'null'}`; set both: the folder of a run of +experiment=mrc, or a hub "
                 "name, and a file of questions."
             )
         self._announce_unused()
         questions = read_questions(path)
         reader = load_trained_reader(name)
         check_window(self.preprocess.max_seq_length, reader.max_length)
-        windows = question_windows(
-            Featurizer(
-                reader.tokenizer,
-                max_seq_length=self.preprocess.max_seq_length,
-                doc_stride=self.preprocess.doc_stride,
-                max_question_length=self.preprocess.max_question_length,
-            ),
+        examples, features, offsets = question_windows(
+            window_featurizer(reader.tokenizer, self.preprocess),
             [asked.question for asked in questions],
             [asked.context for asked in questions],
             [asked.id for asked in questions],
@@ -210,7 +205,7 @@ class MRCExperiment(TrainerExperiment):
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
         inference = Inference(reader.model, reader.tokenizer, args)
-        answered = inference.run(windows.features, post_processing.begin(windows.examples, windows.offsets))
+        answered = inference.run(features, post_processing.begin(examples, offsets))
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)
@@ -240,14 +235,8 @@ class MRCExperiment(TrainerExperiment):
 def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: Sequence[Answer]) -> None:
     records = [
         {
-            "id": asked.id,
-            "question": asked.question,
-            "answer": answer.text,
-            "start": answer.start,
-            "end": answer.end,
-            "context_index": answer.context_index,
-            "score": answer.score,
-            "probability": answer.probability,
+            **{"id": asked.id, "question": asked.question, "answer": answer.text},
+            **{name: getattr(answer, name) for name in ("start", "end", "context_index", "score", "probability")},
         }
         for asked, answer in zip(questions, answers, strict=True)
     ]
@@ -257,10 +246,6 @@ def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: S
     readable = folder / f"{_PREFIX}_answers.txt"
     readable.write_text("\n".join(lines), encoding="utf-8")
     print(f"Answers: {readable}")
-
-
-def _shown(value: Any) -> Any:
-    return "null" if value is None else value
 
 
 # ------------------------------------------------------------------------------------ metric

@@ -136,16 +136,11 @@ def format_named(name: str) -> Format:
     return FORMATS[name]
 
 
-def _format_of(entry: Any, source: object) -> Format:
-    """Return the first format that an entry looks like."""
-    if isinstance(entry, Mapping):
-        for one in FORMATS.values():
-            if one.is_like(entry):
-                return one
-    raise InputError(
-        f"{source}: unknown format; the first record is {describe(entry)}. The formats are {_listing()}; set "
-        "`data.format` to one of them to see why the record does not match."
-    )
+def format_like(entry: Any) -> Format | None:
+    """Return the first format that an entry looks like, ``None`` if it looks like none."""
+    if not isinstance(entry, Mapping):
+        return None
+    return next((one for one in FORMATS.values() if one.is_like(entry)), None)
 
 
 def _listing() -> str:
@@ -165,7 +160,12 @@ def _read(
     first = next(placed, None)
     if first is None:
         raise InputError(_why_no_examples(defects))
-    one = format_named(name) if name is not None else _format_of(first[1], defects.source)
+    one = format_named(name) if name is not None else format_like(first[1])
+    if one is None:
+        raise InputError(
+            f"{defects.source}: unknown format; the first record is {describe(first[1])}. The formats are "
+            f"{_listing()}; set `data.format` to one of them to see why the record does not match."
+        )
     examples: list[Example] = []
     for place, entry in itertools.chain([first], placed):
         for question_place, raw in one.questions(place, entry, defects):

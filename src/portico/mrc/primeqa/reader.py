@@ -91,17 +91,17 @@ class ExtractiveReader:
             max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
             doc_stride=chosen.stride,
         )
-        windows = question_windows(featurizer, questions, contexts, ids)
+        examples, features, offsets = question_windows(featurizer, questions, contexts, ids)
         search = SpanRecords(
-            windows.examples,
-            windows.offsets,
+            examples,
+            offsets,
             k=chosen.max_num_answers,
             n_best_size=chosen.n_best_size,
             max_answer_length=chosen.max_answer_length,
             scorer=initialize_scorer(chosen.scorer_type),
             single_context=False,
         )
-        records = self._inference.run(windows.features, search)
+        records = self._inference.run(features, search)
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [
