@@ -43,7 +43,7 @@ from portico.mrc.features.labels import (
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
-from portico.mrc.features.windows import Windows, WindowSize, last_marked
+from portico.mrc.features.windows import Windows, last_marked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -206,7 +206,7 @@ class BasePreProcessor(AbstractPreProcessor):
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
-        self._cutter = WindowCutter(tokenizer, WindowSize(self._max_seq_len, self._stride))
+        self._cutter = WindowCutter(tokenizer, self._max_seq_len, self._stride)
         self._subsampling = Subsampling(
             self._negative_sampling_prob_when_has_answer,
             self._negative_sampling_prob_when_no_answer,
