@@ -278,15 +278,7 @@ class EncoderDecoderModel:
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
-        """Return model and tokenizer.
-
-        Args:
-            texts: What a new tokenizer is trained on.
-            preprocess: Has ``num_passages``, and ``vocab_size`` for a new tokenizer.
-
-        Raises:
-            InputError: If there is no such model.
-        """
+        """Return model and tokenizer as :meth:`EncoderModel.load` does; ``preprocess`` has ``num_passages``."""
         reads_passages = preprocess.num_passages is not None
         if self.name_or_path is not None:
             _check_unshaped(self.config, self.name_or_path, "small T5")
@@ -343,7 +335,9 @@ class WindowPreprocessing:
         Raises:
             InputError: If a setting does not fit the model or the tokenizer.
         """
-        featurizer = self.featurizer(tokenizer, target_types=_reads_target_types(model))
+        modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
+        target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
+        featurizer = self.featurizer(tokenizer, target_types=target_types)
         # Heads that return nothing but a loss for labelled rows could not be evaluated on them.
         labels = not gives_loss_alone(model)
         train = [featurizer.train_features(source.train) for source in sources]
@@ -363,12 +357,7 @@ class WindowPreprocessing:
         """
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
-        others = ("packing", "vocab_size", "subsampling_seed")
-        options = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in others and not name.startswith("negative_sampling")
-        }
+        options = {one.name: getattr(self, one.name) for one in fields(Featurizer) if hasattr(self, one.name)}
         return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
 
     def collator(self, model: Any, tokenizer: Any) -> Any:
@@ -376,11 +365,6 @@ class WindowPreprocessing:
         if self.packing:
             return enable_packing(model, tokenizer, self.max_seq_length)
         return DataCollatorWithPadding(tokenizer)
-
-
-def _reads_target_types(model: Any) -> bool:
-    heads = [model, getattr(model, "task_head", None)]
-    return any("target_type" in inspect.signature(one.forward).parameters for one in heads if one is not None)
 
 
 def _head(model: Any) -> str:
@@ -446,10 +430,8 @@ class SpanAnswers:
         Raises:
             InputError: If the model's head does not give what the mode reads.
         """
-        options = {one.name: getattr(self, one.name) for one in fields(self)}
-        return SpanPostProcessing(
-            version_2_with_negative=version_2_with_negative, **head_post_processing(_head(model), options)
-        )
+        options = head_post_processing(_head(model), asdict(self))
+        return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 
 @dataclass(kw_only=True)

@@ -27,11 +27,9 @@ from portico.mrc.inference import (
     read_questions,
     window_featurizer,
 )
-from portico.mrc.metrics.natural_questions import NqF1
-from portico.mrc.metrics.rouge import Rouge
+from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores
-from portico.mrc.metrics.squad import Mlqa, Mrqa, SquadV1, SquadV2, gold_texts
-from portico.mrc.metrics.tydi import TydiF1
+from portico.mrc.metrics.squad import gold_texts
 from portico.mrc.models.loading import load_trained_reader
 from portico.mrc.multi_source import MultiSourceMRCTrainer
 from portico.mrc.postprocess import AnswerCalibration
@@ -204,7 +202,7 @@ class MRCExperiment(TrainerExperiment):
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
-        inference = Inference(reader.model, reader.tokenizer, args)
+        inference = Inference(reader, args)
         answered = inference.run(features, post_processing.begin(examples, offsets))
         seconds = time.time() - started
         if args.should_save:

@@ -1,7 +1,7 @@
 """Generated answers: features, models, post-processing and trainer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -82,8 +82,8 @@ class GenerativeFeaturizer:
         texts = [f"question: {question.strip()} passage: {passage.strip()}" for passage in passages]
         return self._tokens(texts, padding="max_length")
 
-    def _tokens(self, texts: Sequence[str], *, padding: bool | str) -> dict[str, Any]:
-        tokens = self.tokenizer(list(texts), max_length=self.max_source_length, truncation=True, padding=padding)
+    def _tokens(self, texts: list[str], *, padding: bool | str) -> dict[str, Any]:
+        tokens = self.tokenizer(texts, max_length=self.max_source_length, truncation=True, padding=padding)
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
 
 
@@ -144,6 +144,7 @@ def _seq2seq_class(fusion_in_decoder: bool) -> Any:
     return FiDModelForDownstreamTasks if fusion_in_decoder else AutoModelForSeq2SeqLM
 
 
+@dataclass(eq=False)
 class GeneratedAnswerProcessing:
     """A ``post_process_function`` for generated answers, streamed or called on whole arrays.
 
@@ -155,9 +156,8 @@ class GeneratedAnswerProcessing:
             requires; it is always 0.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, version_2_with_negative: bool = False) -> None:
-        self.tokenizer = tokenizer
-        self.version_2_with_negative = version_2_with_negative
+    tokenizer: PreTrainedTokenizerBase
+    version_2_with_negative: bool = False
 
     def begin(self, examples: Examples, features: Any) -> "GeneratedAnswerStream":
         """Start an evaluation of the ``features`` of ``examples``."""
@@ -177,24 +177,24 @@ class GeneratedAnswerProcessing:
         return [text.strip() for text in texts]
 
 
+@dataclass(eq=False)
 class GeneratedAnswerStream:
     """The post-processing of one evaluation: features have ``example_id``, examples ``id`` and ``answers``."""
 
-    def __init__(self, processing: GeneratedAnswerProcessing, examples: Examples, features: Any) -> None:
-        self._processing = processing
-        self._examples = examples
-        self._features = features
-        self._texts: dict[str, str] = {}
+    processing: GeneratedAnswerProcessing
+    examples: Examples
+    features: Any
+    texts: dict[str, str] = field(default_factory=dict)
 
     def update(self, rows: Sequence[Int64s], feature_indices: Int64s) -> None:
         """Add the tokens of a batch, ``int64 [B, T]``, of the features at ``feature_indices``."""
-        for index, text in zip(feature_indices, self._processing.texts(rows[0]), strict=True):
-            self._texts[self._features[int(index)]["example_id"]] = text
+        for index, text in zip(feature_indices, self.processing.texts(rows[0]), strict=True):
+            self.texts[self.features[int(index)]["example_id"]] = text
 
     def compute(self) -> EvalPrediction:
-        more = {"no_answer_probability": 0.0} if self._processing.version_2_with_negative else {}
-        predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self._texts.items()]
-        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self._examples]
+        more = {"no_answer_probability": 0.0} if self.processing.version_2_with_negative else {}
+        predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self.texts.items()]
+        references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self.examples]
         return EvalPrediction(predictions=predictions, label_ids=references)
 
 

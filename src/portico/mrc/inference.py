@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
@@ -185,8 +184,7 @@ class Reader:
             null_score_diff_threshold=threshold or 0.0,
         )
         self._settings = defaults.changed(self._loaded.max_length, settings)
-        model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        self._inference = Inference.on_device(model, tokenizer, device=device, batch_size=batch_size)
+        self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
         """Answer one question, from one context or from several that are searched together; see :meth:`answers`."""
@@ -385,14 +383,12 @@ class PostProcessor(Protocol):
 class Inference:
     """Runs a model over features, always with the same trainer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: TrainingArguments) -> None:
-        collator = head_collator(head_of(model), tokenizer)
-        self._trainer = MRCTrainer(model, args, processing_class=tokenizer, data_collator=collator)
+    def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
+        collator = head_collator(head_of(loaded.model), loaded.tokenizer)
+        self._trainer = MRCTrainer(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
 
     @classmethod
-    def on_device(
-        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, device: str | int, batch_size: int
-    ) -> "Inference":
+    def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
         """Return an inference on a device, which is named as in :class:`Reader`."""
         # A trainer makes its output folder at once; inference writes nothing into it.
         with tempfile.TemporaryDirectory(prefix="portico-reader-") as folder:
@@ -403,7 +399,7 @@ class Inference:
                 report_to=["none"],
                 **_device_arguments(device),
             )
-            return cls(model, tokenizer, args)
+            return cls(loaded, args)
 
     def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
         self._trainer.post_process_function = _Streamed(post_processor)

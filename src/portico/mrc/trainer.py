@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Sampler, SequentialSampler
@@ -74,13 +75,10 @@ class AnswerEvaluationMixin(Trainer):
             self,
             dataloader,
             post_process_function=self.post_process_function,
-            on_answered=self._keep_answers,
+            on_answered=partial(setattr, self, "answered"),
             **self._answering_options,
             **options,
         )
-
-    def _keep_answers(self, answered: Any) -> None:
-        self.answered = answered
 
     @contextmanager
     def _answering(self, examples: Examples | None, features: Any, *, file_suffix: str = "") -> Iterator[None]:
