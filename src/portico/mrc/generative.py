@@ -78,20 +78,17 @@ class GenerativeFeaturizer:
             text = context if isinstance(context, str) else " ".join(context)
             tokens = self._tokens([f"question: {question.lstrip()} context: {text.lstrip()}"], padding=False)
             return {name: rows[0] for name, rows in tokens.items()}
-        passages = _pieces(context, self.num_passages) if isinstance(context, str) else context[: self.num_passages]
+        passages = context[: self.num_passages]
+        if isinstance(context, str):
+            words = context.split()
+            bounds = [len(words) * number // self.num_passages for number in range(self.num_passages + 1)]
+            passages = [" ".join(words[start:end]) for start, end in pairwise(bounds)]
         texts = [f"question: {question.strip()} passage: {passage.strip()}" for passage in passages]
         return self._tokens(texts, padding="max_length")
 
     def _tokens(self, texts: list[str], *, padding: bool | str) -> dict[str, Any]:
         tokens = self.tokenizer(texts, max_length=self.max_source_length, truncation=True, padding=padding)
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
-
-
-def _pieces(text: str, count: int) -> list[str]:
-    """Cut a string between words, into pieces of about the same number of words."""
-    words = text.split()
-    bounds = [len(words) * number // count for number in range(count + 1)]
-    return [" ".join(words[start:end]) for start, end in pairwise(bounds)]
 
 
 def t5_fields() -> list[str]:
@@ -245,15 +242,10 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         test_dataset: Any = None,
         **gen_kwargs: Any,
     ) -> Any:
-        """Answer the questions of a data set.
+        """Answer the questions of a data set; for the arguments see :meth:`portico.mrc.trainer.MRCTrainer.predict`.
 
-        Args:
-            predict_dataset: Features; by default the trainer's own, with its examples.
-            predict_examples: Their examples; without them the tokens are returned.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of metric names.
-            test_dataset: The same as ``predict_dataset``, as :meth:`portico.Seq2SeqTrainer.predict` calls it.
-            **gen_kwargs: Keywords of ``generate`` for this prediction; they override the training arguments.
+        Without features, the trainer's own are taken, with its examples; without examples, the tokens are returned.
+        ``gen_kwargs`` are keywords of ``generate`` for this prediction, which override the training arguments.
 
         Returns:
             A ``PredictionOutput``; with a post-processing that takes no stage, as PrimeQA's do, its result.

@@ -4,7 +4,7 @@ The wordings of sentences and questions are in ``templates.yaml``; this module c
 random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -65,18 +65,8 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     while len(examples) < num_examples:
         passage = Passage(rng, values, rng.choice(load_templates().topics))
         for question in ask_questions(rng, values, passage):
-            answers = [question.answer] if question.answer else []
-            texts, starts = [span.text for span in answers], [span.start for span in answers]
-            examples.append(
-                {
-                    "id": f"{split}-{len(examples)}",
-                    "title": " and ".join(passage.subjects),
-                    "context": passage.text,
-                    "question": question.text,
-                    "answers": {"text": texts, "answer_start": starts},
-                    "question_type": question.question_type,
-                }
-            )
+            identifier, title = f"{split}-{len(examples)}", " and ".join(passage.subjects)
+            examples.append({"id": identifier, "title": title, "context": passage.text, **question})
     return examples[:num_examples]
 
 
@@ -279,14 +269,12 @@ class Passage:
             sentences += [(subject, group) for group in groups]
         if self._rng.random() < 0.5:
             self._rng.shuffle(sentences)
-        if self._rng.random() < COMPARISON_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self.topic.comparisons))
-        if self._rng.random() < ASIDE_PROBABILITY:
-            self._insert(sentences, self._rng.choice(self.topic.asides))
+        extras = ((COMPARISON_PROBABILITY, self.topic.comparisons), (ASIDE_PROBABILITY, self.topic.asides))
+        for probability, choices in extras:
+            if self._rng.random() < probability:
+                extra = self._rng.choice(choices)
+                sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
         return sentences
-
-    def _insert(self, sentences: list[Sentence], extra: str | Comparison) -> None:
-        sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
 
     def _tell(self, subject: str, relations: list[Relation]) -> None:
         if len(relations) == 1 and self._rng.random() < WHOLE_SENTENCE_PROBABILITY:
@@ -339,35 +327,33 @@ class Passage:
         return spans
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question about a passage, its type, such as ``"person"``, and where the passage answers it, if it does."""
-
-    text: str
-    question_type: str
-    answer: Span | None
-
-
-def ask_questions(rng: Random, values: ValueMaker, passage: Passage) -> list[Question]:
+def ask_questions(rng: Random, values: ValueMaker, passage: Passage) -> Iterable[Example]:
     """Ask about a passage; of the questions drawn, duplicates and those that do not apply to it are dropped."""
-    questions: dict[str, Question] = {}
+    questions: dict[str, Example] = {}
     for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
         question = ask(rng, values, passage)
         if question is not None:
-            questions.setdefault(question.text, question)
-    return list(questions.values())
+            questions.setdefault(question["question"], question)
+    return questions.values()
 
 
-def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Question:
-    return Question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+def _question(text: str, question_type: str, answer: Span | None) -> Example:
+    """Return what an example has of a question: its type is such as ``"person"``, its answer a span of the passage."""
+    spans = [answer] if answer else []
+    answers = {"text": [span.text for span in spans], "answer_start": [span.start for span in spans]}
+    return {"question": text, "answers": answers, "question_type": question_type}
 
 
-def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Example:
+    return _question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+
+
+def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
     (subject, relation), answer = rng.choice(list(passage.facts.items()))
     return _ask(rng, subject, relation, answer)
 
 
-def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
     """Ask about one subject a fact that the passage states only of the other: the hardest unanswerable question."""
     missing = [
         (subject, relation)
@@ -378,27 +364,27 @@ def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -
     return _ask(rng, *rng.choice(missing)) if missing else None
 
 
-def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Question:
+def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
     told = passage.relations()
     untold = [relation for relation in passage.topic.relations if relation not in told]
     return _ask(rng, rng.choice(passage.subjects), rng.choice(untold))
 
 
-def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Question:
+def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Example:
     return _ask(rng, values.make(passage.topic.subject), rng.choice(passage.relations()))
 
 
-def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Question | None:
+def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
     if passage.order is None:
         return None
     comparison, more, less = passage.order
     first, second = rng.sample(passage.subjects, 2)
     wordings, answer = (comparison.questions, more) if rng.random() < 0.5 else (comparison.inverse_questions, less)
-    return Question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
+    return _question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
 
 
 # How often each kind of question is drawn; about three in ten questions have no answer.
-_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Question | None], float] = {
+_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Example | None], float] = {
     _ask_stated_fact: 0.60,
     _ask_order: 0.15,
     _ask_fact_of_the_other: 0.15,

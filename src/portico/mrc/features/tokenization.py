@@ -119,7 +119,10 @@ class WindowCutter:
     ) -> Windows | None:
         """Return the windows by encoding each text once, or ``None`` if this tokenizer encodes pairs differently."""
         encoded_contexts = EncodedTexts(self.tokenizer, contexts)
-        sample = _sample(encoded_questions.lengths_E, encoded_contexts.lengths_E)
+        # The longest contexts, the longest questions, and some evenly spread.
+        longest = [np.argsort(-texts.lengths_E)[:_SAMPLE_SIZE] for texts in (encoded_contexts, encoded_questions)]
+        spread = np.linspace(0, len(contexts) - 1, _SAMPLE_SIZE, dtype=np.int64)
+        sample = np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
         pair = self._in_order(questions[sample[0]], contexts[sample[0]])
         encoded_pair = self.tokenizer(*pair, return_token_type_ids=True, verbose=False)
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
@@ -164,13 +167,6 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
         np.array(list(chain.from_iterable(encoding["offset_mapping"])), np.int32).reshape(-1, 2),
         np.fromiter(in_context, np.bool_),
     )
-
-
-def _sample(question_lengths_E: Int64s, context_lengths_E: Int64s) -> Int64s:
-    """Return the indices of a few pairs: the longest contexts, the longest questions, and some evenly spread."""
-    spread = np.linspace(0, len(context_lengths_E) - 1, _SAMPLE_SIZE, dtype=np.int64)
-    longest = [np.argsort(-lengths_E)[:_SAMPLE_SIZE] for lengths_E in (context_lengths_E, question_lengths_E)]
-    return np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
 
 
 class EncodedTexts:
