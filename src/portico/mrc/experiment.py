@@ -193,7 +193,7 @@ class MRCExperiment(TrainerExperiment):
         questions = read_questions(path)
         reader = load_trained_reader(name)
         check_window(self.preprocess.max_seq_length, reader.max_length)
-        examples, features, offsets = question_windows(
+        examples, features = question_windows(
             window_featurizer(reader.tokenizer, self.preprocess),
             [asked.question for asked in questions],
             [asked.context for asked in questions],
@@ -203,7 +203,7 @@ class MRCExperiment(TrainerExperiment):
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
         inference = Inference(reader, args)
-        answered = inference.run(features, post_processing.begin(examples, offsets))
+        answered = inference.run(features, post_processing.begin(examples, features))
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)

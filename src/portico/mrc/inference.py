@@ -1,7 +1,4 @@
-"""``Reader``: a trained model that answers questions.
-
-Shape suffixes: F features (windows), P pairs of a question and a context.
-"""
+"""``Reader``: a trained model that answers questions."""
 
 import io
 import tempfile
@@ -11,7 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 
 from portico.arguments import TrainingArguments
@@ -30,7 +26,6 @@ from portico.mrc.postprocess.answers import SpanAnswer
 from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.mrc.postprocess.token_offsets import TokenOffsets
 from portico.mrc.trainer import MRCTrainer
 from portico.settings import check_values, schema_of, setting
 
@@ -217,7 +212,7 @@ class Reader:
         ids = [str(n) for n in range(len(questions))] if ids is None else ids
         chosen = self._settings.changed(self._loaded.max_length, settings)
         featurizer = window_featurizer(self._loaded.tokenizer, chosen)
-        examples, features, offsets = question_windows(featurizer, questions, contexts, ids)
+        examples, features = question_windows(featurizer, questions, contexts, ids)
         names = ("n_best_size", "max_answer_length", "null_score_diff_threshold", "search")
         options = {name: getattr(chosen, name) for name in names}
         post_processing = SpanPostProcessing(
@@ -225,7 +220,7 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        answers: Answers = self._inference.run(features, post_processing.begin(examples, offsets)).answers
+        answers: Answers = self._inference.run(features, post_processing.begin(examples, features)).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -331,11 +326,10 @@ def window_featurizer(tokenizer: Any, settings: Any) -> Featurizer:
 
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
-) -> tuple[list[dict[str, Any]], FeatureSet, TokenOffsets]:
-    """Cut every context of every question into windows, after checking that all of them are strings with text.
+) -> tuple[list[dict[str, Any]], FeatureSet]:
+    """Return questions as examples with a list of contexts each, and the windows of all contexts.
 
-    Returns:
-        Examples with ``id`` and ``context``, a list of strings; the windows of all contexts; and their tokens.
+    An `InputError` is raised if one of them is not a string with text.
     """
     if not len(questions) or not len(questions) == len(contexts) == len(ids):
         raise InputError(
@@ -343,18 +337,13 @@ def question_windows(
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
     listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    for n, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
-        _check_question(n, question, its_contexts)
-    pairs = [(n, c) for n, its_contexts in enumerate(listed) for c in range(len(its_contexts))]
-    features = featurizer.eval_features(
-        [{"id": f"{n} {c}", "question": questions[n], "context": listed[n][c]} for n, c in pairs]
-    )
-    assert features.char_offsets is not None
-    question_P, context_P = np.array(pairs, np.int64).T
-    pair_F = features.example_index
-    offsets = TokenOffsets(question_P[pair_F], features.row_starts, features.char_offsets, context_P[pair_F])
-    examples = [{"id": key, "context": its_contexts} for key, its_contexts in zip(ids, listed, strict=True)]
-    return examples, features, offsets
+    examples = [
+        {"id": key, "question": question, "context": its_contexts}
+        for key, question, its_contexts in zip(ids, questions, listed, strict=True)
+    ]
+    for number, example in enumerate(examples):
+        _check_question(number, example["question"], example["context"])
+    return examples, featurizer.eval_features(examples)
 
 
 def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None:

@@ -89,10 +89,10 @@ class ExtractiveReader:
             max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
             doc_stride=chosen.stride,
         )
-        examples, features, offsets = question_windows(featurizer, questions, contexts, ids)
+        examples, features = question_windows(featurizer, questions, contexts, ids)
         search = SpanRecords(
             examples,
-            offsets,
+            features,
             k=chosen.max_num_answers,
             n_best_size=chosen.n_best_size,
             max_answer_length=chosen.max_answer_length,
