@@ -189,16 +189,15 @@ class MRCExperiment(TrainerExperiment):
                 f"`data.predict_file={path or 'null'}`; set both: the folder of a run of +experiment=mrc, or a hub "
                 "name, and a file of questions."
             )
-        self._announce_unused()
+        named = {f"data.{name}": getattr(self.data, name) for name in ("train_file", "validation_file")}
+        if unused := [f"`{name}={file}`" for name, file in named.items() if file is not None]:
+            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
         questions = read_questions(path)
         reader = load_trained_reader(name)
         check_window(self.preprocess.max_seq_length, reader.max_length)
-        examples, features = question_windows(
-            window_featurizer(reader.tokenizer, self.preprocess),
-            [asked.question for asked in questions],
-            [asked.context for asked in questions],
-            [asked.id for asked in questions],
-        )
+        ids, texts, contexts = zip(*questions, strict=True)
+        featurizer = window_featurizer(reader.tokenizer, self.preprocess)
+        examples, features = question_windows(featurizer, texts, contexts, ids)
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
@@ -220,14 +219,6 @@ class MRCExperiment(TrainerExperiment):
         )
         processing = answers.build(model, tokenizer, threshold is not None if negatives is None else negatives)
         return replace(processing, calibration=calibration)
-
-    def _announce_unused(self) -> None:
-        names = ("train_file", "validation_file")
-        unused = [
-            f"`data.{name}={getattr(self.data, name)}`" for name in names if getattr(self.data, name) is not None
-        ]
-        if unused:
-            logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
 
 
 def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: Sequence[Answer]) -> None:

@@ -254,9 +254,8 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
         examples = predict_examples
         if features is None:
             features, examples = self.eval_dataset, self.eval_examples
-        with self._predicting(examples, features):
-            output = super().predict(features, ignore_keys, metric_key_prefix, **gen_kwargs)
-        return self._answered_prediction(output, plain=examples is not None and self._has_primeqa_post_processing())
+        plain = examples is not None and self._has_primeqa_post_processing()
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain, **gen_kwargs)
 
     def _evaluation_session(self, dataloader: Any, **options: Any) -> EvaluationSession:
         if self._answering_options is None or self.args.predict_with_generate:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -431,8 +431,7 @@ def _device_arguments(device: str | int) -> dict[str, Any]:
     return {"accelerator": "gpu", "devices": [index]}
 
 
-@dataclass(frozen=True)
-class AskedQuestion:
+class AskedQuestion(NamedTuple):
     """A question of a file; without an identifier there, ``id`` is its number, from 0."""
 
     id: str

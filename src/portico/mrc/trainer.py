@@ -132,9 +132,10 @@ class AnswerEvaluationMixin(Trainer):
                 "or to `evaluate()`."
             )
 
-    @contextmanager
-    def _predicting(self, examples: Examples | None, features: Any) -> Iterator[None]:
-        """Let the prediction in this context answer ``examples``, without which it has no metrics."""
+    def _predicted(
+        self, features: Any, examples: Any, ignore_keys: list[str] | None, prefix: str, *, plain: bool, **kwargs: Any
+    ) -> Any:
+        """Predict, and return the answers as the post-processing did (``plain``), or in a ``PredictionOutput``."""
         if isinstance(features, ConcatDataset) and examples is not None:
             raise InputError(
                 f"A prediction answers the questions of one data set, and there are {len(features.datasets)}; call "
@@ -143,16 +144,14 @@ class AnswerEvaluationMixin(Trainer):
         self.answered = None
         metrics = self.compute_metrics
         if examples is None and self.post_process_function is not None:
-            self.compute_metrics = None
+            self.compute_metrics = None  # there are no answers that it could score
+        predict: Callable[..., PredictionOutput] = super().predict
         try:
             with self._answering(examples, features):
-                yield
+                output = predict(features, ignore_keys, prefix, **kwargs)
         finally:
             self.compute_metrics = metrics
-
-    def _answered_prediction(self, output: PredictionOutput, *, plain: bool) -> Any:
-        """Return the answers of a prediction: as the post-processing returned them, or in a ``PredictionOutput``."""
-        answered = self.answered
+        answered: Any = self.answered
         if plain:
             return {} if answered is None else answered
         if answered is None:
@@ -266,9 +265,7 @@ class MRCTrainer(AnswerEvaluationMixin):
         if features is None:
             features = self.eval_dataset if eval_dataset is None else eval_dataset
             examples = self.eval_examples if eval_examples is None else eval_examples
-        with self._predicting(examples, features):
-            output = super().predict(features, ignore_keys, metric_key_prefix)
-        return self._answered_prediction(output, plain=plain)
+        return self._predicted(features, examples, ignore_keys, metric_key_prefix, plain=plain)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log ``logs``, unless an evaluation with ``legacy_metrics`` has none."""

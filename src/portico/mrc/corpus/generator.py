@@ -4,7 +4,7 @@ The wordings of sentences and questions are in ``templates.yaml``; this module c
 random numbers are drawn is part of the contract: a seed yields the same corpus in every version.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -269,10 +269,10 @@ class Passage:
             sentences += [(subject, group) for group in groups]
         if self._rng.random() < 0.5:
             self._rng.shuffle(sentences)
-        extras = ((COMPARISON_PROBABILITY, self.topic.comparisons), (ASIDE_PROBABILITY, self.topic.asides))
-        for probability, choices in extras:
+        comparisons: Sequence[Sentence] = self.topic.comparisons
+        for probability, extras in ((COMPARISON_PROBABILITY, comparisons), (ASIDE_PROBABILITY, self.topic.asides)):
             if self._rng.random() < probability:
-                extra = self._rng.choice(choices)
+                extra = self._rng.choice(extras)
                 sentences.insert(self._rng.randrange(len(sentences) + 1), extra)
         return sentences
 
