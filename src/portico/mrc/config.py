@@ -27,7 +27,7 @@ from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
 from portico.mrc.datasets.examples import contexts_of
 from portico.mrc.datasets.reader import format_named
 from portico.mrc.datasets.sources import paths_of
-from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.featurizer import Featurizer, check_window
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
     GeneratedAnswerProcessing,
@@ -260,11 +260,7 @@ class EncoderModel:
             head = self.head or PLAIN_HEAD
             size = preprocess.vocab_size
             reader = new_reader(texts, vocab_size=size, max_length=length, model=self.config, head=head)
-        if length > reader.max_length:
-            raise InputError(
-                f"`preprocess.max_seq_length={length}` is more than the model takes ({reader.max_length} tokens); "
-                f"set it to {reader.max_length} or less."
-            )
+        check_window("preprocess.max_seq_length", length, reader.max_length)
         return reader.model, reader.tokenizer
 
 

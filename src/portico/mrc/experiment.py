@@ -16,13 +16,13 @@ from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation import teaching_parts
+from portico.mrc.features.featurizer import check_window
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import (
     Answer,
     AskedQuestion,
     Inference,
     answers_in_order,
-    check_window,
     question_windows,
     read_questions,
     window_featurizer,
@@ -194,7 +194,7 @@ class MRCExperiment(TrainerExperiment):
             logger.warning("%s: not read, because `mode=predict` only answers `data.predict_file`.", ", ".join(unused))
         questions = read_questions(path)
         reader = load_trained_reader(name)
-        check_window(self.preprocess.max_seq_length, reader.max_length)
+        check_window("max_seq_length", self.preprocess.max_seq_length, reader.max_length)
         ids, texts, contexts = zip(*questions, strict=True)
         featurizer = window_featurizer(reader.tokenizer, self.preprocess)
         examples, features = question_windows(featurizer, texts, contexts, ids)
@@ -239,10 +239,6 @@ def _write_readable(folder: Path, questions: Sequence[AskedQuestion], answers: S
 
 # ------------------------------------------------------------------------------------ metric
 
-_OF_SPANS = (TydiF1, NqF1)
-_NEED_ANSWERS = (SquadV1, Mlqa, Mrqa, Rouge)
-_THRESHOLD = "_non_null_threshold"
-
 
 def prepared_metric(
     metric: Any, examples: Sequence[Mapping[str, Any]], version_2_with_negative: bool, *, has_spans: bool = True
@@ -262,9 +258,14 @@ def prepared_metric(
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()
     name = type(metric).__name__
-    if isinstance(metric, _NEED_ANSWERS):
-        _check_answers(name, examples)
-    if not isinstance(metric, _OF_SPANS):
+    if isinstance(metric, SquadV1 | Mlqa | Mrqa | Rouge):
+        without = [example["id"] for example in examples if not gold_texts(example)]
+        if without:
+            raise InputError(
+                f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, "
+                f"and {name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
+            )
+    if not isinstance(metric, TydiF1 | NqF1):
         return metric
     if not has_spans:
         raise InputError(
@@ -276,18 +277,9 @@ def prepared_metric(
     return scores
 
 
-def _check_answers(name: str, examples: Sequence[Mapping[str, Any]]) -> None:
-    without = [example["id"] for example in examples if not gold_texts(example)]
-    if without:
-        raise InputError(
-            f"{len(without)} of {len(examples)} questions to evaluate on have no answer, such as {without[0]!r}, and "
-            f"{name} cannot score them; choose `metric=squad_v2`, or data in which every question has one."
-        )
-
-
 def _check_annotators(name: str, scores: SpanScores) -> None:
     """Refuse thresholds that no question can reach, which would make every score 0."""
-    thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith(_THRESHOLD)}
+    thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith("_non_null_threshold")}
     wrong = {key: value for key, value in thresholds.items() if not 1 <= value <= scores.most_annotators}
     if wrong:
         shown = " and ".join(f"`metric.{key}={value}`" for key, value in wrong.items())

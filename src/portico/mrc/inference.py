@@ -17,7 +17,7 @@ from portico.mrc.collators import head_collator
 from portico.mrc.datasets.reader import format_like
 from portico.mrc.datasets.records import Defects, InvalidRecord
 from portico.mrc.datasets.sources import entries, open_text
-from portico.mrc.features.featurizer import Featurizer
+from portico.mrc.features.featurizer import Featurizer, check_window
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
@@ -117,7 +117,7 @@ class ReaderSettings:
     search: SpanSearch = "top"
 
     def changed(self, longest: int, settings: Mapping[str, Any]) -> "ReaderSettings":
-        """Return the settings with some of them changed, after checking those; ``longest`` is as in `check_window`."""
+        """Return the settings with some of them changed, after checking those; see also `check_window`."""
         rules = {name: one.rule for name, one in schema_of(ReaderSettings).known.items()}
         for name in settings:
             if name not in rules:
@@ -125,17 +125,8 @@ class ReaderSettings:
                 raise InputError(f"`{name}` is not a setting of a reader; the nearest are {nearest}.")
         check_values("reader", settings, rules)
         chosen = replace(self, **settings)
-        check_window(chosen.max_seq_length, longest)
+        check_window("max_seq_length", chosen.max_seq_length, longest)
         return chosen
-
-
-def check_window(max_seq_length: int, longest: int) -> None:
-    """Refuse windows longer than the longest input of the model, both in tokens."""
-    if max_seq_length > longest:
-        raise InputError(
-            f"`max_seq_length={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} "
-            "or less."
-        )
 
 
 class Reader:

@@ -140,13 +140,12 @@ def is_validation_name(name: str) -> bool:
     return crc32(name.encode()) % VALIDATION_SHARE == 0
 
 
+@dataclass(frozen=True)
 class ValueMaker:
     """Makes the names and values of one split: of people, places and organisations, dates, counts, works, trades."""
 
-    def __init__(self, rng: Random, *, validation: bool) -> None:
-        self._rng = rng
-        self._validation = validation
-        self._templates = load_templates()
+    rng: Random
+    validation: bool
 
     def make(self, kind: str) -> str:
         """Return a value of a kind: the name of another method of this class."""
@@ -156,15 +155,16 @@ class ValueMaker:
     def name(self) -> str:
         """Return one capitalised word, such as ``Kelmarfen`` or ``Brodaček``."""
         # About one name in `VALIDATION_SHARE` is of validation; names of the other split are drawn again.
+        templates = load_templates()
         while True:
-            starts, middles, ends = self._rng.choices(self._templates.traditions, self._templates.weights)[0]
-            middle = self._rng.choice(middles) if self._rng.random() < 0.5 else ""
-            name = self._rng.choice(starts) + middle + self._rng.choice(ends)
-            if is_validation_name(name) is self._validation:
+            starts, middles, ends = self.rng.choices(templates.traditions, templates.weights)[0]
+            middle = self.rng.choice(middles) if self.rng.random() < 0.5 else ""
+            name = self.rng.choice(starts) + middle + self.rng.choice(ends)
+            if is_validation_name(name) is self.validation:
                 return name
 
     def person(self) -> str:
-        num_words = 3 if self._rng.random() < 0.1 else 2
+        num_words = 3 if self.rng.random() < 0.1 else 2
         return " ".join(self.name() for _ in range(num_words))
 
     def place(self) -> str:
@@ -175,7 +175,7 @@ class ValueMaker:
         return self._word("organisation_forms").format(self.name())
 
     def year(self) -> str:
-        return str(self._rng.randrange(1600, 2000))
+        return str(self.rng.randrange(1600, 2000))
 
     def date(self) -> str:
         """Return a full date, such as ``14 March 1887``."""
@@ -183,28 +183,28 @@ class ValueMaker:
 
     def day(self) -> str:
         """Return a day without its year, such as ``14 March``."""
-        return f"{self._rng.randrange(1, 29)} {self._word('months')}"
+        return f"{self.rng.randrange(1, 29)} {self._word('months')}"
 
     def small_count(self) -> str:
         return self._word("number_words")
 
     def large_count(self) -> str:
         """Return a number from 200 to 99,900, sometimes rounded in words."""
-        if self._rng.random() < 0.2:
+        if self.rng.random() < 0.2:
             return f"about {self._word('number_words')} thousand"
-        return f"{self._rng.randrange(2, 1000) * 100 + self._rng.choice((0, 0, 20, 50, 75)):,}"
+        return f"{self.rng.randrange(2, 1000) * 100 + self.rng.choice((0, 0, 20, 50, 75)):,}"
 
     def trade(self) -> str:
         """Return an occupation, such as ``marine biologist``."""
         trade = self._word("trades")
-        return f"{self._word('fields')} {trade}" if self._rng.random() < 0.6 else trade
+        return f"{self._word('fields')} {trade}" if self.rng.random() < 0.6 else trade
 
     def work(self) -> str:
         """Return the title of a book or a picture, such as ``The Silent Harbour``."""
         return f"The {self._word('adjectives')} {self._word('nouns')}"
 
     def _word(self, words: str) -> str:
-        return self._rng.choice(self._templates.words[words])
+        return self.rng.choice(load_templates().words[words])
 
 
 @dataclass(frozen=True)

@@ -116,3 +116,11 @@ class Featurizer:
         if self.target_types:
             columns["target_type"] = labels.target_type_F
         return columns, subsample_types(labels.target_type_F, gold.has_answer_E)
+
+
+def check_window(name: str, max_seq_length: int, longest: int) -> None:
+    """Refuse windows, set by ``name``, that are longer than the longest input of a model, both in tokens."""
+    if max_seq_length > longest:
+        raise InputError(
+            f"`{name}={max_seq_length}` is more than the model takes ({longest} tokens); set it to {longest} or less."
+        )
