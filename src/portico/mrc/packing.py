@@ -5,6 +5,7 @@ Shape suffixes: B features of a batch, R rows, L tokens of a row, T tokens of th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -82,14 +83,9 @@ class PackingCollator:
         return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def _without_padding(feature: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {name: feature[name] for name in _TOKEN_COLUMNS if name in feature}
+def _without_padding(feature: Mapping[str, Any]) -> dict[str, list[int]]:
     mask = feature["attention_mask"]
-    if all(mask):
-        return columns
-    return {
-        name: [value for value, seen in zip(values, mask, strict=True) if seen] for name, values in columns.items()
-    }
+    return {name: list(compress(feature[name], mask)) for name in _TOKEN_COLUMNS if name in feature}
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:

@@ -110,12 +110,12 @@ class Featurizer:
         self, windows: Windows, context_index_F: Int64s | None, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
         """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
-        gold = Gold.of(map(gold_of_example, examples))[windows.example_index_F]
+        gold = Gold.of(map(gold_of_example, examples), windows.example_index_F)
         labels = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
         columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
         if self.target_types:
             columns["target_type"] = labels.target_type_F
-        return columns, subsample_types(labels.target_type_F, gold.has_answer_E)
+        return columns, subsample_types(labels.target_type_F, gold.has_answer_F)
 
 
 def check_window(name: str, max_seq_length: int, longest: int) -> None:

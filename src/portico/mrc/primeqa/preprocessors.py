@@ -336,7 +336,7 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold.of(golds)[windows.example_index_F], context_index_F)
+        labels = self._label(windows, Gold.of(golds, windows.example_index_F), context_index_F)
         columns: dict[str, Any] = {
             "start_positions": labels.positions_F2[:, 0],
             "end_positions": labels.positions_F2[:, 1],
@@ -501,7 +501,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         labels = super()._label(windows, gold, context_index_F)
         is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
-        positions_F2 = _passage_positions(windows, gold.passage_chars_E2)
+        positions_F2 = _passage_positions(windows, gold.passage_chars_F2)
         return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
 
 
