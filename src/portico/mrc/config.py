@@ -154,7 +154,12 @@ class MRCData:
             )
             return train, validation
         if not given:
-            return self._made()
+            if self.format is not None:
+                raise InputError(
+                    f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
+                    "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
+                )
+            return generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
         for name, file in given.items():
             missing = next((other for other in files if other not in given), None)
             if missing is not None:
@@ -167,14 +172,6 @@ class MRCData:
             paths_of(file)  # both are looked for before the first is read, which may take long
         train, validation = (read_examples(file, **options) for file in given.values())
         return train, validation
-
-    def _made(self) -> tuple[list[Any], list[Any]]:
-        if self.format is not None:
-            raise InputError(
-                f"`data.format={self.format}` says how questions are read, but nothing says where they are; set "
-                "data.train_file and data.validation_file, or data.dataset_name, or choose data=embedded."
-            )
-        return generate(num_train=self.num_train, num_validation=self.num_validation, seed=self.seed)
 
 
 def load_sources(data: Any) -> list[Source]:

@@ -155,18 +155,11 @@ class MRCExperiment(TrainerExperiment):
         return partial(several, **getattr(self.trainer, "keywords", {}))
 
     def _shown_settings(self, trainer: Any) -> dict[str, Mapping[str, Any]]:
-        examples = self.examples
-        return {
-            "model": {**shown_settings(self.model), "parameters": trainer.get_num_trainable_parameters()},
-            "data": {
-                **shown_settings(self.data),
-                "train questions": len(examples.train),
-                "validation questions": len(examples.validation),
-            },
-            "preprocess": shown_settings(self.preprocess),
-            "postprocess": shown_settings(self.postprocess),
-            "args": getattr(self.args, "keywords", {}),
-        }
+        train, validation = self.examples
+        shown = {name: shown_settings(getattr(self, name)) for name in ("model", "data", "preprocess", "postprocess")}
+        shown["model"]["parameters"] = trainer.get_num_trainable_parameters()
+        shown["data"] |= {"train questions": len(train), "validation questions": len(validation)}
+        return {**shown, "args": getattr(self.args, "keywords", {})}
 
     # -------------------------------------------------------------------------------- mode=predict
 

@@ -202,17 +202,9 @@ class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
     ``post_process_function``, writes them into ``args.output_dir`` (``eval_predictions.json`` and
     ``eval_references.json``) and passes them to ``compute_metrics``. Otherwise only loss and speed are measured.
 
-    Args:
-        *args: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
-        eval_examples: The examples of ``eval_dataset``.
-        eval_dataset: Features to evaluate on.
-        post_process_function: ``f(examples, features, output)`` or, for predictions, ``f(examples, features, output,
-            "predict")``, with the generated tokens in ``output.predictions``; or an object with ``begin(examples,
-            features)``, such as :class:`GeneratedAnswerProcessing`.
-        **kwargs: See :class:`~portico.seq2seq.Seq2SeqTrainer`.
-
-    Attributes:
-        answered: Result of the last post-processing.
+    For the arguments and ``answered`` see :class:`~portico.mrc.trainer.MRCTrainer`; all others are those of
+    :class:`~portico.seq2seq.Seq2SeqTrainer`. A ``post_process_function`` finds the generated tokens in
+    ``output.predictions``; :class:`GeneratedAnswerProcessing` is one that streams.
     """
 
     args: Seq2SeqTrainingArguments
