@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
@@ -309,8 +310,8 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     return best[0] if top_k == 1 else best[:top_k]
 
 
-def window_featurizer(tokenizer: Any, settings: Any) -> Featurizer:
-    """Return the featurizer of the windows that a :class:`ReaderSettings`, or a preprocessing, describes."""
+def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: ReaderSettings) -> Featurizer:
+    """Return the featurizer of the windows that settings, or those of a preprocessing, describe."""
     names = ("max_seq_length", "doc_stride", "max_question_length")
     return Featurizer(tokenizer, **{name: getattr(settings, name) for name in names})
 

@@ -100,9 +100,6 @@ class WindowCutter:
     def _question_first(self) -> bool:
         return self.tokenizer.padding_side == "right"
 
-    def _in_order(self, questions: Any, contexts: Any) -> tuple[Any, Any]:
-        return (questions, contexts) if self._question_first else (contexts, questions)
-
     def _check_room(self, questions: Sequence[str], lengths_E: Int64s) -> None:
         longest = int(lengths_E.argmax())
         room = self.max_seq_length - self.tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
@@ -123,7 +120,8 @@ class WindowCutter:
         longest = [np.argsort(-texts.lengths_E)[:_SAMPLE_SIZE] for texts in (encoded_contexts, encoded_questions)]
         spread = np.linspace(0, len(contexts) - 1, _SAMPLE_SIZE, dtype=np.int64)
         sample = np.array(list(dict.fromkeys(np.concatenate([*longest, spread]).tolist())), np.int64)
-        pair = self._in_order(questions[sample[0]], contexts[sample[0]])
+        pair = questions[sample[0]], contexts[sample[0]]
+        pair = pair if self._question_first else pair[::-1]
         encoded_pair = self.tokenizer(*pair, return_token_type_ids=True, verbose=False)
         if not {0, 1} <= set(encoded_pair.sequence_ids()):
             return None  # question or context has no tokens
@@ -138,8 +136,9 @@ class WindowCutter:
         parts = []
         for first in range(0, len(questions), _PAIRS_PER_CALL):
             called = slice(first, first + _PAIRS_PER_CALL)
+            pair = (list(questions[called]), list(contexts[called]))
             encoding = self.tokenizer(
-                *self._in_order(list(questions[called]), list(contexts[called])),
+                *(pair if self._question_first else pair[::-1]),
                 truncation="only_second" if self._question_first else "only_first",
                 max_length=self.max_seq_length,
                 stride=self.doc_stride,
