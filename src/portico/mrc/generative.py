@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
@@ -18,14 +18,14 @@ from transformers import (
 )
 
 from portico.errors import InputError
+from portico.hf_compat import EvalLoopOutput
 from portico.loop.evaluation import EvaluationSession
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
-from portico.mrc.evaluation import GeneratedAnswerSession
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
 from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
-from portico.mrc.trainer import AnswerEvaluationMixin
+from portico.mrc.trainer import AnswerEvaluationMixin, AnswerSession
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 SMALL_T5 = {
@@ -193,6 +193,19 @@ class GeneratedAnswerStream:
         predictions: Any = [{"id": key, "prediction_text": text, **more} for key, text in self.texts.items()]
         references: Any = [{"id": example["id"], "answers": example["answers"]} for example in self.examples]
         return EvalPrediction(predictions=predictions, label_ids=references)
+
+
+class GeneratedAnswerSession(AnswerSession):
+    """An :class:`AnswerSession` whose post-processing gets the whole output of the evaluation.
+
+    A post-processing that streams gets the tokens batch by batch, ``int64 [B, T]``, as the only array.
+    """
+
+    file_attributes: ClassVar = {"predictions": "predictions", "references": "label_ids"}
+
+    def whole_output(self, logits: Any, labels: Any, losses: Any) -> EvalLoopOutput:
+        metrics = {} if losses is None else {f"{self.metric_key_prefix}_loss": float(np.mean(losses))}
+        return EvalLoopOutput(predictions=logits, label_ids=labels, metrics=metrics, num_samples=self.num_samples())
 
 
 class Seq2SeqMRCTrainer(AnswerEvaluationMixin, Seq2SeqTrainer):
