@@ -15,6 +15,7 @@ A class of the user's own takes the place of one of these (``data._target_=my_pa
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
@@ -148,11 +149,8 @@ class MRCData:
                     f"`data.dataset_name={self.dataset_name}` and `data.{name}={file}` both name the questions; set "
                     "one of them, and null for the other."
                 )
-            splits = (self.train_split, self.validation_split)
-            train, validation = (
-                read_hub(self.dataset_name, self.dataset_config_name, split, **options) for split in splits
-            )
-            return train, validation
+            read = partial(read_hub, self.dataset_name, self.dataset_config_name, **options)
+            return read(split=self.train_split), read(split=self.validation_split)
         if not given:
             if self.format is not None:
                 raise InputError(
@@ -170,8 +168,7 @@ class MRCData:
             if not file:
                 raise InputError(f"`data.{name}={file}` names no file; set it to a path, a glob, a folder, or a list.")
             paths_of(file)  # both are looked for before the first is read, which may take long
-        train, validation = (read_examples(file, **options) for file in given.values())
-        return train, validation
+        return read_examples(self.train_file, **options), read_examples(self.validation_file, **options)
 
 
 def load_sources(data: Any) -> list[Source]:
