@@ -43,7 +43,7 @@ from portico.mrc.features.labels import (
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
 from portico.mrc.features.tokenization import WindowCutter, trim_questions
-from portico.mrc.features.windows import Windows, WindowSize, last_marked
+from portico.mrc.features.windows import Windows, last_marked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -224,7 +224,7 @@ class BasePreProcessor(AbstractPreProcessor):
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *args: Any, **kwargs: Any) -> None:
         super().__init__(tokenizer, *args, **kwargs)
-        self._cutter = WindowCutter(tokenizer, WindowSize(self._max_seq_len, self._stride))
+        self._cutter = WindowCutter(tokenizer, self._max_seq_len, self._stride)
 
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._subsampling.keeps_all:
@@ -329,7 +329,7 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold.of(golds)[windows.example_index_F], context_index_F)
+        labels = self._label(windows, Gold.of(golds, windows.example_index_F), context_index_F)
         columns: dict[str, Any] = {
             "start_positions": labels.positions_F2[:, 0],
             "end_positions": labels.positions_F2[:, 1],
@@ -494,7 +494,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
 
     def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
         labels = super()._label(windows, gold, context_index_F)
-        begin_T, stop_T = np.repeat(gold.passage_chars_E2, windows.lengths_F, axis=0).T
+        begin_T, stop_T = np.repeat(gold.passage_chars_F2, windows.lengths_F, axis=0).T
         start_T, end_T = windows.char_offsets_T2.T
         # Tokens that are only partly in the passage count for neither end.
         starts_inside_T = windows.in_context_T & (start_T >= begin_T) & (start_T < stop_T)

@@ -67,9 +67,7 @@ class ExtractiveReader:
     def load(self) -> None:
         """Load the model and its tokenizer."""
         self._loaded = load_trained_reader(self.model)
-        self._inference = Inference.on_device(
-            self._loaded.model, self._loaded.tokenizer, device=self.device, batch_size=self.batch_size
-        )
+        self._inference = Inference.on_device(self._loaded, device=self.device, batch_size=self.batch_size)
 
     def predict(
         self,
@@ -102,12 +100,11 @@ class ExtractiveReader:
             max_seq_length=min(chosen.max_seq_len, self._loaded.max_length),
             doc_stride=chosen.stride,
         )
-        windows = question_windows(featurizer, questions, contexts, ids)
+        examples, features = question_windows(featurizer, questions, contexts, ids)
         post_processor = _AnyOutputs(
             chosen.max_num_answers, chosen.max_answer_length, chosen.n_best_size, chosen.scorer_type
         )
-        begun = post_processor.begin(windows.examples, windows.offsets)
-        records = self._inference.run(windows.features, begun).predictions
+        records = self._inference.run(features, post_processor.begin(examples, features)).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [{key: record[key] for key in _KEYS} for record in best if record["confidence_score"] >= least]
