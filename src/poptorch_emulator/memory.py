@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,8 +217,7 @@ class CompiledStructure:
 
     def __init__(self, module: nn.Module) -> None:
         self._compiled = [
-            (part, type(part), {name: _snapshot(part.__dict__[name]) for name in _STRUCTURE})
-            for part in module.modules()
+            (part, type(part), {name: copy(part.__dict__[name]) for name in _STRUCTURE}) for part in module.modules()
         ]
 
     @contextmanager
@@ -240,7 +240,3 @@ def _apply(structures: list[tuple[nn.Module, type, dict[str, Any]]]) -> None:
     for part, kind, attributes in structures:
         part.__class__ = kind
         part.__dict__.update(attributes)
-
-
-def _snapshot(value: Any) -> Any:
-    return value.copy() if isinstance(value, dict) else value

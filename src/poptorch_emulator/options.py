@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
@@ -35,6 +36,7 @@ _LEFT_OUT: Any = Parameter.empty
 _FROZEN = "Can't modify frozen Options"
 
 
+@dataclass(eq=False)
 class Option:
     """An option of a group and its setter, which checks a value, stores it, and returns the group.
 
@@ -48,26 +50,19 @@ class Option:
         convert: Makes the stored value from the given one.
     """
 
-    def __init__(
-        self,
-        option: str,
-        check: Check,
-        default: Any = _LEFT_OUT,
-        *,
-        parameter: str = "",
-        omitted: Any = _LEFT_OUT,
-        takes_each: bool = False,
-        convert: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self.option = option
-        self.default = default
-        self._check = check
-        self._signature = Signature([Parameter(parameter or option, Parameter.POSITIONAL_OR_KEYWORD, default=omitted)])
-        self._takes_each = takes_each
-        self._convert = convert
+    option: str
+    check: Check
+    default: Any = _LEFT_OUT
+    _: KW_ONLY
+    parameter: str = ""
+    omitted: Any = _LEFT_OUT
+    takes_each: bool = False
+    convert: Callable[[Any], Any] | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._setter = name
+        parameter = Parameter(self.parameter or self.option, Parameter.POSITIONAL_OR_KEYWORD, default=self.omitted)
+        self._signature = Signature([parameter])
 
     @overload
     def __get__(self, group: None, owner: type) -> "Option": ...
@@ -91,14 +86,14 @@ class Option:
         return set_option
 
     def _checked(self, value: Any) -> Any:
-        if self._takes_each:
+        if self.takes_each:
             value = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-        for one in value if self._takes_each else [value]:
-            if isinstance(self._check, type | tuple):
-                require_type(one, self._check, self._setter)
+        for one in value if self.takes_each else [value]:
+            if isinstance(self.check, type | tuple):
+                require_type(one, self.check, self._setter)
             else:
-                self._check(one, self._setter)
-        return value if self._convert is None else self._convert(value)
+                self.check(one, self._setter)
+        return value if self.convert is None else self.convert(value)
 
 
 class OptionsGroup:
