@@ -3,7 +3,7 @@
 A combined batch holds the rows of one call: micro-batch x replicas x gradient accumulation x device iterations.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -104,22 +104,17 @@ class _Batches:
         return full + bool(rest and not self._drop_last)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        batches = (dict(batch) for batch in self._loader)
-        if self._size is None:
-            return batches
-        return _rebatch(batches, self._size, drop_last=self._drop_last)
-
-
-def _rebatch(batches: Iterable[dict[str, Any]], size: int, *, drop_last: bool) -> Iterator[dict[str, Any]]:
-    """Yield batches of ``size`` rows from batches of any size."""
-    rest: dict[str, Any] = {}
-    for batch in batches:
-        rest = {name: torch.cat([value, batch[name]]) for name, value in rest.items()} if rest else batch
-        while num_rows(rest) >= size:
-            yield {name: value[:size] for name, value in rest.items()}
-            rest = {name: value[size:] for name, value in rest.items()}
-    if rest and num_rows(rest) and not drop_last:
-        yield rest
+        size, rest = self._size, dict[str, Any]()
+        for batch in self._loader:
+            if size is None:
+                yield dict(batch)
+                continue
+            rest = {name: torch.cat([value, batch[name]]) for name, value in rest.items()} if rest else dict(batch)
+            while num_rows(rest) >= size:
+                yield {name: value[:size] for name, value in rest.items()}
+                rest = {name: value[size:] for name, value in rest.items()}
+        if rest and num_rows(rest) and not self._drop_last:
+            yield rest
 
 
 # Padding

@@ -71,18 +71,12 @@ def optimizer_options(args: "IPUTrainingArguments") -> dict[str, Any]:
 
 # Converted from torch's
 
-_COUNTERPARTS = {
-    torch.optim.SGD: "SGD",
-    torch.optim.Adam: "Adam",
-    torch.optim.AdamW: "AdamW",
-    torch.optim.RMSprop: "RMSprop",
-}
-# Keys of a parameter group that the constructor of the counterpart takes.
-_HYPERPARAMETERS = {
-    "SGD": ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
-    "Adam": ("lr", "betas", "eps", "weight_decay"),
-    "AdamW": ("lr", "betas", "eps", "weight_decay"),
-    "RMSprop": ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
+# Optimizers that poptorch has too, and the keys of a parameter group that its constructors take.
+_HYPERPARAMETERS: Mapping[type, tuple[str, ...]] = {
+    torch.optim.SGD: ("lr", "momentum", "dampening", "weight_decay", "nesterov"),
+    torch.optim.Adam: ("lr", "betas", "eps", "weight_decay"),
+    torch.optim.AdamW: ("lr", "betas", "eps", "weight_decay"),
+    torch.optim.RMSprop: ("lr", "alpha", "eps", "weight_decay", "momentum", "centered"),
 }
 # Options of torch's optimizers that change the updates and do not exist in poptorch.
 _WITHOUT_COUNTERPART = {
@@ -109,19 +103,15 @@ class OptimizerConversion:
 
     def counterpart(self, optimizer: torch.optim.Optimizer, options: Mapping[str, Any]) -> Any:
         """Return the counterpart of an optimizer of torch, with its hyperparameters and its state."""
-        name = _COUNTERPARTS.get(type(optimizer))
-        if name is None:
-            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {type(optimizer).__name__}")
-        keys = _HYPERPARAMETERS[name]
-        groups = [
-            {
-                **{key: group[key] for key in ("initial_lr", *keys) if key in group},
-                "params": self.trained_parameters(group["params"]),
-            }
-            for group in optimizer.param_groups
-        ]
+        name = type(optimizer).__name__
+        if type(optimizer) not in _HYPERPARAMETERS:
+            raise KeyError(f"Could not find a PopTorch counterpart for optimizer {name}")
+        keys = _HYPERPARAMETERS[type(optimizer)]
+        groups = []
         for group in optimizer.param_groups:
             _check_convertible(optimizer, group)
+            kept = {key: group[key] for key in ("initial_lr", *keys) if key in group}
+            groups.append({**kept, "params": self.trained_parameters(group["params"])})
         defaults = {key: optimizer.param_groups[0][key] for key in keys}
         converted = getattr(backend.optim, name)(groups, **defaults, **_accepted(name, optimizer, options))
         self._carry_state(optimizer, converted)

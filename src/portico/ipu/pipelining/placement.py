@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -116,16 +117,13 @@ def _read_parameters_as_copies(modules: Iterable[nn.Module]) -> None:
     """
     for module in modules:
         kind = type(module)
-        readers: dict[str, Any] = {name: property(_copy_of(name)) for name in module._parameters}
+        readers: dict[str, Any] = {name: property(partial(_read_copy, name)) for name in module._parameters}
         module.__class__ = type(kind.__name__, (kind,), {**readers, _READS_COPIES: True})
 
 
-def _copy_of(name: str) -> Any:
-    def read(module: nn.Module) -> Tensor | None:
-        parameter = module._parameters[name]
-        return None if parameter is None else parameter.clone()
-
-    return read
+def _read_copy(name: str, module: nn.Module) -> Tensor | None:
+    parameter = module._parameters[name]
+    return None if parameter is None else parameter.clone()
 
 
 # The plan

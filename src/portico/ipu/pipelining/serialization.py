@@ -106,11 +106,12 @@ class Piece(nn.Module):
     """Some rows of a parameter, on one IPU; a state dict holds them as part of the whole parameter."""
 
     def __init__(
-        self, kind: str, rows: nn.Parameter, *, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
+        self, kind: str, part: nn.Parameter, *, first: int, ipu_id: int, compute: Callable[[Tensor, Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.register_parameter(kind, rows)
+        self.register_parameter(kind, part)
         self.kind, self.ipu_id, self._compute = kind, ipu_id, compute
+        self.rows = slice(first, first + len(part))
 
     def forward(self, input: Tensor) -> Tensor:
         return self._compute(input, getattr(self, self.kind))
@@ -218,15 +219,15 @@ def _split_module(module: nn.Module, splits_per_ipu: Sequence[int], name: str) -
     module._parameters.clear()
     module.__dict__["whole"] = whole
     module.__class__ = _SPLIT_CLASSES[type(module)]
-    functions: list[Callable[[Tensor, Tensor], Tensor]] = [functional.linear] * len(ipus)
-    if isinstance(module, SplitEmbedding):
-        firsts = list(accumulate(map(len, weights), initial=0))[: len(ipus)]
-        functions = [partial(_look_up, first=first, padding_idx=module.padding_idx) for first in firsts]
-    parts = zip(weights, ipus, functions, strict=True)
-    pieces = [Piece("weight", weight, ipu_id=ipu, compute=function) for weight, ipu, function in parts]
+    pieces = []
+    for weight, first, ipu in zip(weights, accumulate(map(len, weights), initial=0), ipus, strict=False):
+        compute: Callable[[Tensor, Tensor], Tensor] = functional.linear
+        if isinstance(module, SplitEmbedding):
+            compute = partial(_look_up, first=first, padding_idx=module.padding_idx)
+        pieces.append(Piece("weight", weight, first=first, ipu_id=ipu, compute=compute))
     if "bias" in whole:
         # Biases are small, and often tied to another module's, so they stay together.
-        pieces.append(Piece("bias", whole["bias"], ipu_id=ipus[-1], compute=torch.add))
+        pieces.append(Piece("bias", whole["bias"], first=0, ipu_id=ipus[-1], compute=torch.add))
     module.pieces = nn.ModuleList(pieces)
 
 
@@ -255,8 +256,10 @@ def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
     parts = {name: [(name, slice(None))] for name, _ in model.named_parameters()}
     for name, module in model.named_modules():
         if isinstance(module, SplitModule):
-            for kind in module.whole:
-                parts[f"{name}.{kind}"] = list(_parts(name, kind, module.pieces))
+            parts |= {f"{name}.{kind}": [] for kind in module.whole}
+            for number, piece in enumerate(module.pieces):
+                assert isinstance(piece, Piece)
+                parts[f"{name}.{piece.kind}"].append((f"{name}.pieces.{number}.{piece.kind}", piece.rows))
     return parts
 
 
@@ -266,12 +269,3 @@ def whole_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         if not isinstance(module, Piece):
             held = module.whole if isinstance(module, SplitModule) else module._parameters
             yield from ((f"{name}.{kind}".lstrip("."), value) for kind, value in held.items() if value is not None)
-
-
-def _parts(module_name: str, kind: str, pieces: nn.ModuleList) -> Iterator[tuple[str, slice]]:
-    first = 0
-    for number, piece in enumerate(pieces):
-        if kind in piece._parameters:
-            size = len(getattr(piece, kind))
-            yield f"{module_name}.pieces.{number}.{kind}", slice(first, first + size)
-            first += size
