@@ -345,12 +345,8 @@ class PoplarExecutor:
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
         """Return when inputs were requested and available, and outputs sent and available, in seconds."""
         started, ended = self._last_call()
-        return {
-            "input": [[started]],
-            "input_complete": [[started]],
-            "output": [[ended]],
-            "output_complete": [[ended]],
-        }
+        times = {"input": started, "input_complete": started, "output": ended, "output_complete": ended}
+        return {name: [[time]] for name, time in times.items()}
 
     def getLatency(self) -> Latency:
         """Return the time from inputs to outputs, which is all computing."""

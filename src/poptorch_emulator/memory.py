@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,28 +53,19 @@ class ReplicaGroups:
         host.copy_(values[0] if self.num_groups == 1 else torch.stack(list(values)))
 
 
-class _ReplicaGrouping:
-    """The method ``replicaGrouping`` of a parameter; copies of the parameter keep the original's."""
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._parameter = parameter
-
-    def __call__(
-        self,
-        comm_group_type: CommGroupType,
-        shards: int,
-        variable_retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
-    ) -> None:
-        setattr(self._parameter, _GROUPING, (comm_group_type, shards))
-
-    def __deepcopy__(self, memo: Any) -> "_ReplicaGrouping":
-        return self
+def _group_replicas(
+    parameter: nn.Parameter,
+    comm_group_type: CommGroupType,
+    shards: int,
+    variable_retrieval_mode: VariableRetrievalMode = VariableRetrievalMode.OnePerGroup,
+) -> None:
+    setattr(parameter, _GROUPING, (comm_group_type, shards))
 
 
 def add_replica_grouping(module: nn.Module) -> None:
     """Give every parameter of ``module`` the method ``replicaGrouping``."""
     for parameter in module.parameters():
-        parameter.replicaGrouping = _ReplicaGrouping(parameter)  # type: ignore[attr-defined]
+        parameter.replicaGrouping = partial(_group_replicas, parameter)  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -86,7 +86,7 @@ class IPUMixin(_MixedInto):
 
     Attributes:
         arguments_class: Required class of ``args``, and what they are by default.
-        ipu_config: How the model is spread over IPUs.
+        ipu_config: The copied configuration.
         opts: Options of the training program.
         eval_opts: Options of the inference program.
         original_model: The model that was given, untouched.
