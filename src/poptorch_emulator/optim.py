@@ -10,7 +10,9 @@ optimizers that torch's do not have:
 * ``first_order_momentum_accum_type``, ``second_order_momentum_accum_type``: formats of the moments.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +21,8 @@ from torch import Tensor
 from poptorch_emulator.update_rules import LambRule
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
+
+logger = logging.getLogger(__name__)
 
 # State of every weight by name, and what belongs to the whole program.
 DeviceState = tuple[dict[str, dict[str, Tensor]], dict[str, Any]]
@@ -223,7 +227,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     Args:
         amsgrad: Must be false.
-        bias_correction: Ignored: real devices always correct the bias, and so does the emulator.
+        bias_correction: Has no effect, which is logged once: the emulator always corrects the bias.
     """
 
     hyperparameters = Adam.hyperparameters
@@ -243,8 +247,15 @@ class AdamW(Optimizer, torch.optim.AdamW):
         second_order_momentum_accum_type: torch.dtype = torch.float32,
         max_grad_norm: float | None = None,
     ) -> None:
+        if not bias_correction:
+            _announce_bias_correction()
         self.bias_correction = bias_correction
         self._initialize(locals())
+
+
+@cache
+def _announce_bias_correction() -> None:
+    logger.warning("`bias_correction=False` of AdamW has no effect: the emulator always corrects the bias.")
 
 
 class RMSprop(Optimizer, torch.optim.RMSprop):

@@ -26,7 +26,7 @@ from poptorch_emulator.enums import (
     ReductionType,
     SyncPattern,
 )
-from poptorch_emulator.errors import ConfigFileError, require_count, require_type
+from poptorch_emulator.errors import ConfigFileError, Error, require_count, require_type
 from poptorch_emulator.execution import ExecutionStrategy, PipelinedExecution
 
 Group = TypeVar("Group", bound="OptionsGroup")
@@ -441,9 +441,12 @@ class Options(OptionsGroup):
     def anchorTensor(
         self, short_name: str, long_name: str, output_mode: Any = None, output_return_period: int = 1
     ) -> Self:
-        """Store the name of a tensor to return; the emulator names no tensors, and returns none."""
-        self.anchored_tensors[short_name] = [long_name, output_mode, output_return_period]
-        return self
+        """Refuse to return a tensor by its name.
+
+        Raises:
+            Error: Always.
+        """
+        raise Error("`anchorTensor` is not supported: the emulator names no tensors; return them from `forward`.")
 
     def disableModuleNamescope(self) -> Self:
         """Store that operations are not named after modules."""
