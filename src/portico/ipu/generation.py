@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from portico.annotations import Nested
 from portico.hf_compat import BaseModelOutput, Seq2SeqLMOutput
 from portico.ipu import backend
-from portico.ipu.data import num_rows, pad_rows, unpad_rows
+from portico.ipu.data import num_rows, pad_rows, select_rows
 from portico.ipu.program import DeviceProgram, ProgramPool
 
 Place = Callable[[], None]
@@ -104,7 +104,7 @@ def _run_in_programs(
         if shape not in program_of_shape:
             place()
             program_of_shape[shape] = programs.add(backend.inferenceModel(DeviceProgram(module), options))
-        return unpad_rows(dict(programs.attach(program_of_shape[shape])(**batch)), rows, size)
+        return select_rows(programs.attach(program_of_shape[shape])(**batch), size, slice(rows))
 
     return run
 

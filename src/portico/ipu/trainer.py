@@ -36,7 +36,7 @@ from portico.ipu.data import (
     ignore_padded_labels,
     num_rows,
     pad_rows,
-    unpad_rows,
+    select_rows,
     worker_batch_size,
 )
 from portico.ipu.generation import DeviceGenerator, with_decoder_start
@@ -354,7 +354,7 @@ class IPUMixin(_MixedInto):
                 micro_batch_size=self.args.eval_batch_size,
                 label_names=self.label_names,
             )
-        return unpad_rows(outputs, rows, size)
+        return select_rows(outputs, size, slice(rows))
 
     def compute_loss(
         self,
