@@ -174,14 +174,13 @@ class DeviceMemory:
             for buffer, data in zip(self._buffers, saved, strict=True):
                 buffer.tensor.data = data.clone()
             yield
-            self._refuse_diverging_buffers(saved)
+            if self._num_replicas > 1 and self._broadcasts_buffers:
+                self._refuse_changed_buffers(saved)
         finally:
             for buffer, data in zip(self._buffers, saved, strict=True):
                 buffer.restore(data)
 
-    def _refuse_diverging_buffers(self, before: list[Tensor]) -> None:
-        if self._num_replicas == 1 or not self._broadcasts_buffers:
-            return
+    def _refuse_changed_buffers(self, before: list[Tensor]) -> None:
         pairs = zip(self._buffers, before, strict=True)
         changed = [buffer.name for buffer, data in pairs if not torch.equal(buffer.tensor.data, data)]
         if changed:

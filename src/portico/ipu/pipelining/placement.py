@@ -206,26 +206,19 @@ def _steps(
     current = 0
     for name in order:
         own = {id(parameter) for parameter in model.get_submodule(name)._parameters.values()}
+        # The module itself or a parent, of which the nearest counts.
+        placed = [part for part in chosen if name == part or name.startswith(f"{part}.")]
         if name in ipu_of_layer:
-            ipu = ipu_of_layer[name]
-        elif (chosen_ipu := _chosen_ipu(name, chosen)) is not None:
-            ipu = chosen_ipu
+            current = ipu_of_layer[name]
+        elif placed:
+            current = chosen[max(placed, key=len)]
         elif own & on_first:
             # Tied to an embedding, such as the head of a masked language model.
-            ipu = 0
-        else:
-            ipu = current
-        if ipu == 0 and name not in ipu_of_layer:
+            current = 0
+        if current == 0 and name not in ipu_of_layer:
             on_first |= own
-        steps.append((name, ipu))
-        current = ipu
+        steps.append((name, current))
     return steps
-
-
-def _chosen_ipu(name: str, chosen: Mapping[str, int]) -> int | None:
-    """Return the IPU chosen for a module, or else for its nearest parent."""
-    matches = [part for part in chosen if name == part or name.startswith(f"{part}.")]
-    return chosen[max(matches, key=len)] if matches else None
 
 
 def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[str]) -> dict[str, int]:
