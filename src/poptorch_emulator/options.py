@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -33,7 +33,6 @@ Group = TypeVar("Group", bound="OptionsGroup")
 Check = type | tuple[type, ...] | Callable[[Any, str], None]
 
 _LEFT_OUT: Any = Parameter.empty
-_FROZEN = "Can't modify frozen Options"
 
 
 @dataclass(eq=False)
@@ -64,16 +63,7 @@ class Option:
         parameter = Parameter(self.parameter or self.option, Parameter.POSITIONAL_OR_KEYWORD, default=self.omitted)
         self._signature = Signature([parameter])
 
-    @overload
-    def __get__(self, group: None, owner: type) -> "Option": ...
-
-    @overload
-    def __get__(self, group: Group, owner: type) -> Callable[..., Group]: ...
-
-    def __get__(self, group: Group | None, owner: type) -> "Option | Callable[..., Group]":
-        if group is None:
-            return self
-
+    def __get__(self, group: Group, owner: type) -> Callable[..., Group]:
         def set_option(*args: Any, **kwargs: Any) -> Group:
             bound = self._signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -120,10 +110,8 @@ class OptionsGroup:
         raise AttributeError(f"{type(self).__name__} has no option {name!r}; it has {', '.join(sorted(values))}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_frozen:
-            raise AttributeError(_FROZEN)
-        if name in self._values:
-            self._values[name] = value
+        if self._is_frozen or name in self._values:
+            self.set(**{name: value})
         else:
             object.__setattr__(self, name, value)
 
@@ -134,7 +122,7 @@ class OptionsGroup:
             AttributeError: If the options are frozen.
         """
         if self._is_frozen:
-            raise AttributeError(_FROZEN)
+            raise AttributeError("Can't modify frozen Options")
         self._values.update(values)
 
     def exists(self, name: str) -> bool:

@@ -494,7 +494,6 @@ _COMPILER_OPTIONS: dict[str, Any] = {
 
 
 def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options":
-    """Return the ``poptorch.Options`` for the mode of ``config``."""
     options = backend.Options()
     options.autoRoundNumIPUs(True)
     options.replicationFactor(config._replication_factor)
