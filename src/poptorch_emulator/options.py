@@ -93,14 +93,13 @@ class OptionsGroup:
     """
 
     _values: dict[str, Any]
-    _is_frozen: bool
+    _is_frozen: bool = False
 
     def __init__(self, **defaults: Any) -> None:
         entries = [entry for kind in type(self).__mro__ for entry in vars(kind).values()]
         declared = [entry for entry in entries if isinstance(entry, Option)]
         values = {entry.option: copy.copy(entry.default) for entry in declared if entry.default is not _LEFT_OUT}
         object.__setattr__(self, "_values", values | defaults)
-        object.__setattr__(self, "_is_frozen", False)
 
     def __getattr__(self, name: str) -> Any:
         # `copy` and `pickle` look names up before the values exist.

@@ -8,7 +8,7 @@ Either way a state dict holds the whole weights under their usual names, so what
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,17 +36,18 @@ def serialize(model: nn.Module, config: IPUConfig) -> None:
 
 def remove_serialization(model: nn.Module) -> None:
     """Undo :func:`serialize`."""
-    whole_classes = {serialized: kind for kind, serialized in _SERIALIZED_CLASSES.items()}
     for module in list(model.modules()):
         if isinstance(module, SplitModule):
-            module.__class__ = module.whole_class  # type: ignore[assignment]
             del module.pieces
             names = ("weight", "bias") if isinstance(module, nn.Linear) else ("weight",)
             whole = module.__dict__.pop("whole")
             module._parameters.update({name: whole.get(name) for name in names})
-        elif type(module) in whole_classes:
-            module.__class__ = whole_classes[type(module)]
+        elif isinstance(module, SerializedEmbedding | SerializedLinear):
             del module.num_pieces
+        else:
+            continue
+        # The plain class is the last base of all these classes.
+        module.__class__ = type(module).__bases__[-1]
 
 
 # Serialized on one IPU
@@ -128,13 +129,11 @@ class SplitModule(nn.Module):
 
     Attributes:
         pieces: The pieces.
-        whole: The whole weights, by their names in ``whole_class``.
-        whole_class: Class of the module without pieces.
+        whole: The whole weights, by their names in the class of the module without pieces.
     """
 
     pieces: nn.ModuleList
     whole: dict[str, nn.Parameter]
-    whole_class: ClassVar[type[nn.Module]]
 
     # Models look at its shape and its dtype.
     weight: Any = property(lambda module: module.whole["weight"])
@@ -155,8 +154,6 @@ class SplitModule(nn.Module):
 class SplitEmbedding(SplitModule, nn.Embedding):
     """An embedding whose table is in pieces."""
 
-    whole_class = nn.Embedding
-
     def forward(self, input: Tensor) -> Tensor:
         rows: Tensor = sum(piece(input) for piece in self.pieces)
         return rows
@@ -164,8 +161,6 @@ class SplitEmbedding(SplitModule, nn.Embedding):
 
 class SplitLinear(SplitModule, nn.Linear):
     """A projection whose outputs are in pieces, followed by a piece with the biases if there are any."""
-
-    whole_class = nn.Linear
 
     def forward(self, input: Tensor) -> Tensor:
         outputs = torch.cat([piece(input) for piece in self.pieces if piece.kind == "weight"], dim=-1)
