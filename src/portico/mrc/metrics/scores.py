@@ -69,7 +69,12 @@ class MlqaNormalization:
     def __call__(self, text: str) -> str:
         # The order of mlqa_evaluation_v1.py: lower case, punctuation, articles, and white space last.
         articles = _ARTICLES[self.language]
-        text = "".join(char for char in text.lower() if not _is_punctuation(char))
+        text = "".join(
+            char
+            for char in text.lower()
+            # ASCII has marks such as "$" and "+" that Unicode files under symbols.
+            if char not in string.punctuation and not unicodedata.category(char).startswith("P")
+        )
         if articles is not None:
             text = articles.sub(" ", text)
         if self.language == "zh":
@@ -115,11 +120,6 @@ def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> 
     normalized_golds = [normalize(gold) for gold in golds]
     words = normalized.split()
     return float(normalized in normalized_golds), max(_word_f1(words, gold.split()) for gold in normalized_golds)
-
-
-def _is_punctuation(char: str) -> bool:
-    # ASCII has marks such as "$" and "+" that Unicode files under symbols.
-    return char in string.punctuation or unicodedata.category(char).startswith("P")
 
 
 def _normalized(golds: Sequence[str]) -> list[str]:

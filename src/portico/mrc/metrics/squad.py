@@ -4,7 +4,7 @@ Shape suffixes: E questions.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -99,7 +99,13 @@ class AnswerTexts(Metric):
         for reference in references:
             exact, f1 = 0.0, 0.0
             if reference["id"] in texts:
-                exact, f1 = text_scores(texts[reference["id"]], _golds(reference), self.normalize)
+                golds = gold_texts(reference)
+                if not golds:
+                    raise InputError(
+                        f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; "
+                        "use the metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
+                    )
+                exact, f1 = text_scores(texts[reference["id"]], golds, self.normalize)
             elif self.skip_unanswered:
                 continue
             exact_sum, f1_sum, total = exact_sum + exact, f1_sum + f1, total + 1
@@ -198,24 +204,28 @@ class SquadV2(QuestionRows):
         check_complete(predictions, references)
         by_id = {prediction["id"]: prediction for prediction in predictions}
         golds = {reference["id"]: gold_texts(reference) for reference in references}
-        has_probability = _have_probabilities(by_id.values())
-        raw = {key: _scores(by_id[key], texts) for key, texts in golds.items()}
-        self._add_sums(by_id, golds, raw)
-        if has_probability:
+        have = ["no_answer_probability" in prediction for prediction in by_id.values()]
+        if any(have) and not all(have):
+            raise _incomplete(sum(have), len(have))
+        given = {key: str(by_id[key]["prediction_text"]) for key in golds}
+        raw = {key: (exact_match(given[key], texts), token_f1(given[key], texts)) for key, texts in golds.items()}
+        # One by one and in order, as in `AnswerTexts.update`.
+        sums = self.sums.tolist()
+        for key, texts in golds.items():
+            scores = raw[key]
+            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds are sought over the raw scores.
+            if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
+                scores = (float(not texts),) * 2
+            for group in (0, 1 if texts else 2):
+                sums[group] = [total + score for total, score in zip(sums[group], (*scores, 1), strict=True)]
+        self.sums = self.sums.new_tensor(sums)
+        if any(have):
             # In the order of the predictions, which decides among equal probabilities.
-            self.append_rows(
-                "sweep",
-                [
-                    [
-                        by_id[key]["no_answer_probability"],
-                        bool(golds[key]),
-                        *raw[key],
-                        bool(str(by_id[key]["prediction_text"])),
-                    ]
-                    for key in by_id
-                    if key in golds
-                ],
-            )
+            keys = [key for key in by_id if key in golds]
+            rows = [
+                [by_id[key]["no_answer_probability"], bool(golds[key]), *raw[key], bool(given[key])] for key in keys
+            ]
+            self.append_rows("sweep", rows)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything added so far, at least one record."""
@@ -246,20 +256,6 @@ class SquadV2(QuestionRows):
             name: precision_recall_curve(sweep[:, _NULL_PROBABILITY], sweep[:, _HAS_ANSWER], worth_E)
             for name, worth_E in worth.items()
         }
-
-    def _add_sums(
-        self, by_id: dict[Any, Record], golds: dict[Any, list[str]], raw: dict[Any, tuple[float, float]]
-    ) -> None:
-        # One by one and in order, as in `AnswerTexts.update`.
-        sums = self.sums.tolist()
-        for key, texts in golds.items():
-            scores = raw[key]
-            # `apply_no_ans_threshold` of evaluate-v2.0.py; the best thresholds below are sought over the raw scores.
-            if by_id[key].get("no_answer_probability", 0.0) > self.no_answer_threshold:
-                scores = (float(not texts),) * 2
-            for group in (0, 1 if texts else 2):
-                sums[group] = [total + score for total, score in zip(sums[group], (*scores, 1), strict=True)]
-        self.sums = self.sums.new_tensor(sums)
 
     def _best_scores(self) -> dict[str, float]:
         sweep = self.rows("sweep").numpy()
@@ -298,28 +294,6 @@ def nothing_scored() -> InputError:
 def _unanswered(predictions: Records, references: Records) -> list[Any]:
     answered = {prediction["id"] for prediction in predictions}
     return [reference["id"] for reference in references if reference["id"] not in answered]
-
-
-def _golds(reference: Record) -> list[str]:
-    golds = gold_texts(reference)
-    if not golds:
-        raise InputError(
-            f"Question {reference['id']!r} has no gold answer, which the rules of SQuAD 1.1 cannot score; use the "
-            "metric of SQuAD 2.0 (`metric=squad_v2`, `portico.mrc.SquadV2`)."
-        )
-    return golds
-
-
-def _scores(prediction: Record, golds: list[str]) -> tuple[float, float]:
-    text = str(prediction["prediction_text"])
-    return exact_match(text, golds), token_f1(text, golds)
-
-
-def _have_probabilities(predictions: Iterable[Record]) -> bool:
-    have = ["no_answer_probability" in prediction for prediction in predictions]
-    if any(have) and not all(have):
-        raise _incomplete(sum(have), len(have))
-    return any(have)
 
 
 def _incomplete(num_with: int, num_all: int) -> InputError:
