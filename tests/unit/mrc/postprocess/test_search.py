@@ -42,7 +42,8 @@ def test_deterministic_ties_keep_the_order_of_tokens(logits_RL, n):
 def uniform_offsets(num_features, length):
     """Return the offsets of features of equal length, every token of which may begin and end an answer."""
     row_starts = np.arange(num_features + 1) * length
-    return TokenOffsets(np.arange(num_features), row_starts, np.zeros((row_starts[-1], 2), np.int32))
+    context_F = np.zeros(num_features, np.int64)
+    return TokenOffsets(np.arange(num_features), row_starts, np.zeros((row_starts[-1], 2), np.int32), context_F)
 
 
 def found(logits, longest, n_best_size=3, order="deterministic"):
