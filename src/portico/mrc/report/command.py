@@ -18,9 +18,26 @@ _HEAD = 1000
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a page and print its path; on an error, print one paragraph to stderr and exit with code 1."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(
+        prog="portico-report",
+        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
+        "fixed or broken, and whether the difference is significant.",
+    )
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
+    parser.add_argument(
+        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
+    parser.add_argument(
+        "--max-megabytes",
+        type=float,
+        default=MAX_MEGABYTES,
+        metavar="NUMBER",
+        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
+    )
     try:
-        print(write_page(**vars(options)))
+        print(write_page(**vars(parser.parse_args(arguments))))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
@@ -51,7 +68,13 @@ def write_page(
     if not max_megabytes > 0:
         raise InputError(f"`--max-megabytes {max_megabytes:g}` is not positive; give a number above 0.")
     path = output or (run / REPORT_PAGE if other is None else other / f"comparison-with-{run.resolve().name}.html")
-    _check_writable(path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
+    if path.exists() and not _is_ours(path):
+        raise InputError(
+            f"{path}: the file exists and was not written by this command; name another with --output, or move it "
+            "away."
+        )
     try:
         if other is None:
             write_report(path, read_run(run, data=data), max_megabytes=max_megabytes)
@@ -63,41 +86,9 @@ def write_page(
     return path
 
 
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file with --output, for example {path / REPORT_PAGE}.")
-    if path.exists() and GENERATOR.encode() not in _head(path):
-        raise InputError(
-            f"{path}: the file exists and was not written by this command; name another with --output, or move it "
-            "away."
-        )
-
-
-def _head(path: Path) -> bytes:
+def _is_ours(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD)
+            return GENERATOR.encode() in file.read(_HEAD)
     except OSError:
-        return b""
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="portico-report",
-        description="Write the report of a reading comprehension run again, or compare two runs: which answers were "
-        "fixed or broken, and whether the difference is significant.",
-    )
-    parser.add_argument("run", type=Path, help="folder of a run")
-    parser.add_argument("other", type=Path, nargs="?", help="folder of the run to compare with it")
-    parser.add_argument(
-        "--data", type=Path, metavar="FILE", help="SQuAD file of the questions, if config.yaml does not name it"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the page to write")
-    parser.add_argument(
-        "--max-megabytes",
-        type=float,
-        default=MAX_MEGABYTES,
-        metavar="NUMBER",
-        help="limit for the size of the questions to read; the others are only counted (default: %(default)g)",
-    )
-    return parser
+        return False

@@ -24,8 +24,6 @@ _NULL_ODDS = "null_odds.json"
 # Groups of the configuration that are shown if there is no `report.json` that names the settings.
 _SHOWN_GROUPS = ("model", "data", "preprocess", "postprocess", "args")
 
-_NO_NBEST = "{} has no {}, so the page shows no candidates, no calibration and no threshold curve."
-
 Example = Mapping[str, Any]
 
 
@@ -50,25 +48,27 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     examples = _answered_examples(folder, _examples(folder, config, data), predictions)
     _check_same_questions(folder / f"{prefix}{_NBEST}", nbest, predictions)
     _check_same_questions(folder / f"{prefix}{_NULL_ODDS}", null_odds, predictions)
-    answered = [(example, example["id"], str(predictions[example["id"]])) for example in examples]
-    spans = recorded.get("spans") or {}
+    results = []
+    for example in examples:
+        key, text = example["id"], str(predictions[example["id"]])
+        span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
+        answered = Answered(text=text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key))
+        results.append(question_result(example, answered))
+    # Of training and of the stage that the answers are of.
+    metrics = {**_read_mapping(folder / "train_results.json"), **_read_mapping(folder / f"{prefix}results.json")}
+    name = folder.resolve().name
+    no_nbest = (
+        f"{name} has no {prefix}{_NBEST}, so the page shows no candidates, no calibration and no threshold curve."
+    )
     return RunRecord(
-        title=recorded.get("title") or str(config.get("name") or folder.resolve().name),
+        title=recorded.get("title") or str(config.get("name") or name),
         name=str(folder.resolve()),
-        results=[
-            question_result(
-                example,
-                Answered(
-                    text=text, span=_span(example, text, spans), nbest=nbest.get(key), null_odds=null_odds.get(key)
-                ),
-            )
-            for example, key, text in answered
-        ],
-        metrics=_metrics(folder, prefix),
+        results=results,
+        metrics={key: float(value) for key, value in metrics.items() if isinstance(value, int | float)},
         log_history=_read_mapping(folder / "trainer_state.json").get("log_history", []),
         settings=recorded.get("settings") or {group: config[group] for group in _SHOWN_GROUPS if config.get(group)},
         sections=recorded.get("sections") or {},
-        missing=[] if nbest else [_NO_NBEST.format(folder.resolve().name, f"{prefix}{_NBEST}")],
+        missing=[] if nbest else [no_nbest],
     )
 
 
@@ -125,12 +125,6 @@ def _read_record(path: Path) -> dict[str, Any]:
     return recorded
 
 
-def _metrics(folder: Path, prefix: str) -> dict[str, float]:
-    """Return the metrics of training and of the stage that the answers are of."""
-    metrics = {**_read_mapping(folder / "train_results.json"), **_read_mapping(folder / f"{prefix}results.json")}
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-
-
 def _examples(folder: Path, config: Mapping[str, Any], data: str | Path | None) -> Sequence[Example]:
     if data is not None:
         return read_examples(data)
@@ -169,10 +163,9 @@ def _check_same_questions(path: Path, found: Mapping[str, Any], predictions: Map
         )
 
 
-def _span(example: Example, text: str, spans: Mapping[str, Sequence[int] | None]) -> Span | None:
+def _span(context: str, text: str, recorded: Sequence[int] | None) -> Span | None:
     """Return the position of the answer: as the run recorded it, or that of its text if it occurs only once."""
     # The answer files of SQuAD hold texts only; `report.json` keeps the spans, and may be older than the answers.
-    context, recorded = example["context"], spans.get(example["id"])
     if recorded is not None and context[recorded[0] : recorded[1]] == text:
         return recorded[0], recorded[1]
     start = context.find(text) if text else -1

@@ -127,10 +127,19 @@ def tiles(
         percent = mean if percent is None else percent
         if percent is not None:
             is_mean = mean is not None and abs(percent - mean) < _SAME
-            scores.append(
-                Tile(label, f"{percent:.1f}", percent, getattr(group, f"{name}_interval") if is_mean else None)
-            )
-    return scores + _facts(len(results), metrics, log_history)
+            interval = getattr(group, f"{name}_interval") if is_mean else None
+            scores.append(Tile(label, f"{percent:.1f}", percent, interval))
+    loss = _metric(metrics, "loss")
+    loss = last_value(log_history, "eval_loss") if loss is None else loss
+    training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
+    evaluation = _metric(metrics, "runtime")
+    facts = {
+        "Questions": f"{len(results):,}",
+        "Loss": None if loss is None else f"{loss:.3f}",
+        "Training": None if training is None else duration(training),
+        "Evaluation": None if evaluation is None else duration(evaluation),
+    }
+    return scores + [Tile(label, value) for label, value in facts.items() if value is not None]
 
 
 def duration(seconds: float) -> str:
@@ -141,20 +150,6 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
-
-
-def _facts(count: int, metrics: Mapping[str, float], log_history: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    loss = _metric(metrics, "loss")
-    loss = last_value(log_history, "eval_loss") if loss is None else loss
-    training = metrics.get("train_runtime", last_value(log_history, "train_runtime"))
-    evaluation = _metric(metrics, "runtime")
-    facts = {
-        "Questions": f"{count:,}",
-        "Loss": None if loss is None else f"{loss:.3f}",
-        "Training": None if training is None else duration(training),
-        "Evaluation": None if evaluation is None else duration(evaluation),
-    }
-    return [Tile(label, value) for label, value in facts.items() if value is not None]
 
 
 def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
@@ -196,9 +191,9 @@ def group_tables(
         figures_of: Returns the figures of a group from its name and the indices of its questions.
     """
     tables = []
-    for number, grouping in enumerate(ways):
-        members = grouping.members(results).items()
-        tables.append(table(grouping, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
+    for number, way in enumerate(ways):
+        members = way.members(results).items()
+        tables.append(table(way, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
     return panels(*tables)
 
 
@@ -210,7 +205,7 @@ def _confidence(record: RunRecord) -> Markup:
         sentences.append(Markup("Expected calibration error: <b>{:.1%}</b>.").format(measured.error))
     if thresholds:
         best = thresholds.best
-        charts.append(_threshold_chart(thresholds, _used_threshold(record.settings)))
+        charts.append(_threshold_chart(thresholds, record.settings.get("postprocess") or {}))
         sentences.append(
             Markup(
                 "The best threshold for these questions is <b>{:.3g}</b>, with an F1 of <b>{:.1f}</b>; on other "
@@ -222,27 +217,21 @@ def _confidence(record: RunRecord) -> Markup:
     return Markup('<p class="finding">{}</p>{}').format(Markup(" ").join(sentences), panels(*charts))
 
 
-def _used_threshold(settings: Mapping[str, Any]) -> float | None:
-    used = (settings.get("postprocess") or {}).get("null_score_diff_threshold")
-    return float(used) if isinstance(used, int | float) else None
-
-
-def _threshold_chart(thresholds: ThresholdCurve, used: float | None) -> Markup:
+def _threshold_chart(thresholds: ThresholdCurve, postprocess: Mapping[str, Any]) -> Markup:
     # The best point stays whatever the spacing.
     num_points = len(thresholds.thresholds_T)
     shown = np.unique(np.append(np.linspace(0, num_points - 1, _MAX_POINTS).astype(np.int64), thresholds.best))
-    xs, f1, exact = (
-        values_T[shown].tolist() for values_T in (thresholds.thresholds_T, thresholds.f1_T, thresholds.exact_T)
-    )
+    xs = thresholds.thresholds_T[shown].tolist()
     best = float(thresholds.thresholds_T[thresholds.best])
     marks = [Mark(f"best F1, at {best:.3g}", best)]
-    if used is not None and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
+    used = postprocess.get("null_score_diff_threshold")
+    if isinstance(used, int | float) and thresholds.thresholds_T[0] <= used <= thresholds.thresholds_T[-1]:
         marks.append(Mark(f"used, {used:.3g}", used))
     return line_chart(
         "Scores by no-answer threshold",
         [
-            Series("F1", "first", list(zip(xs, f1, strict=True))),
-            Series("exact match", "second", list(zip(xs, exact, strict=True))),
+            Series("F1", "first", list(zip(xs, thresholds.f1_T[shown].tolist(), strict=True))),
+            Series("exact match", "second", list(zip(xs, thresholds.exact_T[shown].tolist(), strict=True))),
         ],
         x_name="threshold",
         x_from_zero=False,
