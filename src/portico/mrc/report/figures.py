@@ -91,15 +91,12 @@ def outcome(result: QuestionResult) -> Outcome:
         return Outcome.EXACT
     if not result.predicted_text:
         return Outcome.FALSE_NO_ANSWER
-    return Outcome.BOUNDARY if _touches_gold(result) else Outcome.WRONG_SPAN
-
-
-def _touches_gold(result: QuestionResult) -> bool:
     # Without both positions, a common word is the best evidence.
-    if result.predicted_span is None or not result.gold_spans:
-        return result.f1 > 0
-    start, end = result.predicted_span
-    return any(start < gold_end and gold_start < end for gold_start, gold_end in result.gold_spans)
+    touches_gold = result.f1 > 0
+    if result.predicted_span is not None and result.gold_spans:
+        start, end = result.predicted_span
+        touches_gold = any(start < gold_end and gold_start < end for gold_start, gold_end in result.gold_spans)
+    return Outcome.BOUNDARY if touches_gold else Outcome.WRONG_SPAN
 
 
 def change(first: QuestionResult, second: QuestionResult) -> Change:
@@ -257,8 +254,7 @@ def difference(name: str, first: Sequence[QuestionResult], second: Sequence[Ques
     """Compare at least one question of two runs; both sequences hold the same questions in the same order."""
     first_Q2, second_Q2 = _scores(first), _scores(second)
     (first_exact, first_f1), (second_exact, second_f1) = (
-        first_Q2.mean(axis=0).tolist(),
-        second_Q2.mean(axis=0).tolist(),
+        scores_Q2.mean(axis=0).tolist() for scores_Q2 in (first_Q2, second_Q2)
     )
     gains_Q2 = second_Q2 - first_Q2
     exact_interval, f1_interval = mean_intervals(gains_Q2)
