@@ -81,7 +81,7 @@ def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
     golds = _gold_texts(examples)
     right = [
         exact_match(candidate.text, golds[example_id]) > 0
-        for example_id, candidates in answers.shortlist
+        for example_id, candidates in answers.candidates.items()
         for candidate in candidates
     ]
     calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)

@@ -37,12 +37,7 @@ class Mark:
 
 
 def line_chart(
-    title: str,
-    series: Sequence[Series],
-    *,
-    x_name: str = "step",
-    x_from_zero: bool = True,
-    marks: Sequence[Mark] = (),
+    title: str, series: Sequence[Series], *, x_name: str = "step", x_from_zero: bool = True, marks: Sequence[Mark] = ()
 ) -> Markup:
     """Return a chart as an HTML figure, empty if no series has a point; other series without a point are left out.
 
