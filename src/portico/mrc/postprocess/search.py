@@ -123,10 +123,8 @@ class CandidateSearch:
         Raises:
             InputError: If these are not the outputs of such a head, or one is not finite.
         """
-        search = self._search_beams if self._method == "beam_search" else self._search_logits
-        return search(outputs, feature_indices_B)
-
-    def _search_logits(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
+        if self._method == "beam_search":
+            return self._search_beams(outputs, feature_indices_B)
         starts_BL, ends_BL, types_BK, start_stdevs_BL, end_stdevs_BL, similarity_B1 = _span_outputs(outputs)
         _check_finite("start logit", "token", starts_BL, feature_indices_B)
         _check_finite("end logit", "token", ends_BL, feature_indices_B)
