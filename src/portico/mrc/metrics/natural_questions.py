@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
-from portico.mrc.metrics.thresholds import Doubles, PrefixSweep, QuestionRows, quality_of_all
+from portico.mrc.metrics.thresholds import PrefixSweep, QuestionRows, quality_of_all
 
 _TASKS = ("long_answer", "short_answer")
 
@@ -72,18 +72,16 @@ class NqF1(QuestionRows):
         """Return the metrics of everything added so far."""
         outcomes = self.rows("outcomes").numpy()
         scores: dict[str, float] = {}
-        for row, task in enumerate(_TASKS):
-            scores |= {f"{task}_{name}": value for name, value in self._task_scores(outcomes[:, row]).items()}
-        return scores
-
-    def _task_scores(self, outcomes_E4: Doubles) -> dict[str, float]:
-        sweep = PrefixSweep(outcomes_E4)
-        of_all, best = quality_of_all(outcomes_E4), sweep.best()
-        scores: dict[str, float] = {"n": len(outcomes_E4)}
-        scores |= {"f1": of_all.f1, "precision": of_all.precision, "recall": of_all.recall}
-        scores |= {f"best_{name}": value for name, value in best._asdict().items()}
-        for target, (recall, precision) in sweep.recall_at_precision(self.precision_targets).items():
-            scores |= {f"recall_at_precision_{target}": recall, f"precision_at_precision_{target}": precision}
+        for task, outcomes_E4 in zip(_TASKS, outcomes.swapaxes(0, 1), strict=True):
+            sweep = PrefixSweep(outcomes_E4)
+            of_all, best = quality_of_all(outcomes_E4), sweep.best()
+            scores |= {f"{task}_n": len(outcomes_E4), f"{task}_f1": of_all.f1}
+            scores |= {f"{task}_precision": of_all.precision, f"{task}_recall": of_all.recall}
+            scores |= {f"{task}_best_{name}": value for name, value in best._asdict().items()}
+            for target in self.precision_targets:
+                recall, precision = sweep.recall_at_precision(target)
+                scores[f"{task}_recall_at_precision_{target}"] = recall
+                scores[f"{task}_precision_at_precision_{target}"] = precision
         return scores
 
 

@@ -129,10 +129,6 @@ def kilt_rouge_l(prediction: str, gold: str) -> float:
     KILT uses the package ``rouge`` as it is: sentences end at full stops, words are separated by whitespace and
     compared with their case, and a word counts once however often it occurs. A text without words scores 0.
 
-    Args:
-        prediction: The predicted text.
-        gold: A gold answer.
-
     Source: KILT, arXiv:2009.02252; ROUGE-L of summaries, Lin 2004, section 3.2.
     """
     sentences, gold_sentences = _kilt_sentences(prediction), _kilt_sentences(gold)

@@ -127,9 +127,13 @@ def _normalized(golds: Sequence[str]) -> list[str]:
     return [gold for gold in map(normalize_answer, golds) if gold] or [""]
 
 
-def _word_f1(words: list[str], gold_words: list[str]) -> float:
-    num_shared = (Counter(words) & Counter(gold_words)).total()
-    if num_shared == 0:
+def overlap_f1(num_shared: int, num_predicted: int, num_gold: int) -> float:
+    """Return the F1 in 0..1 of so many predicted words or characters, of which so many are shared with the gold."""
+    if num_shared <= 0:
         return 0.0
-    precision, recall = num_shared / len(words), num_shared / len(gold_words)
+    precision, recall = num_shared / num_predicted, num_shared / num_gold
     return 2 * precision * recall / (precision + recall)
+
+
+def _word_f1(words: list[str], gold_words: list[str]) -> float:
+    return overlap_f1((Counter(words) & Counter(gold_words)).total(), len(words), len(gold_words))

@@ -45,9 +45,7 @@ _TARGET_COLUMNS = {
 def annotators_of(reference: Annotated) -> list[Record]:
     """Return the answers of the annotators as one record each.
 
-    Args:
-        reference: Such records already, or one record of lists; scalars in it hold for all annotators. A record
-            without lists is that of a single annotator.
+    In a record of lists, scalars hold for all annotators; a record without lists is that of a single annotator.
     """
     if not isinstance(reference, Mapping):
         return list(reference)
@@ -63,14 +61,7 @@ def _is_list(values: Any) -> bool:
 
 
 def checked_span(start: int, end: int, *, key: object, may_be_empty: bool = True) -> Span:
-    """Return a valid span, (-1, -1) if both ends are negative.
-
-    Args:
-        start: Its start, negative for none.
-        end: Its end, exclusive.
-        key: Id of the question, for the error.
-        may_be_empty: Whether the end may equal the start.
-    """
+    """Return the span if it is valid, (-1, -1) if both ends are negative; ``key`` is its question, for the error."""
     if start < 0 and end < 0:
         return (-1, -1)
     if start < 0 or end < start or (end == start and not may_be_empty):

@@ -100,17 +100,13 @@ class PrefixSweep:
         t = int(f1_T.argmax())
         return Quality(*map(float, (f1_T[t], self.precision_T[t], self.recall_T[t], self.threshold_T[t])))
 
-    def recall_at_precision(self, targets: Sequence[float]) -> dict[float, tuple[float, float]]:
-        """Return for each target the best recall with at least that precision, and the precision there.
-
-        A precision that is never reached gets zeros.
-        """
-        found = {}
-        for target in targets:
-            recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
-            t = int(recall_T.argmax()) if recall_T.any() else None
-            found[target] = (0.0, 0.0) if t is None else (float(recall_T[t]), float(self.precision_T[t]))
-        return found
+    def recall_at_precision(self, target: float) -> tuple[float, float]:
+        """Return the best recall with at least this precision, and the precision there; zeros if it is not reached."""
+        recall_T = np.where(self.precision_T >= target, self.recall_T, 0.0)
+        if not recall_T.any():
+            return 0.0, 0.0
+        t = int(recall_T.argmax())
+        return float(recall_T[t]), float(self.precision_T[t])
 
 
 class Curve(NamedTuple):

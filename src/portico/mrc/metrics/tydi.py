@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from portico.mrc.metrics.scores import overlap_f1
 from portico.mrc.metrics.spans import Annotated, GivenAnswer, Record, Span, SpanRules, checked_span, checked_yes_no
 from portico.mrc.metrics.thresholds import PrefixSweep, Quality, QuestionRows
 
@@ -90,11 +91,10 @@ class TydiF1(QuestionRows):
             language: {task: PrefixSweep(outcomes[keys_E == key, row]).best() for row, task in enumerate(_TASKS)}
             for key, language in _unpack_names(self.rows("language_names").numpy()).items()
         }
-        counted = list(qualities)
         # tydi_eval.py leaves English out of its macro averages.
-        others = [language for language in counted if language.lower() not in _ENGLISH]
-        if not (self.include_english if self.include_english is not None else not others):
-            counted = others
+        others = [language for language in qualities if language.lower() not in _ENGLISH]
+        include_english = not others if self.include_english is None else self.include_english
+        counted = list(qualities) if include_english else others
         scores = {
             f"avg_{task}_{name}": _mean([getattr(qualities[language][task], name) for language in counted])
             for task in _TASKS
@@ -104,15 +104,6 @@ class TydiF1(QuestionRows):
             for task, quality in of_tasks.items():
                 scores |= {f"{language}_{task}_{name}": value for name, value in quality._asdict().items()}
         return scores
-
-
-def overlap_f1(gold: Span, predicted: Span) -> float:
-    """Return the F1 in 0..1 of the characters or bytes that two spans share; neither may be (-1, -1)."""
-    num_shared = min(gold[1], predicted[1]) - max(gold[0], predicted[0])
-    if num_shared <= 0:
-        return 0.0
-    precision, recall = num_shared / (predicted[1] - predicted[0]), num_shared / (gold[1] - gold[0])
-    return 2 * precision * recall / (precision + recall)
 
 
 def _mean(values: list[float]) -> float:
@@ -146,6 +137,11 @@ def _annotation(record: Record, key: object) -> TydiAnswer:
     return _answer(passage, span["plaintext_start_byte"], span["plaintext_end_byte"], record["yes_no_answer"], key)
 
 
+def _spans_worth(gold: tuple[Span, ...], predicted: tuple[Span, ...]) -> float:
+    (start, end), (gold_start, gold_end) = predicted[0], gold[0]
+    return overlap_f1(min(gold_end, end) - max(gold_start, start), end - start, gold_end - gold_start)
+
+
 _RULES = SpanRules(
     shared_names=("example_id", "language"),
     official_scores=("passage_answer_score", "minimal_answer_score"),
@@ -153,7 +149,7 @@ _RULES = SpanRules(
     read_prediction=_prediction,
     read_annotation=_annotation,
     is_same_long=operator.eq,
-    spans_worth=lambda gold, predicted: overlap_f1(gold[0], predicted[0]),
+    spans_worth=_spans_worth,
 )
 
 

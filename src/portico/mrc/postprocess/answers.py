@@ -111,16 +111,14 @@ def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     utils_qa.py of transformers does so where no span was found, or a single one without text. Returns also which
     examples were given one, ``bool [E]``.
     """
-    texts = np.concatenate([[0], np.cumsum(_has_text(ranked.spans))])
-    texts_E = texts[ranked.row_starts[1:]] - texts[ranked.row_starts[:-1]]
-    needs_E = (ranked.counts_E <= 1) & (texts_E == 0)
+    num_texts_E = np.bincount(ranked.example_N, _has_text(ranked.spans), minlength=len(ranked.counts_E))
+    needs_E = (ranked.counts_E <= 1) & (num_texts_E == 0)
     if not needs_E.any():
         return ranked, needs_E
     before = ranked.row_starts[:-1][needs_E]
     chars_N2, *others = ranked.spans.columns()
-    spans = Spans(
-        np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *(np.insert(other, before, 0, axis=0) for other in others)
-    )
+    inserted = (np.insert(other, before, 0, axis=0) for other in others)
+    spans = Spans(np.insert(chars_N2, before, LITERAL_EMPTY, axis=0), *inserted)
     return RankedSpans(spans, ranked.row_starts + np.concatenate([[0], np.cumsum(needs_E)])), needs_E
 
 

@@ -14,7 +14,7 @@ from portico.errors import InputError
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.metrics import squad_metrics
 from portico.mrc.postprocess.answers import Answers
-from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, with_best_null_threshold
+from portico.mrc.postprocess.calibration import AnswerCalibration, calibration_of, sigmoid, with_best_null_threshold
 from portico.mrc.postprocess.ranking import SupportedSpanScorers, initialize_scorer
 from portico.mrc.postprocess.streaming import BeamPostProcessor, SpanPostProcessor, SpanSearch
 from portico.mrc.postprocess.token_offsets import Features
@@ -44,10 +44,11 @@ class AnsweredQuestions(EvalPrediction):
         self._examples, self._calibrate = examples, calibrate
         is_labelled = all("answers" in example for example in examples)
         references = [{"id": example["id"], "answers": example["answers"]} for example in examples if is_labelled]
-        super().__init__(
-            predictions=_predictions(answers),  # type: ignore[arg-type]
-            label_ids=references if is_labelled else None,  # type: ignore[arg-type]
-        )
+        predictions: Any = [{"id": key, "prediction_text": text} for key, text in answers.predictions.items()]
+        if answers.null_odds is not None:
+            for record in predictions:
+                record["no_answer_probability"] = float(sigmoid(answers.null_odds[record["id"]]))
+        super().__init__(predictions, references if is_labelled else None)  # type: ignore[arg-type]
 
     def write(self, folder: str | Path, prefix: str) -> None:
         """Write predictions, n-best lists and null odds into ``folder``; file names begin with ``prefix``."""
@@ -58,17 +59,6 @@ class AnsweredQuestions(EvalPrediction):
             except InputError as error:
                 # A model may find no answer at all at the beginning of its training.
                 logger.warning("The answers are not calibrated. %s", error)
-
-
-def _predictions(answers: Answers) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = [
-        {"id": example_id, "prediction_text": text} for example_id, text in answers.predictions.items()
-    ]
-    if answers.null_odds is not None:
-        for record in records:
-            # The sigmoid of the odds; tanh does not overflow, whatever they are.
-            record["no_answer_probability"] = float(0.5 + 0.5 * np.tanh(0.5 * answers.null_odds[record["id"]]))
-    return records
 
 
 @dataclass(frozen=True)

@@ -115,13 +115,9 @@ def count_kinds(kinds: Iterable[KindT]) -> dict[KindT, int]:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """One way to group questions in a table.
+    """One way to group questions in a table, with the headings of the table and of its column of names.
 
-    Args:
-        title: Heading of the table.
-        column: Heading of the groups' names.
-        name_of: Returns the name of a question's group.
-        order: All names in their order; if empty, the largest group comes first.
+    The groups are in the order of their names in `order`; if it is empty, the largest group comes first.
     """
 
     title: str
@@ -161,10 +157,9 @@ def _answer_length(result: QuestionResult) -> str:
 
 
 def question_word(question: str) -> str:
-    """Return the English equivalent of the first question word, or "other" if there is none.
+    """Return the English equivalent of the first question word in some twenty languages, or "other".
 
-    The words of some twenty languages are known. English words are looked for first, because a few of the others are
-    also English words or names.
+    English words are looked for first, because a few of the others are also English words or names.
     """
     tokens = _tokens(question)
     return next((group for known in _known_phrases() if (group := _first_group(tokens, known))), "other")
@@ -173,12 +168,8 @@ def question_word(question: str) -> str:
 def _first_group(tokens: Tokens, group_of_phrase: dict[Tokens, str]) -> str | None:
     """Return the group of the first known phrase, the longest at its position: "how many" wins over "how"."""
     longest = max(map(len, group_of_phrase))
-    for start in range(len(tokens)):
-        for end in range(start + longest, start, -1):
-            group = group_of_phrase.get(tokens[start:end])
-            if group:
-                return group
-    return None
+    places = ((start, end) for start in range(len(tokens)) for end in range(start + longest, start, -1))
+    return next((group for start, end in places if (group := group_of_phrase.get(tokens[start:end]))), None)
 
 
 @cache

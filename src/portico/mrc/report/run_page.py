@@ -182,13 +182,9 @@ def group_tables(
     results: Sequence[QuestionResult],
     figures_of: Callable[[str, list[int]], Any],
 ) -> Markup:
-    """Return a table for each grouping.
+    """Return a table for each grouping of the results, by its macro.
 
-    Args:
-        table: The macro of a table.
-        ways: The groupings.
-        results: The questions to group.
-        figures_of: Returns the figures of a group from its name and the indices of its questions.
+    ``figures_of`` returns the figures of a group from its name and the indices of its questions.
     """
     tables = []
     for number, way in enumerate(ways):
