@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 KILT_ROUGE_L = "kilt_rougeL"
 _GOOGLE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_TYPES = (*_GOOGLE_TYPES, KILT_ROUGE_L)
 # KILT's denominator has it, so scores are a little below the plain F1.
 _KILT_EPSILON = 1e-8
 _AFTER_SENTENCE = re.compile(r"(?<=[.!?])\s+")
@@ -48,17 +49,16 @@ class Rouge(Metric):
 
     def __init__(
         self,
-        rouge_types: Sequence[str] = (*_GOOGLE_TYPES, KILT_ROUGE_L),
+        rouge_types: Sequence[str] = _TYPES,
         *,
         use_stemmer: bool = True,
         split_sentences: Callable[[str], Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        allowed = (*_GOOGLE_TYPES, KILT_ROUGE_L)
-        if isinstance(rouge_types, str) or not rouge_types or any(name not in allowed for name in rouge_types):
+        if isinstance(rouge_types, str) or not rouge_types or any(name not in _TYPES for name in rouge_types):
             raise InputError(
-                f"Invalid `rouge_types={rouge_types!r}`; expected a list with any of {', '.join(allowed)}."
+                f"Invalid `rouge_types={rouge_types!r}`; expected a list with any of {', '.join(_TYPES)}."
             )
         self.rouge_types = tuple(rouge_types)
         self.split_sentences = split_sentences

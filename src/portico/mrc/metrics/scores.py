@@ -29,11 +29,7 @@ _ARTICLES: dict[str, re.Pattern[str] | None] = {
     "de": re.compile(r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b"),
     "ar": re.compile("\u0627\u0644"),  # a prefix of its noun; the script removes it inside words as well
     "zh": None,
-    "el": None,
-    "ro": None,
-    "ru": None,
-    "th": None,
-    "tr": None,
+    **dict.fromkeys(("el", "ro", "ru", "th", "tr")),
 }
 
 

@@ -105,9 +105,7 @@ class CandidateSearch:
         """Whether start ``i`` goes with end ``i`` only; otherwise every start may go with every end."""
         self._method = method
         self._longest = int(offsets.lengths_F.max())
-        self._token_dtype: type[np.signedinteger[Any]] = (
-            np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32
-        )
+        self._token_dtype = np.dtype(np.int16 if self._longest <= np.iinfo(np.int16).max else np.int32)
 
     def __call__(self, outputs: Sequence[Any], feature_indices_B: Int64s) -> Candidates:
         """Return the candidates of a batch.

@@ -62,16 +62,29 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     results = record.results
     ways = groupings(results)
     parts = macros("parts.html.j2")
+    breakdown = Markup()
+    if results:
+        breakdown = parts.share_bar(count_kinds(map(outcome, results))) + group_tables(
+            parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
+        )
+    explorer = Explorer(
+        runs=[record.title],
+        answered=[results],
+        kinds=list(map(outcome, results)),
+        ranking=_RANKING,
+        groupings=ways,
+        max_bytes=round(max_megabytes * BYTES),
+    )
     return render_page(
         record.title,
         lead(results),
         parts.tiles(tiles(results, record.metrics, record.log_history)) + parts.missing(record.missing),
         [
-            Section("Scores by group", _breakdown(results, ways), "Breakdown"),
+            Section("Scores by group", breakdown, "Breakdown"),
             Section("Confidence and calibration", _confidence(record), "Confidence"),
             Section("Training history", _learning(record.log_history), "Learning"),
             *(Section(heading, harmless_markup(str(content))) for heading, content in record.sections.items()),
-            Section("Individual questions", _questions(record, ways, max_megabytes), "Questions"),
+            Section("Individual questions", explorer.html(), "Questions"),
             Section("Settings", settings_panels(record.settings)),
             Section("How to read these figures", render("methods.html.j2") if results else Markup(), "Methods"),
         ],
@@ -160,16 +173,6 @@ def _metric(metrics: Mapping[str, float], *names: str) -> float | None:
             # The shortest key is the plain score: "eval_f1", not "eval_HasAns_f1".
             return float(metrics[min(keys, key=len)])
     return None
-
-
-def _breakdown(results: Sequence[QuestionResult], ways: Sequence[Grouping]) -> Markup:
-    if not results:
-        return Markup()
-    parts = macros("parts.html.j2")
-    shares: Markup = parts.share_bar(count_kinds(map(outcome, results)))
-    return shares + group_tables(
-        parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
-    )
 
 
 def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[QuestionResult]:
@@ -266,14 +269,3 @@ def curve(log_history: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ..
 
 def last_value(log_history: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return next((float(entry[key]) for entry in reversed(log_history) if key in entry), None)
-
-
-def _questions(record: RunRecord, ways: Sequence[Grouping], max_megabytes: float) -> Markup:
-    return Explorer(
-        runs=[record.title],
-        answered=[record.results],
-        kinds=[outcome(result) for result in record.results],
-        ranking=_RANKING,
-        groupings=ways,
-        max_bytes=round(max_megabytes * BYTES),
-    ).html()
