@@ -105,13 +105,7 @@ def token_f1(prediction: str, golds: Sequence[str]) -> float:
 
 
 def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:
-    """Return the best exact match, 0 or 1, and the best F1 in 0..1 by the rules of SQuAD 1.1.
-
-    Args:
-        prediction: The predicted text.
-        golds: The gold answers, at least one.
-        normalize: The normalisation of both.
-    """
+    """Return the best exact match, 0 or 1, and the best F1 in 0..1 by the rules of SQuAD 1.1; golds are not empty."""
     normalized = normalize(prediction)
     normalized_golds = [normalize(gold) for gold in golds]
     words = normalized.split()

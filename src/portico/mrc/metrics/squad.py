@@ -194,9 +194,8 @@ class SquadV2(QuestionRows):
         """Add a batch.
 
         Args:
-            predictions: As in `squad_metrics`; those without a reference are ignored. Of several with one id the last
-                counts.
-            references: As in `squad_metrics`; of several with one id the last counts.
+            predictions: As in `squad_metrics`; those without a reference are ignored.
+            references: As in `squad_metrics`. Of several records with one id the last counts.
 
         Raises:
             InputError: If a reference has no prediction, or only some predictions have a probability.

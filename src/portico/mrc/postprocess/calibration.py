@@ -121,10 +121,7 @@ def _gold_texts(examples: Examples) -> dict[str, list[str]]:
 def fit_calibration(ranked: RankedSpans, right_N: Bools, answer_E: Int64s) -> AnswerCalibration:
     """Fit a calibration to the spans of labelled examples, including "no answer" where it can be predicted.
 
-    Args:
-        ranked: The spans.
-        right_N: Which of them are right, ``bool [N]``.
-        answer_E: Which of them answers each example, ``int64 [E]``, -1 for none.
+    ``right_N`` says which of them are right, ``answer_E`` which of them answers each example, -1 for none.
     """
     right_E = np.bincount(ranked.example_N, right_N, minlength=len(ranked.counts_E)) > 0
     if not right_E.any():

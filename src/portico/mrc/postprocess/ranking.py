@@ -50,11 +50,9 @@ class Spans(Columns):
 
 @dataclass(frozen=True, eq=False)
 class RankedSpans:
-    """The best spans of every example, best first.
+    """The best spans of every example, best first, one example after the other.
 
-    Attributes:
-        spans: The spans of all examples, one example after the other.
-        row_starts: Index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
+    ``row_starts`` are the index of the first span of each example, then the number of spans, ``int64 [E + 1]``.
     """
 
     spans: Spans
@@ -145,11 +143,7 @@ class ScoreDifference:
 
 
 def initialize_scorer(scorer_type: str, target_type_weight: float = 0.5) -> ScoreDifference:
-    """Return the scorer with a name of :class:`SupportedSpanScorers`.
-
-    Args:
-        scorer_type: The name.
-        target_type_weight: Weight of the answer type in a weighted sum, 0 to 1.
+    """Return the scorer with a name of :class:`SupportedSpanScorers`; the arguments are those of `ScoreDifference`.
 
     Raises:
         InputError: If the name is unknown or the weight out of range.
@@ -316,12 +310,8 @@ def span_probabilities(
     """Return the softmax of the scores over the spans of each example, ``float64 [N]``.
 
     Examples with the same number of spans are computed as one array: numpy sums each of its rows in the same order as
-    it sums that row alone, so the result does not depend on how examples are batched.
-
-    Args:
-        ranked: The spans.
-        wide_E: Examples to compute in float64 instead of the dtype of their logits, ``bool [E]``.
-        temperature: What the scores are divided by; a value above 1 flattens the distribution.
+    it sums that row alone, so the result does not depend on how examples are batched. Those in ``wide_E`` are computed
+    in float64 instead of the dtype of their logits. Scores are divided by the temperature.
     """
     wide_E = np.zeros(len(ranked.counts_E), np.bool_) if wide_E is None else wide_E
     score_N = ranked.spans.score_N if temperature == 1 else ranked.spans.score_N / temperature

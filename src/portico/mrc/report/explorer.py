@@ -166,16 +166,10 @@ def _size(text: str) -> int:
 
 
 def marked_stretches(context: str, layers: Sequence[Sequence[Span]]) -> list[tuple[int, int, int]]:
-    """Return the marked parts of a passage, in order and without overlap.
+    """Return the marked parts of a passage, in order and without overlap, as `(start, end, kinds)`.
 
-    Args:
-        context: The passage.
-        layers: Character ranges, ends exclusive, of each kind of mark; ranges may overlap, also within a layer, and
-            parts outside of the passage are ignored.
-
-    Returns:
-        `(start, end, kinds)`: offsets in UTF-16 units, as a browser counts them, and bit `i` of `kinds` for layer
-        `i`.
+    The layers are the character ranges, ends exclusive, of each kind of mark; they may overlap, and parts outside of
+    the passage are ignored. Offsets are in UTF-16 units, as a browser counts them; bit `i` of `kinds` is layer `i`.
     """
     spans = [
         (max(start, 0), min(end, len(context)), 1 << layer)
