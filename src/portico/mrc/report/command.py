@@ -127,15 +127,12 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
     folder = Path(folder)
     prefix = _answer_prefix(folder)
     predictions = _read_mapping(folder / f"{prefix}{_PREDICTIONS}")
-    nbest = _read_mapping(folder / f"{prefix}{_NBEST}")
-    null_odds = _read_mapping(folder / f"{prefix}{_NULL_ODDS}")
+    nbest = _read_by_question(folder / f"{prefix}{_NBEST}", predictions)
+    null_odds = _read_by_question(folder / f"{prefix}{_NULL_ODDS}", predictions)
     config = _read_mapping(folder / "config.yaml")
     recorded = _read_record(folder / REPORT_RECORD)
-    examples = _answered_examples(folder, _examples(folder, config, data), predictions)
-    _check_same_questions(folder / f"{prefix}{_NBEST}", nbest, predictions)
-    _check_same_questions(folder / f"{prefix}{_NULL_ODDS}", null_odds, predictions)
     results = []
-    for example in examples:
+    for example in _answered_examples(folder, config, data, predictions):
         key, text = example["id"], str(predictions[example["id"]])
         span = _span(example["context"], text, (recorded.get("spans") or {}).get(key))
         answered = Answered(text=text, span=span, nbest=nbest.get(key), null_odds=null_odds.get(key))
@@ -211,23 +208,22 @@ def _read_record(path: Path) -> dict[str, Any]:
     return recorded
 
 
-def _examples(folder: Path, config: Mapping[str, Any], data: str | Path | None) -> Sequence[Example]:
-    if data is not None:
-        return read_examples(data)
-    if not config.get("data"):
+def _answered_examples(
+    folder: Path, config: Mapping[str, Any], data: str | Path | None, predictions: Mapping[str, str]
+) -> list[Example]:
+    """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
+    if data is None and not config.get("data"):
         raise InputError(
             f"{folder}: config.yaml is missing or does not name the data; name the file of the questions with --data."
         )
     try:
-        return load_examples(config["data"]).validation
+        examples = load_examples(config["data"]).validation if data is None else read_examples(data)
     except InputError as error:
+        if data is not None:
+            raise
         raise InputError(
             f"{error} {folder / 'config.yaml'} names this data; name another file with --data."
         ) from error
-
-
-def _answered_examples(folder: Path, examples: Sequence[Example], predictions: Mapping[str, str]) -> list[Example]:
-    """Return the examples that were answered, each with one context: a run may be limited to a part of its data."""
     answered = [with_one_context(example) for example in examples if example["id"] in predictions]
     if len(answered) < len(predictions):
         known = {example["id"] for example in answered}
@@ -240,13 +236,16 @@ def _answered_examples(folder: Path, examples: Sequence[Example], predictions: M
     return answered
 
 
-def _check_same_questions(path: Path, found: Mapping[str, Any], predictions: Mapping[str, str]) -> None:
+def _read_by_question(path: Path, predictions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the contents of a file with an entry for each answered question; empty if there is no such file."""
+    found = _read_mapping(path)
     missing = predictions.keys() - found.keys()
     if found and missing:
         raise InputError(
             f"{path}: lacks {len(missing):,} of the {len(predictions):,} answered questions, such as "
             f"{min(missing)!r}, so it belongs to another evaluation; restore the file, or remove it to do without."
         )
+    return found
 
 
 def _span(context: str, text: str, recorded: Sequence[int] | None) -> Span | None:

@@ -92,24 +92,16 @@ def comparison_page(first: RunRecord, second: RunRecord, *, max_megabytes: float
     ways = groupings(second.results)
     parts, templates = macros("parts.html.j2"), macros("comparison.html.j2")
     changes = count_kinds(map(change, first.results, second.results))
-    tables = group_tables(
-        parts.difference_table,
-        ways,
-        second.results,
-        lambda name, rows: difference(name, picked(first.results, rows), picked(second.results, rows)),
-    )
+    tables = group_tables(parts.difference_table, difference, ways, first.results, second.results)
     settings = differing_settings(first.settings, second.settings)
+    significances = templates.significance(_verdict(tested), whole, tested)
     return render_page(
         f"{first.name} and {second.name}",
         _lead(whole),
         templates.scoreboard(first.name, second.name, whole),
         [
             Section("Fixed and broken answers", parts.share_bar(changes), "Changes"),
-            Section(
-                "Statistical significance",
-                templates.significance(_verdict(tested), whole, tested),
-                "Significance",
-            ),
+            Section("Statistical significance", significances, "Significance"),
             Section("Changes by group", tables, "Groups"),
             Section("Changed questions", _questions(first, second, ways, max_megabytes), "Questions"),
             Section("Different settings", settings_panels(settings), "Settings"),

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from portico.mrc.report.charts import Mark, Point, Series, line_chart, reliability_chart
 from portico.mrc.report.explorer import BYTES, MAX_MEGABYTES, Explorer, group_link
-from portico.mrc.report.figures import Grouping, Outcome, count_kinds, groupings, outcome, score
+from portico.mrc.report.figures import Difference, Group, Grouping, Outcome, count_kinds, groupings, outcome, score
 from portico.mrc.report.page import Section, harmless_markup, macros, panels, render, render_page, settings_panels
 from portico.mrc.report.results import QuestionResult, RunRecord
 from portico.mrc.report.statistics import Interval, ThresholdCurve, calibration, threshold_curve
@@ -64,9 +64,8 @@ def run_page(record: RunRecord, *, max_megabytes: float = MAX_MEGABYTES) -> str:
     parts = macros("parts.html.j2")
     breakdown = Markup()
     if results:
-        breakdown = parts.share_bar(count_kinds(map(outcome, results))) + group_tables(
-            parts.score_table, ways, results, lambda name, rows: score(name, picked(results, rows))
-        )
+        breakdown = parts.share_bar(count_kinds(map(outcome, results)))
+        breakdown += group_tables(parts.score_table, score, ways, results)
     explorer = Explorer(
         runs=[record.title],
         answered=[results],
@@ -181,18 +180,16 @@ def picked(results: Sequence[QuestionResult], indices: Sequence[int]) -> list[Qu
 
 def group_tables(
     table: Callable[..., Markup],
+    figures_of: Callable[..., Group | Difference],
     ways: Sequence[Grouping],
-    results: Sequence[QuestionResult],
-    figures_of: Callable[[str, list[int]], Any],
+    *runs: Sequence[QuestionResult],
 ) -> Markup:
-    """Return a table for each grouping of the results, by its macro.
-
-    ``figures_of`` returns the figures of a group from its name and the indices of its questions.
-    """
+    """Return a table for each way to group the questions, by its macro and the figures of a group in these runs."""
     tables = []
     for number, way in enumerate(ways):
-        members = way.members(results).items()
-        tables.append(table(way, [(figures_of(name, rows), group_link(number, name)) for name, rows in members]))
+        members = way.members(runs[-1]).items()
+        figures = [figures_of(name, *(picked(run, rows) for run in runs)) for name, rows in members]
+        tables.append(table(way, [(one, group_link(number, one.name)) for one in figures]))
     return panels(*tables)
 
 
