@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torchmetrics import Metric
 
@@ -19,7 +20,7 @@ from portico.mrc.metrics.scores import (
     text_scores,
     token_f1,
 )
-from portico.mrc.metrics.thresholds import Curve, Doubles, QuestionRows, best_threshold, precision_recall_curve
+from portico.mrc.metrics.thresholds import Curve, Doubles, PrefixSweep, QuestionRows, running_sums
 
 logger = logging.getLogger(__name__)
 
@@ -251,23 +252,36 @@ class SquadV2(QuestionRows):
         if not len(sweep) or self.sums[_ANSWERABLE, 2] == 0:
             return {}
         worth: dict[str, Doubles | float] = {"exact": sweep[:, _EXACT], "f1": sweep[:, _F1], "oracle": 1.0}
-        return {
-            name: precision_recall_curve(sweep[:, _NULL_PROBABILITY], sweep[:, _HAS_ANSWER], worth_E)
-            for name, worth_E in worth.items()
-        }
+        has_answer_E, null_probability_E = sweep[:, _HAS_ANSWER], sweep[:, _NULL_PROBABILITY]
+        # Every question below the threshold counts as predicted, even with an empty text.
+        predicted_E = np.ones_like(has_answer_E)
+        curves = {}
+        for name, worth_E in worth.items():
+            outcomes = [has_answer_E, predicted_E, has_answer_E * worth_E, -null_probability_E]
+            prefixes = PrefixSweep(np.stack(outcomes, axis=1))
+            curves[name] = Curve(
+                np.append(1.0, prefixes.precision_T),
+                np.append(0.0, prefixes.recall_T),
+                np.append(-np.inf, -prefixes.threshold_T),
+            )
+        return curves
 
     def _best_scores(self) -> dict[str, float]:
         sweep = self.rows("sweep").numpy()
         num_questions, has_answer_E = len(sweep), sweep[:, _HAS_ANSWER] == 1
         if num_questions != self.sums[0, 2]:
             raise _incomplete(num_questions, int(self.sums[0, 2]))
+        num_unanswerable = float((~has_answer_E).sum())
+        order_E = sweep[:, _NULL_PROBABILITY].argsort(kind="stable")
         scores: dict[str, float] = {}
         for column, name in ((_EXACT, "exact"), (_F1, "f1")):
-            gain_E = sweep[:, column].copy()
-            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered.
-            gain_E[~has_answer_E] = -sweep[~has_answer_E, _HAS_TEXT]
-            best, threshold = best_threshold(sweep[:, _NULL_PROBABILITY], gain_E, int((~has_answer_E).sum()))
-            scores |= {f"best_{name}": 100.0 * best / num_questions, f"best_{name}_thresh": threshold}
+            # `find_best_thresh` of evaluate-v2.0.py: an unanswerable question counts as right until it is answered;
+            # the threshold is the probability of the last question that is answered, 0 if none is.
+            gain_E = np.where(has_answer_E, sweep[:, column], -sweep[:, _HAS_TEXT])[order_E]
+            score_E = running_sums(np.append(num_unanswerable, gain_E))
+            best = int(score_E.argmax())
+            threshold = float(sweep[order_E[best - 1], _NULL_PROBABILITY]) if best > 0 else 0.0
+            scores |= {f"best_{name}": 100.0 * float(score_E[best]) / num_questions, f"best_{name}_thresh": threshold}
         return scores
 
 

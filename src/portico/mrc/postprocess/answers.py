@@ -16,6 +16,7 @@ import numpy.typing as npt
 from portico.mrc.arrays import Bools, Floats, Int32s, Int64s
 from portico.mrc.features.labels import TargetType
 from portico.mrc.postprocess.ranking import RankedSpans, Spans
+from portico.mrc.postprocess.token_offsets import ExampleColumns
 
 _T = TypeVar("_T")
 
@@ -58,30 +59,28 @@ class Shortlist:
     """The best spans of every example, best first.
 
     Attributes:
-        example_ids: Identifiers of the examples.
-        contexts_E: The contexts of each example.
+        examples: The examples.
         ranked: Their best spans.
         context_N: Which of the contexts contains each span, ``int64 [N]``.
         passage_N: Which passage contains it, ``int64 [N]``, -1 for none.
         probability_N: Probability that each span is the answer to its example, ``float64 [N]``.
     """
 
-    example_ids: list[str]
-    contexts_E: list[Sequence[str]]
+    examples: ExampleColumns
     ranked: RankedSpans
     context_N: Int64s
     passage_N: Int64s
     probability_N: npt.NDArray[np.float64]
 
-    def examples(self) -> Iterator[tuple[str, slice]]:
+    def rows(self) -> Iterator[tuple[str, slice]]:
         """Yield the identifier and the rows of every example."""
-        rows = self.ranked.row_starts.tolist()
-        for example_id, first, end in zip(self.example_ids, rows, rows[1:], strict=False):
+        starts = self.ranked.row_starts.tolist()
+        for example_id, first, end in zip(self.examples.ids, starts, starts[1:], strict=False):
             yield example_id, slice(first, end)
 
     def texts(self, rows: slice) -> list[str]:
         example_N, chars_N2 = self.ranked.example_N[rows], self.ranked.spans.chars_N2[rows]
-        return span_texts(self.contexts_E, example_N, self.context_N[rows], chars_N2)
+        return span_texts(self.examples.contexts, example_N, self.context_N[rows], chars_N2)
 
 
 def span_texts(
@@ -199,7 +198,7 @@ class Answers:
         self.shortlist, self._choice = shortlist, choice
         self.null_threshold = choice.threshold
         chars_E2, context_E = self._places(choice.chosen_E)
-        texts = span_texts(shortlist.contexts_E, np.arange(len(chars_E2)), context_E, chars_E2)
+        texts = span_texts(shortlist.examples.contexts, np.arange(len(chars_E2)), context_E, chars_E2)
         self.predictions = self._by_id(
             _TYPE_TEXTS.get(kind, text) for kind, text in zip(choice.type_E.tolist(), texts, strict=True)
         )
@@ -215,7 +214,7 @@ class Answers:
     @cached_property
     def nbest(self) -> dict[str, list[NBestRecord]]:
         """The best spans of every example, best first: ``start_logit``, ``end_logit``, ``text``, ``probability``."""
-        return {example_id: self._records(rows) for example_id, rows in self.shortlist.examples()}
+        return {example_id: self._records(rows) for example_id, rows in self.shortlist.rows()}
 
     @cached_property
     def candidates(self) -> dict[str, list[SpanAnswer]]:
@@ -224,7 +223,7 @@ class Answers:
         spans = shortlist.ranked.spans
         numbers = (*spans.chars_N2.T, shortlist.context_N, shortlist.passage_N, spans.score_N, shortlist.probability_N)
         found = {}
-        for example_id, rows in shortlist.examples():
+        for example_id, rows in shortlist.rows():
             columns = (column[rows].tolist() for column in numbers)
             found[example_id] = [SpanAnswer(*one) for one in zip(shortlist.texts(rows), *columns, strict=True)]
         return found
@@ -273,7 +272,7 @@ class Answers:
         start = f"{prefix}_" if prefix else ""
         _write_json(folder / f"{start}predictions.json", self.predictions)
         path = folder / f"{start}nbest_predictions.json"
-        examples, separator = list(self.shortlist.examples()), "{\n"
+        examples, separator = list(self.shortlist.rows()), "{\n"
         with path.open("w", encoding="ascii", buffering=_BUFFER_BYTES) as file:
             for first in range(0, len(examples), _EXAMPLES_PER_BLOCK):
                 for example_id, records in self._block_json(examples[first : first + _EXAMPLES_PER_BLOCK]):
@@ -284,7 +283,7 @@ class Answers:
             _write_json(folder / f"{start}null_odds.json", self.null_odds)
 
     def _by_id(self, values: Iterable[_T]) -> dict[str, _T]:
-        return dict(zip(self.shortlist.example_ids, values, strict=True))
+        return dict(zip(self.shortlist.examples.ids, values, strict=True))
 
     def _places(self, span_E: Int64s) -> tuple[Int32s, Int64s]:
         """Return characters and context of spans, ``[E, 2]`` and ``[E]``; zeros for span -1."""

@@ -113,7 +113,7 @@ class CandidateCollector:
 
     def _one_context_shortlist(self, ranked: RankedSpans, probability_N: npt.NDArray[np.float64]) -> Shortlist:
         zeros_N = np.zeros(len(ranked.spans), np.int64)
-        return Shortlist(self._examples.ids, self._examples.contexts, ranked, zeros_N, zeros_N, probability_N)
+        return Shortlist(self._examples, ranked, zeros_N, zeros_N, probability_N)
 
 
 class SpanPostProcessor(CandidateCollector):
@@ -218,7 +218,7 @@ class SpanPostProcessor(CandidateCollector):
             passage_N = passage_indices(ranked.spans.chars_N2, ranked.example_N, passages)
         softmax_N = span_probabilities(ranked, temperature=self._calibration.temperature)
         probability_N = self._calibration.calibrated(softmax_N)
-        return Shortlist(self._examples.ids, contexts, ranked, context_N, passage_N, probability_N)
+        return Shortlist(self._examples, ranked, context_N, passage_N, probability_N)
 
 
 class BeamPostProcessor(CandidateCollector):

@@ -27,9 +27,6 @@ class ExampleColumns:
         examples: With ``id`` (or PrimeQA's ``example_id``), ``context``, a string or a list of strings, and optionally
             ``passage_candidates``.
 
-    Attributes:
-        ids: Identifiers of the examples.
-
     Raises:
         InputError: If there are no examples, or two have the same identifier.
     """

@@ -64,7 +64,7 @@ class Explorer:
             "explorer.html.j2",
             filters=[(number, kind, counts[kind]) for number, kind in enumerate(self.ranking) if kind in counts],
             groups=[
-                (grouping, [(_group_key(number, name), name) for name in members])
+                (grouping, [(f"{number}.{name}", name) for name in members])
                 for number, (grouping, members) in enumerate(zip(self.groupings, self.groups, strict=True))
             ],
             orders=_ORDERS_OF_CHANGES if len(self.runs) > 1 else _ORDERS,
@@ -131,11 +131,7 @@ class Explorer:
 
 def group_link(grouping: int, name: str) -> str:
     """Return the address on the page of the questions of a group."""
-    return f"#g={quote(_group_key(grouping, name), safe='')}"
-
-
-def _group_key(grouping: int, name: str) -> str:
-    return f"{grouping}.{name}"
+    return f"#g={quote(f'{grouping}.{name}', safe='')}"
 
 
 def _answer(result: QuestionResult) -> Record:
