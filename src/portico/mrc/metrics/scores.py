@@ -97,11 +97,8 @@ def token_f1(prediction: str, golds: Sequence[str]) -> float:
     otherwise 0.
     """
     words = normalize_answer(prediction).split()
-    scores = []
-    for gold in _normalized(golds):
-        gold_words = gold.split()
-        scores.append(_word_f1(words, gold_words) if words and gold_words else float(words == gold_words))
-    return max(scores)
+    pairs = [(words, gold.split()) for gold in _normalized(golds)]
+    return max(_word_f1(*pair) if all(pair) else float(pair[0] == pair[1]) for pair in pairs)
 
 
 def text_scores(prediction: str, golds: Sequence[str], normalize: Normalize) -> tuple[float, float]:

@@ -80,9 +80,9 @@ def calibration_of(examples: Examples, answers: Answers) -> AnswerCalibration:
     """
     golds = _gold_texts(examples)
     right = [
-        exact_match(candidate.text, golds[example_id]) > 0
-        for example_id, candidates in answers.candidates.items()
-        for candidate in candidates
+        exact_match(text, golds[example_id]) > 0
+        for example_id, rows in answers.shortlist.rows()
+        for text in answers.shortlist.texts(rows)
     ]
     calibration = fit_calibration(answers.shortlist.ranked, np.array(right, np.bool_), answers.rows_E)
     can_be_null = answers.null_odds is not None

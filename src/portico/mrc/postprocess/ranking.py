@@ -127,15 +127,13 @@ class ScoreDifference:
                 "with an extractive head that classifies the answer type, or `scorer_type=score_diff_based`."
             )
         null_F = features.null_start_F.astype(np.float64) + features.null_end_F
-        type_F = np.zeros_like(null_F)
-        if self.needs_types:
-            type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER].astype(np.float64)
+        type_F = features.type_logits_FK[:, TargetType.SPAN_ANSWER] if self.needs_types else np.zeros_like(null_F)
         sum_N = start_logit_N.astype(np.float64) + end_logit_N.astype(np.float64)
-        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N])
+        scores: Floats = self._combined(sum_N - null_F[feature_N], type_F[feature_N].astype(np.float64))
         return scores
 
     def _combined(self, difference: Any, type_logit: Any) -> Any:
-        if self.scorer_type == SupportedSpanScorers.SCORE_DIFF_BASED:
+        if not self.needs_types:
             return difference
         if self.scorer_type == SupportedSpanScorers.TARGET_TYPE_WEIGHTED_SCORE_DIFF:
             return difference * type_logit

@@ -188,10 +188,8 @@ def _asset(name: str) -> str:
 def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flattened(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
+        is_group = isinstance(value, Mapping) and value
+        flat |= _flattened(value, f"{prefix}{key}.") if is_group else {f"{prefix}{key}": value}
     return flat
 
 

@@ -5,6 +5,7 @@ Shape suffixes: Q questions, S scores of a question, K distinct rows of scores, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,12 +66,9 @@ def mcnemar(num_fixed: int, num_broken: int) -> float:
     Source: McNemar, Psychometrika 12, 1947, with the binomial distribution in place of its approximation.
     """
     num_coins, fewer = num_fixed + num_broken, min(num_fixed, num_broken)
-    ways, term = 1, 1
-    for heads in range(1, fewer + 1):
-        term = term * (num_coins - heads + 1) // heads
-        ways += term
+    ways = accumulate(range(1, fewer + 1), lambda term, heads: term * (num_coins - heads + 1) // heads, initial=1)
     # Integers up to here: the quotient is rounded once, whatever the number of questions.
-    return min(1.0, 2 * ways / 2**num_coins)
+    return min(1.0, 2 * sum(ways) / 2**num_coins)
 
 
 def randomisation(differences_Q: npt.NDArray[np.floating[Any]], *, seed: int = SEED) -> float:
