@@ -94,16 +94,6 @@ def span_texts(
     ]
 
 
-def first_of_each_text(contexts_E: list[Sequence[str]], ranked: RankedSpans, context_N: Int64s) -> Bools:
-    """Return which spans are the best of their example with their text, ``bool [N]``."""
-    texts = span_texts(contexts_E, ranked.example_N, context_N, ranked.spans.chars_N2)
-    keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
-    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))  # of equal keys the last value stays
-    is_first_N = np.zeros(len(keys), np.bool_)
-    is_first_N[list(first.values())] = True
-    return is_first_N
-
-
 def with_literal_empty(ranked: RankedSpans) -> tuple[RankedSpans, Bools]:
     """Insert a span of score 0 and text "empty" before the others of every example that has no text to offer.
 

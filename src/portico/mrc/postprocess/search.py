@@ -38,10 +38,6 @@ class Columns:
     def __getitem__(self, rows: Int64s | Bools | slice) -> Self:
         return type(self)(*(column[rows] for column in self.columns()))
 
-    @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns())
-
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         return cls(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))

@@ -20,7 +20,7 @@ from portico.mrc.postprocess.answers import (
     Choice,
     Shortlist,
     choose,
-    first_of_each_text,
+    span_texts,
     with_literal_empty,
 )
 from portico.mrc.postprocess.calibration import AnswerCalibration
@@ -211,7 +211,11 @@ class SpanPostProcessor(CandidateCollector):
         contexts, passages = self._examples.contexts, self._examples.passages
         context_N = self._search.offsets.context_index_F[candidates.feature_index_F[ranked.spans.place_N3[:, 0]]]
         if self._own_rules:
-            first_N = first_of_each_text(contexts, ranked, context_N)
+            # Of the spans of an example with the same text, the best is kept.
+            texts = span_texts(contexts, ranked.example_N, context_N, ranked.spans.chars_N2)
+            keys = list(zip(ranked.example_N.tolist(), ranked.spans.is_null_N.tolist(), texts, strict=True))
+            first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+            first_N = np.isin(np.arange(len(keys)), list(first.values()))
             ranked, context_N = ranked.select(first_N), context_N[first_N]
         passage_N = context_N
         if passages is not None:
