@@ -63,7 +63,16 @@ class Rouge(Metric):
         self.rouge_types = tuple(rouge_types)
         self.split_sentences = split_sentences
         google_types = [name for name in rouge_types if name in _GOOGLE_TYPES]
-        self._google = _google_scorer(google_types, use_stemmer) if google_types else None
+        self._google: Any = None
+        if google_types:
+            try:
+                from rouge_score.rouge_scorer import RougeScorer
+            except ImportError as error:
+                raise MissingPackageError(
+                    f"rouge-score, which computes {', '.join(google_types)}, is not installed; install it with "
+                    f"`pip install 'portico[rouge]'`, or set `rouge_types=[{KILT_ROUGE_L}]`, which needs no package."
+                ) from error
+            self._google = RougeScorer(google_types, use_stemmer=use_stemmer)
         # A sum for each type, the spaces in all predictions, the number of questions.
         self.add_state("sums", torch.zeros(len(rouge_types) + 2, dtype=torch.float64), dist_reduce_fx="sum")
 
@@ -110,17 +119,6 @@ class Rouge(Metric):
 
     def _lines(self, text: str) -> str:
         return text if self.split_sentences is None else "\n".join(self.split_sentences(text))
-
-
-def _google_scorer(rouge_types: Sequence[str], use_stemmer: bool) -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise MissingPackageError(
-            f"rouge-score, which computes {', '.join(rouge_types)}, is not installed; install it with "
-            f"`pip install 'portico[rouge]'`, or set `rouge_types=[{KILT_ROUGE_L}]`, which needs no package."
-        ) from error
-    return RougeScorer(list(rouge_types), use_stemmer=use_stemmer)
 
 
 def kilt_rouge_l(prediction: str, gold: str) -> float:

@@ -277,17 +277,9 @@ def postprocess_qa_predictions(
 
     Source: ``examples/pytorch/question-answering/utils_qa.py`` of transformers, function of the same name.
 
-    Args:
-        examples: As in `SpanPostProcessor`.
-        features: As there.
-        predictions: Start logits and end logits of all features in order, ``float [F, L]`` each.
-        version_2_with_negative: As there.
-        n_best_size: As there.
-        max_answer_length: As there.
-        null_score_diff_threshold: As there.
-        output_dir: Where to write the answers, n-best lists and null odds; ``None`` writes nothing.
-        prefix: First part of the file names.
-        log_level: Level of this module's logger; ``None`` leaves it as it is.
+    ``predictions`` are the start logits and end logits of all features in order, ``float [F, L]`` each. The answers
+    are written into ``output_dir``, unless it is ``None``, by `Answers.write` with this ``prefix``. This module's
+    logger gets the ``log_level``, unless it is ``None``. The other arguments are those of `SpanPostProcessor`.
 
     Raises:
         InputError: As in `SpanPostProcessor`, or if predictions and features differ in number.
