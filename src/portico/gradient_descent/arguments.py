@@ -16,7 +16,7 @@ from portico.gradient_descent.checkpointer import Checkpointer
 from portico.gradient_descent.construction import Lazy, as_lazy, convert
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.moving_average import MovingAverage
-from portico.gradient_descent.optimizers import Optimizer, freeze, make_parameter_groups
+from portico.gradient_descent.optimizers import RegistrableOptimizer, freeze, make_parameter_groups
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter
 from portico.hf_compat import has_length
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # In the order in which they need each other: the optimizer first, then what follows it.
 _LAZY_PARTS: Mapping[str, Any] = {
-    "optimizer": Optimizer,
+    "optimizer": RegistrableOptimizer,
     "moving_average": MovingAverage,
     "learning_rate_scheduler": LearningRateScheduler,
     "momentum_scheduler": MomentumScheduler,
@@ -83,7 +83,7 @@ def construct_parts(
         "params": make_parameter_groups(trainable),
         "serialization_dir": serialization_dir,
     }
-    optimizer = lazy.pop("optimizer") or Lazy(Optimizer.by_name("adam"))
+    optimizer = lazy.pop("optimizer") or Lazy(RegistrableOptimizer.by_name("adam"))
     made["optimizer"] = optimizer.construct(**known)
     known |= {
         "optimizer": made["optimizer"],

@@ -25,7 +25,7 @@ from portico.gradient_descent.errors import ConfigurationError
 from portico.hf_compat import safe_globals
 
 if TYPE_CHECKING:
-    from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+    from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Checkpointer(Registrable):
             )
 
     def maybe_save_checkpoint(
-        self, trainer: "Trainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
+        self, trainer: "RegistrableTrainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
         """Write a checkpoint if one is due; return whether one was written.
 
@@ -136,7 +136,7 @@ class Checkpointer(Registrable):
             self.save_checkpoint(trainer)
         return is_due
 
-    def save_checkpoint(self, trainer: "Trainer") -> None:
+    def save_checkpoint(self, trainer: "RegistrableTrainer") -> None:
         """Write a checkpoint now, and remove those that are no longer kept; do nothing without a folder."""
         with trainer.get_checkpoint_state() as (model_state, trainer_state):
             point = (trainer_state["epochs_completed"], trainer_state["batches_in_epoch_completed"])

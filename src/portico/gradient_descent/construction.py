@@ -56,7 +56,7 @@ class Registrable:
         def add(implementation: Callable[..., T]) -> Callable[..., T]:
             if name in registered and not exist_ok:
                 raise ConfigurationError(
-                    f"'{name}' cannot be registered as a {cls.__name__} for `{implementation.__name__}`: the name is "
+                    f"'{name}' cannot be registered as a {role_of(cls)} for `{implementation.__name__}`: the name is "
                     f"in use for `{registered[name][0].__name__}`; choose another one, or set `exist_ok=True`."
                 )
             registered[name] = (implementation, constructor)
@@ -82,7 +82,7 @@ class Registrable:
                 return getattr(import_module(module), attribute), None
             except (ImportError, AttributeError) as error:
                 raise ConfigurationError(
-                    f"'{name}' was read as the dotted path of a {cls.__name__}, but cannot be imported ({error}); "
+                    f"'{name}' was read as the dotted path of a {role_of(cls)}, but cannot be imported ({error}); "
                     "correct the path, or install the package."
                 ) from error
         available = cls.list_available()
@@ -91,7 +91,7 @@ class Registrable:
         nearest = [spelled[word] for word in get_close_matches(name.replace("-", "_"), spelled, n=3)]
         meant = f"; did you mean {' or '.join(repr(word) for word in nearest)}?" if nearest else "."
         raise ConfigurationError(
-            f"'{name}' is not a registered name for {cls.__name__}{meant} The registered names are: "
+            f"'{name}' is not a registered name for {role_of(cls)}{meant} The registered names are: "
             f"{', '.join(available)}. To use your own class, import its module first, or use its dotted path as the "
             "type: 'my_package.my_module.MyClass'."
         )
@@ -102,6 +102,11 @@ class Registrable:
         names = list(Registrable._registry[cls])
         default = cls.default_implementation
         return names if default is None else [default, *(name for name in names if name != default)]
+
+
+def role_of(base: type) -> str:
+    """Return what users call a base class: ``RegistrableOptimizer`` is an ``Optimizer``."""
+    return base.__name__.removeprefix("Registrable") or base.__name__
 
 
 class Lazy(Generic[T]):
@@ -176,7 +181,7 @@ def as_lazy(base: Any, given: Any) -> Lazy[Any] | None:
     if callable(given):
         return Lazy(given)
     raise ConfigurationError(
-        f"{given!r} cannot be built into a {base.__name__}; pass a dict with 'type', a registered name, a `Lazy`, or "
+        f"{given!r} cannot be built into a {role_of(base)}; pass a dict with 'type', a registered name, a `Lazy`, or "
         "a partial."
     )
 
@@ -263,7 +268,7 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
         params = {"type": params}
     if not isinstance(params, Mapping):
         raise ConfigurationError(
-            f"A {base.__name__} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
+            f"A {role_of(base)} was configured as {params!r}; set it to a dict of its arguments with 'type', or to "
             "only the type."
         )
     arguments = dict(params)
@@ -272,7 +277,7 @@ def _constructor_of(base: Any, params: Any) -> tuple[Callable[..., Any], dict[st
     name = arguments.pop("type", base.default_implementation)
     if name is None:
         raise ConfigurationError(
-            f"The configuration of a {base.__name__} has no 'type'; set it to one of: "
+            f"The configuration of a {role_of(base)} has no 'type'; set it to one of: "
             f"{', '.join(base.list_available())}."
         )
     return base.by_name(name), arguments

@@ -79,7 +79,7 @@ def find_groups(names: Sequence[str], groups: ParameterGroups) -> tuple[list[int
     return indices, [search.pattern for _, search in numbered if search.pattern not in used]
 
 
-class Optimizer(Registrable):
+class RegistrableOptimizer(Registrable):
     """Registry of optimizers.
 
     A registered class or function is called with ``model_parameters``, pairs of name and parameter, or with
@@ -87,6 +87,10 @@ class Optimizer(Registrable):
     """
 
     default_implementation = "adam"
+
+
+# AllenNLP's name.
+Optimizer = RegistrableOptimizer
 
 
 class HuggingfaceAdamW(torch.optim.AdamW):
@@ -188,7 +192,7 @@ def _register(name: str, optimizer_class: Any) -> None:
     make.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     make.__name__ = make.__qualname__ = optimizer_class.__name__
     make.__annotations__ = {}
-    Optimizer.register(name)(make)
+    RegistrableOptimizer.register(name)(make)
 
 
 for _name, _class in {
@@ -208,7 +212,7 @@ for _name, _class in {
     _register(_name, _class)
 
 
-@Optimizer.register("multi")
+@RegistrableOptimizer.register("multi")
 class MultiOptimizer(torch.optim.Optimizer):
     """Steps several optimizers; schedulers and checkpoints see the parameter groups of all, in order.
 
@@ -223,11 +227,11 @@ class MultiOptimizer(torch.optim.Optimizer):
         self,
         model_parameters: NamedParameters,
         parameter_groups: ParameterGroups,
-        optimizers: Mapping[str, Lazy[Optimizer]],
+        optimizers: Mapping[str, Lazy[RegistrableOptimizer]],
     ) -> None:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         for name, (parameters, groups) in _shares(list(model_parameters), parameter_groups, optimizers).items():
-            lazy = as_lazy(Optimizer, optimizers[name])
+            lazy = as_lazy(RegistrableOptimizer, optimizers[name])
             assert lazy is not None
             self.optimizers[name] = lazy.construct(model_parameters=parameters, parameter_groups=groups or None)
         super().__init__(self._all_groups(), {})

@@ -47,7 +47,7 @@ from portico.gradient_descent.construction import Lazy, Registrable, parameters_
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump_metrics, epoch_metrics
 from portico.gradient_descent.moving_average import MovingAverage
-from portico.gradient_descent.optimizers import Optimizer
+from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
 from portico.gradient_descent.schedulers import LearningRateScheduler, MomentumScheduler, as_learning_rate_scheduler
 from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_is_installed
@@ -55,7 +55,7 @@ from portico.gradient_descent.tensorboard import TensorboardWriter, tensorboard_
 logger = logging.getLogger(__name__)
 
 
-class Trainer(Registrable):
+class RegistrableTrainer(Registrable):
     """Base class of the trainers that a configuration can name."""
 
     default_implementation: ClassVar[str | None] = "gradient_descent"
@@ -84,8 +84,12 @@ class Trainer(Registrable):
         """Run the model on a batch."""
 
 
-@Trainer.register("gradient_descent", constructor="from_partial_objects")
-class GradientDescentTrainer(Trainer):
+# AllenNLP's name.
+Trainer = RegistrableTrainer
+
+
+@RegistrableTrainer.register("gradient_descent", constructor="from_partial_objects")
+class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
     A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
@@ -223,7 +227,7 @@ class GradientDescentTrainer(Trainer):
         num_gradient_accumulation_steps: int = 1,
         world_size: int = 1,
         no_grad: list[str] | None = None,
-        optimizer: Lazy[Optimizer] | None = None,
+        optimizer: Lazy[RegistrableOptimizer] | None = None,
         learning_rate_scheduler: Lazy[LearningRateScheduler] | None = None,
         momentum_scheduler: Lazy[MomentumScheduler] | None = None,
         tensorboard_writer: Lazy[TensorboardWriter] | None = None,
@@ -530,8 +534,8 @@ def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float
     return nn.utils.clip_grad_norm_(model.parameters(), grad_norm).item()
 
 
-@Trainer.register("no_op")
-class NoOpTrainer(Trainer):
+@RegistrableTrainer.register("no_op")
+class NoOpTrainer(RegistrableTrainer):
     """Saves a model without training it: a checkpoint, ``best.th``, and its vocabulary if it has one."""
 
     tensorboard_writer = None
