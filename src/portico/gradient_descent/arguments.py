@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from portico.gradient_descent.trainer import GradientDescentTrainer
 
 # In the order in which they need each other: the optimizer first, then what follows it.
-_LAZY_PARTS: Mapping[str, Any] = {
+LAZY_PARTS: Mapping[str, Any] = {
     "optimizer": RegistrableOptimizer,
     "moving_average": MovingAverage,
     "learning_rate_scheduler": LearningRateScheduler,
@@ -33,13 +33,14 @@ _LAZY_PARTS: Mapping[str, Any] = {
     "checkpointer": Checkpointer,
     "tensorboard_writer": TensorboardWriter,
 }
-_CALLBACKS: Mapping[str, Any] = {
+CALLBACKS: Mapping[str, Any] = {
     "batch_callbacks": BatchCallback,
     "epoch_callbacks": EpochCallback,
     "end_callbacks": EndCallback,
     "callbacks": TrainerCallback,
 }
-_TYPES: Mapping[str, type] = {**_LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+_TYPES: Mapping[str, type] = {**LAZY_PARTS, "model": nn.Module, "optimizer": torch.optim.Optimizer}
+COUNTS = ("num_epochs", "num_gradient_accumulation_steps", "world_size")
 _REQUIRED = ("model", "optimizer", "data_loader")
 # Apex kept float32 copies of half-precision weights at O2; Lightning's mixed precision comes closest.
 _PRECISIONS = {"O0": "32-true", "O1": "16-mixed", "O2": "16-mixed", "O3": "16-true"}
@@ -59,17 +60,15 @@ def construct_parts(
 ) -> dict[str, Any]:
     """Return the parts of a trainer that need each other, as arguments of its constructor.
 
-    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` are ``num_epochs``,
-    ``num_gradient_accumulation_steps`` and ``world_size``; ``given`` are lazy parts and lists of callbacks, or their
-    configurations, by argument name, with ``None`` for the default.
+    Parameters that match the regular expressions ``no_grad`` are frozen first. ``counts`` has ``COUNTS``; ``given``
+    are lazy parts and lists of callbacks, or their configurations, by argument name, with ``None`` for the default.
     """
-    for name, count in counts.items():
-        check_count(name, count)
+    check_counts(**counts)
     # All are looked up before the first is built, so that a wrong name is reported at once.
-    lazy = {name: as_lazy(base, given[name]) for name, base in _LAZY_PARTS.items()}
+    lazy = {name: as_lazy(base, given[name]) for name, base in LAZY_PARTS.items()}
     made: dict[str, Any] = {
         name: convert(list[base], given[name], name, {"serialization_dir": serialization_dir})  # type: ignore[valid-type]
-        for name, base in _CALLBACKS.items()
+        for name, base in CALLBACKS.items()
     }
     freeze(model, convert(list[str] | None, no_grad, "no_grad", {}))
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -100,10 +99,11 @@ def construct_parts(
 # Checks
 
 
-def check_count(name: str, count: Any) -> None:
-    """Raise ``ConfigurationError`` unless ``count`` is an int of 1 or more."""
-    if type(count) is not int or count < 1:
-        raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
+def check_counts(**counts: Any) -> None:
+    """Raise ``ConfigurationError`` unless all are ints of 1 or more."""
+    for name, count in counts.items():
+        if type(count) is not int or count < 1:
+            raise ConfigurationError(f"`{name}={count!r}` cannot be used; set it to an int >= 1.")
 
 
 def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:

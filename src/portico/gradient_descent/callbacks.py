@@ -6,7 +6,7 @@ name ``is_master``.
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _OLDER_NAMES = {"is_master": "is_primary"}
 
+Metrics = dict[str, Any]
+
 
 class CallbackList:
     """Callbacks of one kind, each called with those of the ``known`` arguments that it has parameters for.
@@ -31,43 +33,37 @@ class CallbackList:
         ConfigurationError: If one cannot be called, or requires an argument that is not known.
     """
 
-    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Iterable[str]) -> None:
+    def __init__(self, trainer: "GradientDescentTrainer", callbacks: Sequence[Any], known: Collection[str]) -> None:
         self._trainer = trainer
-        self._adapters = [_adapter(callback, known) for callback in callbacks]
+        self._callbacks = [(callback, _wanted(callback, known)) for callback in callbacks]
 
     def __call__(self, **arguments: Any) -> None:
         """Call every callback, in order, also with ``trainer`` and ``is_primary``."""
         arguments |= {"trainer": self._trainer, "is_primary": self._trainer.is_primary}
-        for adapt in self._adapters:
-            adapt(arguments)
+        for callback, (wanted, takes_others) in self._callbacks:
+            chosen = arguments if takes_others else {}
+            callback(**chosen | {name: arguments[source] for name, source in wanted.items() if source in arguments})
 
 
-def _adapter(callback: Any, known: Iterable[str]) -> Callable[[Mapping[str, Any]], None]:
+def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool]:
+    """Return the arguments by the callback's own names for them, and whether it takes any other one too."""
     if not callable(callback):
         raise ConfigurationError(
             f"The callback {callback!r} cannot be called; pass an object with `__call__`, or a registered name "
             "through `from_partial_objects`."
         )
     signature = inspect.signature(callback)
-    wanted = {
-        name: _OLDER_NAMES.get(name, name)
-        for name, parameter in signature.parameters.items()
-        if parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    }
-    for name, source in wanted.items():
-        if source not in known and signature.parameters[name].default is inspect.Parameter.empty:
+    wanted = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        wanted[name] = _OLDER_NAMES.get(name, name)
+        if wanted[name] not in known and parameter.default is parameter.empty:
             raise ConfigurationError(
                 f"The callback {type(callback).__name__} requires the unknown argument `{name}`; it may take: "
                 f"{', '.join(known)}."
             )
-    everything = takes_any(signature)
-
-    def call(arguments: Mapping[str, Any]) -> None:
-        chosen = dict(arguments) if everything else {}
-        chosen |= {name: arguments[source] for name, source in wanted.items() if source in arguments}
-        callback(**chosen)
-
-    return call
+    return wanted, takes_any(signature)
 
 
 # AllenNLP 1
@@ -81,7 +77,7 @@ class BatchCallback(Registrable):
         trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
+        batch_metrics: Metrics,
         epoch: int,
         batch_number: int,
         is_training: bool,
@@ -107,12 +103,7 @@ class EpochCallback(Registrable):
     """Called before training with ``epoch=-1`` and after each epoch; does nothing by itself."""
 
     def __call__(
-        self,
-        trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
+        self, trainer: "GradientDescentTrainer", metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
         """Handle the end of an epoch, from 0; -1 before training.
 
@@ -126,7 +117,7 @@ class EndCallback(Registrable):
     def __call__(
         self,
         trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any] | None,
+        metrics: Metrics | None,
         epoch: int | None,
         is_primary: bool = True,
         **kwargs: Any,
@@ -202,7 +193,7 @@ class TrainerCallback(Registrable):
         trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
-        batch_metrics: dict[str, Any],
+        batch_metrics: Metrics,
         epoch: int,
         batch_number: int,
         is_training: bool,
@@ -213,19 +204,14 @@ class TrainerCallback(Registrable):
         """Handle a step; see :class:`BatchCallback`."""
 
     def on_epoch(
-        self,
-        trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any],
-        epoch: int,
-        is_primary: bool = True,
-        **kwargs: Any,
+        self, trainer: "GradientDescentTrainer", metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any
     ) -> None:
         """Handle the end of an epoch; see :class:`EpochCallback`."""
 
     def on_end(
         self,
         trainer: "GradientDescentTrainer",
-        metrics: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
         epoch: int | None = None,
         is_primary: bool = True,
         **kwargs: Any,
@@ -271,7 +257,7 @@ class ShouldValidateCallback(TrainerCallback):
         validation_interval: int | None = None,
     ) -> None:
         super().__init__(serialization_dir)
-        self._start = 0 if validation_start is None else validation_start
+        self._start = validation_start or 0
         self._interval = 1 if validation_interval is None else validation_interval
         if self._start < 0 or self._interval < 1:
             raise ConfigurationError(
@@ -341,7 +327,7 @@ class ConsoleLoggerCallback(TrainerCallback):
                 logger.info("Batch input %s: %s", name, tuple(getattr(value, "shape", ())) or value)
 
     @override
-    def on_epoch(self, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_epoch(self, metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         if not is_primary:
             return
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})

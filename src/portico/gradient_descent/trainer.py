@@ -18,8 +18,11 @@ from torch import nn
 from portico.arguments import TrainingArguments
 from portico.checkpoint.writer import gradient_scaler
 from portico.gradient_descent.arguments import (
+    CALLBACKS,
+    COUNTS,
+    LAZY_PARTS,
     as_folder,
-    check_count,
+    check_counts,
     check_limits,
     check_parts,
     construct_parts,
@@ -248,23 +251,9 @@ class GradientDescentTrainer(RegistrableTrainer):
         Raises:
             ConfigurationError: If a part cannot be built.
         """
-        counts = {
-            "num_epochs": num_epochs,
-            "num_gradient_accumulation_steps": num_gradient_accumulation_steps,
-            "world_size": world_size,
-        }
-        given = {
-            "optimizer": optimizer,
-            "learning_rate_scheduler": learning_rate_scheduler,
-            "momentum_scheduler": momentum_scheduler,
-            "tensorboard_writer": tensorboard_writer,
-            "moving_average": moving_average,
-            "checkpointer": checkpointer,
-            "batch_callbacks": batch_callbacks,
-            "epoch_callbacks": epoch_callbacks,
-            "end_callbacks": end_callbacks,
-            "callbacks": callbacks,
-        }
+        arguments = locals()
+        counts = {name: arguments[name] for name in COUNTS}
+        given = {name: arguments[name] for name in (*LAZY_PARTS, *CALLBACKS)}
         data = {"data_loader": data_loader, "serialization_dir": serialization_dir}
         parts = construct_parts(model, **data, counts=counts, no_grad=no_grad, given=given)
         make: Callable[..., Self] = cls
@@ -454,9 +443,8 @@ class GradientDescentTrainer(RegistrableTrainer):
     # Construction
 
     def _check(self, world_size: int, patience: int | None) -> None:
-        check_count("num_epochs", self.num_epochs)
-        check_count("num_gradient_accumulation_steps", self.num_gradient_accumulation_steps)
-        check_count("world_size", world_size)
+        counts = (self.num_epochs, self.num_gradient_accumulation_steps, world_size)
+        check_counts(**dict(zip(COUNTS, counts, strict=True)))
         check_limits(grad_norm=self._grad_norm, grad_clipping=self._grad_clipping)
         check_parts(self)
         if patience is None and self.validation_data_loader is not None:
