@@ -82,14 +82,19 @@ def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[st
 
 def peak_memory_mb(accelerator: Any) -> dict[int, float]:
     """Return the peak resident memory of each process in MiB, by rank. Every process must call this."""
-    peak = torch.tensor([_peak_of_this_process()], dtype=torch.float64, device=accelerator.device)
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        here = 0.0
+    else:
+        # Linux counts in kilobytes, macOS in bytes.
+        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (_MB if sys.platform == "darwin" else 1024)
+    peak = torch.tensor([here], dtype=torch.float64, device=accelerator.device)
     return dict(enumerate(accelerator.gather(peak).tolist()))
 
 
 def gpu_memory_mb() -> dict[int, float]:
     """Return the peak memory that torch has allocated on each GPU of this process in MiB, by index."""
-    if not torch.cuda.is_available():
-        return {}
     return {index: torch.cuda.max_memory_allocated(index) / _MB for index in range(torch.cuda.device_count())}
 
 
@@ -264,13 +269,3 @@ def _mean_over_processes(value: Any, accelerator: Any) -> Any:
         return value
     here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
     return accelerator.reduce(here, "mean").item()
-
-
-def _peak_of_this_process() -> float:
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in kilobytes, macOS in bytes.
-    return peak / (_MB if sys.platform == "darwin" else 1024)

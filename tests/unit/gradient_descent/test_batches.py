@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from portico.gradient_descent import ConfigurationError
 from portico.gradient_descent.batches import count_epochs, share_batches, steps_per_epoch
+from portico.hf_compat import has_length
 
 
 def shares(loader, world_size=2):
@@ -32,7 +33,7 @@ def test_processes_get_equal_shares(caplog):
 def test_share_of_loader_without_length():
     share = shares(iter(range(4)))[0]
     assert list(share) == [0, 2]
-    assert not hasattr(share, "__len__")
+    assert not has_length(share)
 
 
 def test_loader_with_distributed_sampler_is_not_shared():
