@@ -117,22 +117,32 @@ def check_limits(*, grad_norm: Any, grad_clipping: Any) -> None:
 
 def check_parts(trainer: "GradientDescentTrainer") -> None:
     """Raise ``ConfigurationError`` if a part of ``trainer`` has the wrong type, or belongs to another training."""
-    names = [*_TYPES, "data_loader", "validation_data_loader"]
-    given = {name: getattr(trainer, name) for name in names}
-    given = {name: part for name, part in given.items() if part is not None or name in _REQUIRED}
-    for name, part in given.items():
-        if name not in _TYPES:
-            _check_loader(name, part)
-        elif not isinstance(part, _TYPES[name]):
+    for name, kind in _TYPES.items():
+        part = getattr(trainer, name)
+        if not isinstance(part, kind) and (part is not None or name in _REQUIRED):
             raise ConfigurationError(
-                f"`{name}={part!r}` must be of type {_TYPES[name].__name__}, not {type(part).__name__}; pass one, or "
+                f"`{name}={part!r}` must be of type {kind.__name__}, not {type(part).__name__}; pass one, or "
                 "build the trainer with `GradientDescentTrainer.from_partial_objects`, which takes names and dicts."
+            )
+    for name in ("data_loader", "validation_data_loader"):
+        loader = getattr(trainer, name)
+        if loader is None and name not in _REQUIRED:
+            continue
+        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+            raise ConfigurationError(
+                f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
+            )
+        if has_length(loader) and len(loader) == 0:
+            raise ConfigurationError(
+                f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
+                "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
             )
     optimizer = trainer.optimizer
     for name in ("learning_rate_scheduler", "momentum_scheduler"):
-        if name in given and given[name].optimizer is not optimizer:
+        scheduler = getattr(trainer, name)
+        if scheduler is not None and scheduler.optimizer is not optimizer:
             raise ConfigurationError(
-                f"`{name}` ({type(given[name]).__name__}) was made for another optimizer than `optimizer`, whose "
+                f"`{name}` ({type(scheduler).__name__}) was made for another optimizer than `optimizer`, whose "
                 "values it would not change; make it for the same object."
             )
     own = {id(parameter) for parameter in trainer.model.parameters()}
@@ -140,18 +150,6 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
         raise ConfigurationError(
             f"`optimizer` ({type(optimizer).__name__}) holds no parameter of `model`, so nothing would be learned; "
             "make it for `model.parameters()`."
-        )
-
-
-def _check_loader(name: str, loader: Any) -> None:
-    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-        raise ConfigurationError(
-            f"`{name}={loader!r}` cannot be iterated; pass an iterable of batches, such as a DataLoader."
-        )
-    if has_length(loader) and len(loader) == 0:
-        raise ConfigurationError(
-            f"`{name}` is empty, so there is nothing to train on or to validate; pass one with at least one batch "
-            "(a loader with `drop_last=True` drops all of a data set that is smaller than a batch)."
         )
 
 

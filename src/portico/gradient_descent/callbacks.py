@@ -333,12 +333,9 @@ class ConsoleLoggerCallback(TrainerCallback):
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})
         logger.info("Epoch %d: %-20s | %10s | %10s", epoch, "metric", "training", "validation")
         for name in names:
-            columns = (metrics.get(f"{kind}_{name}") for kind in ("training", "validation"))
-            logger.info("%-20s | %10s | %10s", name, *(_short(value) for value in columns))
-
-
-def _short(value: Any) -> str:
-    return "N/A" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+            values = [metrics.get(f"{kind}_{name}") for kind in ("training", "validation")]
+            columns = [f"{value:.4g}" if isinstance(value, int | float) else value or "N/A" for value in values]
+            logger.info("%-20s | %10s | %10s", name, *columns)
 
 
 for _base in (BatchCallback, EpochCallback, EndCallback, TrainerCallback):

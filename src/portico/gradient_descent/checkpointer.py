@@ -391,8 +391,6 @@ def _stateful_callbacks(trainer: "GradientDescentTrainer", library: str) -> dict
 
 
 def _deprecated(older: str, newer: str) -> None:
-    warnings.warn(
-        f"`{older}` of the checkpointer is called `{newer}` now; the older name still works.",
-        FutureWarning,
-        stacklevel=3,
-    )
+    message = f"`{older}` of the checkpointer is called `{newer}` now; the older name still works."
+    # The caller of the constructor, which calls `__post_init__`, which calls this.
+    warnings.warn(message, FutureWarning, stacklevel=4)

@@ -199,7 +199,12 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
     if annotation is Lazy or origin is Lazy:
         return as_lazy(inner[0] if inner else Registrable, value)
     if annotation in _PRIMITIVES:
-        return _primitive(annotation, value, name)
+        # Python counts a bool as an int.
+        if not isinstance(value, _PRIMITIVES[annotation]) or (isinstance(value, bool) and annotation is not bool):
+            raise ConfigurationError(
+                f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {annotation.__name__}."
+            )
+        return value
     if origin is tuple and inner and isinstance(value, list | tuple):
         return _convert_tuple(inner, value, name, extras)
     if origin in _SEQUENCES and isinstance(value, str | Mapping):
@@ -209,9 +214,10 @@ def convert(annotation: Any, value: Any, name: str, extras: Mapping[str, Any]) -
         return set(made) if origin is set else made
     if origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
         return {key: convert(inner[1], item, name, extras) for key, item in value.items()}
-    if inspect.isclass(annotation) and _is_described_by(annotation, value):
-        return from_params(annotation, value, **extras)
-    return value
+    if not inspect.isclass(annotation) or issubclass(annotation, Mapping):
+        return value
+    is_described = isinstance(value, Mapping) or (issubclass(annotation, Registrable) and isinstance(value, str))
+    return from_params(annotation, value, **extras) if is_described else value
 
 
 def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -326,28 +332,12 @@ def _first_that_fits(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapp
     raise ConfigurationError(" ".join(reasons))
 
 
-def _primitive(kind: Any, value: Any, name: str) -> Any:
-    # Python counts a bool as an int.
-    is_bool_for_number = isinstance(value, bool) and kind is not bool
-    if is_bool_for_number or not isinstance(value, _PRIMITIVES[kind]):
-        raise ConfigurationError(
-            f"`{name}={value!r}` is a {type(value).__name__}; set it to a value of type {kind.__name__}."
-        )
-    return value
-
-
 def _convert_tuple(kinds: tuple[Any, ...], value: Any, name: str, extras: Mapping[str, Any]) -> tuple[Any, ...]:
     if kinds[-1] is Ellipsis:
         return tuple(convert(kinds[0], item, name, extras) for item in value)
     if len(kinds) != len(value):
         raise ConfigurationError(f"`{name}={value!r}` has {len(value)} entries; set it to a list of {len(kinds)}.")
     return tuple(convert(kind, item, name, extras) for kind, item in zip(kinds, value, strict=True))
-
-
-def _is_described_by(annotation: type, value: Any) -> bool:
-    if issubclass(annotation, Registrable):
-        return isinstance(value, str | Mapping)
-    return isinstance(value, Mapping) and not issubclass(annotation, Mapping)
 
 
 def _signature_chain(constructor: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -74,9 +74,11 @@ def batch_metrics(model: nn.Module, sums: LossSums) -> dict[str, Any]:
 
 def epoch_metrics(model: nn.Module, sums: LossSums, accelerator: Any) -> dict[str, Any]:
     """Return the metrics of an epoch over all processes, and reset those of the model."""
-    metrics = {
-        name: _mean_over_processes(value, accelerator) for name, value in _model_metrics(model, reset=True).items()
-    }
+    metrics = _model_metrics(model, reset=True)
+    for name, value in metrics.items():
+        if accelerator.num_processes > 1 and isinstance(value, int | float):
+            here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
+            metrics[name] = accelerator.reduce(here, "mean").item()
     return {**metrics, **_means(sums.reduced(accelerator))}
 
 
@@ -257,15 +259,8 @@ def _model_metrics(model: nn.Module, *, reset: bool) -> dict[str, Any]:
 
 
 def _means(sums: LossSums) -> dict[str, float]:
-    count = sums.num_batches
-    means = {"loss": sums.loss / count if count else 0.0}
+    # Without batches the sums are 0, and so are the means.
+    means = {"loss": sums.loss / max(sums.num_batches, 1)}
     if sums.reg_loss is not None:
-        means["reg_loss"] = sums.reg_loss / count if count else 0.0
+        means["reg_loss"] = sums.reg_loss / max(sums.num_batches, 1)
     return means
-
-
-def _mean_over_processes(value: Any, accelerator: Any) -> Any:
-    if accelerator.num_processes == 1 or not isinstance(value, int | float):
-        return value
-    here = torch.tensor(float(value), dtype=torch.float64, device=accelerator.device)
-    return accelerator.reduce(here, "mean").item()

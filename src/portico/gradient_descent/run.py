@@ -99,10 +99,6 @@ class Progress:
     # Random states at the start of the current epoch.
     epoch_start: dict[str, Any] | None = None
 
-    def begin_epoch(self) -> None:
-        self.batches_in_epoch_completed = 0
-        self.sums = LossSums()
-
     def complete_epoch(self) -> None:
         self.epochs_completed += 1
         self.batches_in_epoch_completed = 0
@@ -170,7 +166,8 @@ class DescentRun(TrainingRun):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         if self._num_skipped(epoch) == 0:
-            self.gd_trainer.progress.begin_epoch()
+            self.gd_trainer.progress.batches_in_epoch_completed = 0
+            self.gd_trainer.progress.sums = LossSums()
         workers = peak_memory_mb(self.gd_trainer.accelerator)
         self.memory = {f"worker_{rank}_memory_MB": peak for rank, peak in workers.items()}
         self.memory |= {f"gpu_{index}_memory_MB": peak for index, peak in gpu_memory_mb().items()}
@@ -227,10 +224,11 @@ class DescentRun(TrainingRun):
         progress.batches_in_epoch_completed += 1
         progress.sums.end_batch()
         metrics = batch_metrics(gd_trainer.model, progress.sums)
-        if gd_trainer.tensorboard_writer is not None and gd_trainer.is_primary:
-            gd_trainer.tensorboard_writer.log_batch(
-                gd_trainer.model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, self._updates()
-            )
+        writer, model, updates = gd_trainer.tensorboard_writer, gd_trainer.model, None
+        if writer is not None and gd_trainer.is_primary:
+            if (before := self._weights_before) is not None:
+                updates = {name: before[name] - weight.detach().cpu() for name, weight in model.named_parameters()}
+            writer.log_batch(model, gd_trainer.optimizer, self.grad_norm, metrics, self.group, updates)
         gd_trainer.batch_callbacks(
             batch_inputs=self.group,
             batch_outputs=self.outputs,
@@ -289,10 +287,6 @@ class DescentRun(TrainingRun):
         if writer is None or not self.gd_trainer.is_primary or not writer.should_log_histograms_this_batch():
             return None
         return {name: weight.detach().cpu().clone() for name, weight in self.gd_trainer.model.named_parameters()}
-
-    def _updates(self) -> dict[str, torch.Tensor] | None:
-        before, parameters = self._weights_before, self.gd_trainer.model.named_parameters()
-        return None if before is None else {name: before[name] - weight.detach().cpu() for name, weight in parameters}
 
 
 class ValidationSession(EvaluationSession):

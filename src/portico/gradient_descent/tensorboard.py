@@ -63,7 +63,8 @@ class TensorboardWriter(Registrable):
                 "TensorBoard is not installed; install it with `pip install 'portico[allennlp]'`, or leave "
                 "`tensorboard_writer` out."
             )
-        self.get_batch_num_total = self.get_batch_num_total or (lambda: 0)
+        if self.get_batch_num_total is None:
+            self.get_batch_num_total = lambda: 0
         self._folder = None if self.serialization_dir is None else Path(self.serialization_dir) / "log"
         self._writers: dict[str, SummaryWriter] = {}
         self._hooks: list[RemovableHandle] = []
@@ -218,11 +219,9 @@ class TensorboardWriter(Registrable):
     def _log_activations(self, module: nn.Module, outputs: Any) -> None:
         if not self.should_log_histograms_this_batch():
             return
-        named = {"": outputs}
-        if isinstance(outputs, Mapping):
-            named = {f"_{key}": output for key, output in outputs.items()}
-        elif isinstance(outputs, list | tuple):
-            named = {f"_{index}": output for index, output in enumerate(outputs)}
+        if isinstance(outputs, list | tuple):
+            outputs = dict(enumerate(outputs))
+        named = {f"_{key}": one for key, one in outputs.items()} if isinstance(outputs, Mapping) else {"": outputs}
         for suffix, output in named.items():
             self.add_train_histogram(f"activation_histogram/{type(module)}{suffix}", output)
 

@@ -289,7 +289,15 @@ class GradientDescentTrainer(RegistrableTrainer):
             ConfigurationError: If the folder holds another run; nothing in it is changed.
             ValueError: If a loss is NaN.
         """
-        self._recover()
+        checkpoint = self.checkpointer.load_checkpoint()
+        if checkpoint is not None:
+            restore_training(self, checkpoint)
+            logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
+        else:
+            # A second `train()` of the same trainer finds the files of the first.
+            if not hasattr(self, "report"):
+                check_folder(self.serialization_dir)
+            self.progress = Progress()
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
         metrics: dict[str, Any] | None = None
         try:
@@ -340,8 +348,7 @@ class GradientDescentTrainer(RegistrableTrainer):
                 "The model you are trying to optimize does not contain a 'loss' key in the output of "
                 "model.forward(inputs)."
             )
-        get_penalty = getattr(self.model, "get_regularization_penalty", None)
-        penalty = None if get_penalty is None else get_penalty()
+        penalty = getattr(self.model, "get_regularization_penalty", lambda: None)()
         if penalty is not None:
             loss = outputs["loss"]
             outputs["reg_loss"] = penalty if torch.is_tensor(penalty) else loss.new_full((), penalty)
@@ -356,8 +363,13 @@ class GradientDescentTrainer(RegistrableTrainer):
         return backward_called
 
     def rescale_gradients(self) -> float | None:
-        """Scale the gradients down to ``grad_norm``; return the norm they had, if it is measured."""
-        return rescale_gradients(self.model, self._grad_norm)
+        """Scale the gradients down to ``grad_norm``, if it is a number; return the norm they had, if it is set."""
+        if not self._grad_norm:
+            return None
+        if self._grad_norm is True:
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            return nn.utils.get_total_norm(gradients).item()
+        return nn.utils.clip_grad_norm_(self.model.parameters(), self._grad_norm).item()
 
     def clip_gradient(self) -> None:
         """Clamp the gradients, which are already rescaled, to ``grad_clipping``."""
@@ -429,17 +441,6 @@ class GradientDescentTrainer(RegistrableTrainer):
         writer.get_batch_num_total = lambda: self.progress.total_batches
         self.tensorboard_writer = writer
 
-    def _recover(self) -> None:
-        checkpoint = self.checkpointer.load_checkpoint()
-        if checkpoint is not None:
-            restore_training(self, checkpoint)
-            logger.info("Recovered training after %d epochs.", self.progress.epochs_completed)
-            return
-        # A second `train()` of the same trainer finds the files of the first.
-        if not hasattr(self, "report"):
-            check_folder(self.serialization_dir)
-        self.progress = Progress()
-
     # Construction
 
     def _check(self, world_size: int, patience: int | None) -> None:
@@ -507,19 +508,6 @@ class GradientDescentTrainer(RegistrableTrainer):
             **placement,
         )
         return LoopTrainer(self, args, **parts)
-
-
-def rescale_gradients(model: nn.Module, grad_norm: float | bool | None) -> float | None:
-    """Scale the gradients of ``model`` down to a norm of ``grad_norm``, and return the norm they had.
-
-    ``True`` only measures; ``False`` or ``None`` does nothing.
-    """
-    if not grad_norm:
-        return None
-    if grad_norm is True:
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        return nn.utils.get_total_norm(gradients).item()
-    return nn.utils.clip_grad_norm_(model.parameters(), grad_norm).item()
 
 
 @RegistrableTrainer.register("no_op")
