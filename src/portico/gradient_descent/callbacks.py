@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 _OLDER_NAMES = {"is_master": "is_primary"}
 
-Metrics = dict[str, Any]
-
 
 class CallbackList:
     """Callbacks of one kind, each called with those of the ``known`` arguments that it has parameters for.
@@ -66,22 +64,23 @@ def _wanted(callback: Any, known: Collection[str]) -> tuple[dict[str, str], bool
     return wanted, takes_any(signature)
 
 
-# AllenNLP 1
+# AllenNLP 1; `self` is annotated such that the one class of AllenNLP 2 can have the same methods.
 
 
 class BatchCallback(Registrable):
     """Called after each optimizer step of training and each batch of validation; does nothing by itself."""
 
     def __call__(
-        self,
+        self: Registrable,
         trainer: "GradientDescentTrainer",
         batch_inputs: list[Any],
         batch_outputs: list[dict[str, Any]],
-        batch_metrics: Metrics,
+        batch_metrics: dict[str, Any],
         epoch: int,
         batch_number: int,
         is_training: bool,
         is_primary: bool = True,
+        batch_grad_norm: float | None = None,
         **kwargs: Any,
     ) -> None:
         """Handle a step.
@@ -90,12 +89,13 @@ class BatchCallback(Registrable):
             trainer: The trainer.
             batch_inputs: Batches of the step, as many as are accumulated; one in validation.
             batch_outputs: What the model returned for each.
-            batch_metrics: Metrics of the epoch so far.
+            batch_metrics: dict[str, Any] of the epoch so far.
             epoch: Epoch, from 0.
             batch_number: Steps of the epoch so far, from 1; in validation the batches that had a loss.
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
-            **kwargs: ``batch_grad_norm``, the norm of the gradients; ``None`` unless it was measured in training.
+            batch_grad_norm: Norm of the gradients; ``None`` unless it was measured in training.
+            **kwargs: What later versions add.
         """
 
 
@@ -103,7 +103,12 @@ class EpochCallback(Registrable):
     """Called before training with ``epoch=-1`` and after each epoch; does nothing by itself."""
 
     def __call__(
-        self, trainer: "GradientDescentTrainer", metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any
+        self: Registrable,
+        trainer: "GradientDescentTrainer",
+        metrics: dict[str, Any],
+        epoch: int,
+        is_primary: bool = True,
+        **kwargs: Any,
     ) -> None:
         """Handle the end of an epoch, from 0; -1 before training.
 
@@ -115,10 +120,10 @@ class EndCallback(Registrable):
     """Called once when training ends, also by an error; does nothing by itself."""
 
     def __call__(
-        self,
+        self: Registrable,
         trainer: "GradientDescentTrainer",
-        metrics: Metrics | None,
-        epoch: int | None,
+        metrics: dict[str, Any] | None = None,
+        epoch: int | None = None,
         is_primary: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -162,7 +167,8 @@ class TrainerCallback(Registrable):
     """Called at the start, around each batch and epoch, and at the end of training; does nothing by itself.
 
     A subclass may return a state of plain values and tensors in ``state_dict``, which ``load_state_dict`` gets back
-    when training is recovered. Its methods may leave out parameters that they do not use.
+    when training is recovered. Its methods may leave out parameters that they do not use; those of ``on_batch``,
+    ``on_epoch`` and ``on_end`` are described at :class:`BatchCallback`, :class:`EpochCallback`, :class:`EndCallback`.
     """
 
     def __init__(self, serialization_dir: str | None = None) -> None:
@@ -188,35 +194,9 @@ class TrainerCallback(Registrable):
             )
         return False
 
-    def on_batch(
-        self,
-        trainer: "GradientDescentTrainer",
-        batch_inputs: list[Any],
-        batch_outputs: list[dict[str, Any]],
-        batch_metrics: Metrics,
-        epoch: int,
-        batch_number: int,
-        is_training: bool,
-        is_primary: bool = True,
-        batch_grad_norm: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Handle a step; see :class:`BatchCallback`."""
-
-    def on_epoch(
-        self, trainer: "GradientDescentTrainer", metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any
-    ) -> None:
-        """Handle the end of an epoch; see :class:`EpochCallback`."""
-
-    def on_end(
-        self,
-        trainer: "GradientDescentTrainer",
-        metrics: Metrics | None = None,
-        epoch: int | None = None,
-        is_primary: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        """Handle the end of training; see :class:`EndCallback`."""
+    on_batch = BatchCallback.__call__
+    on_epoch = EpochCallback.__call__
+    on_end = EndCallback.__call__
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in checkpoints."""
@@ -327,7 +307,7 @@ class ConsoleLoggerCallback(TrainerCallback):
                 logger.info("Batch input %s: %s", name, tuple(getattr(value, "shape", ())) or value)
 
     @override
-    def on_epoch(self, metrics: Metrics, epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_epoch(self, metrics: dict[str, Any], epoch: int, is_primary: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         if not is_primary:
             return
         names = sorted({name.partition("_")[2] for name in metrics if name.startswith(("training_", "validation_"))})

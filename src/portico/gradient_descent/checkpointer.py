@@ -318,9 +318,7 @@ def restore_training(trainer: "GradientDescentTrainer", checkpoint: TrainerCheck
     restore_callbacks(trainer, "allennlp", state["callbacks"])
     restore_callbacks(trainer, "hugging_face", state["callbacks"])
     # The run restores Lightning's callbacks once they are set up, the scaler once there is one.
-    trainer.restored_callbacks = state["callbacks"]
-    trainer.restored_scaler = state.get("scaler")
-    trainer.restored_states = of_process["random_states"]
+    trainer.restored = {"callbacks": state["callbacks"], "scaler": state.get("scaler"), **of_process}
 
 
 def restore_callbacks(
@@ -350,11 +348,10 @@ def _why_not(
         return f"its format is version {state.get('version')} instead of {_VERSION}"
     # The extra state of a module need not be a tensor.
     current, saved = (
-        {name: getattr(value, "shape", None) for name, value in weights.items()}
+        {(name, getattr(value, "shape", None)) for name, value in weights.items()}
         for weights in (trainer.model.state_dict(), model_state)
     )
-    different = sorted(name for name in {**current, **saved} if current.get(name) != saved.get(name))
-    if different:
+    if different := sorted({name for name, _ in current ^ saved}):
         return f"its model has other weights ({', '.join(different[:3])})"
     groups, saved_groups = (each["param_groups"] for each in (trainer.optimizer.state_dict(), state["optimizer"]))
     if [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:

@@ -136,19 +136,16 @@ class DescentRun(TrainingRun):
     def __init__(self, trainer: "LoopTrainer", **options: Any) -> None:
         super().__init__(trainer, **options)
         self.gd_trainer = trainer.gd_trainer
-        # The checkpoint was read before the run was made.
-        self.is_resumed = self.gd_trainer.progress.total_batches > 0
         self.group: list[Any] = []
         self.outputs: list[dict[str, Any]] = []
         self.memory: dict[str, float] = {}
 
     @override
     def restore(self) -> None:
-        gd_trainer = self.gd_trainer
-        if gd_trainer.restored_callbacks is not None:
-            restore_callbacks(gd_trainer, "lightning", gd_trainer.restored_callbacks)
-            gd_trainer.restored_callbacks = None
-        if self.is_resumed:
+        # The checkpoint was read before the run was made.
+        if self.gd_trainer.restored is not None:
+            restore_callbacks(self.gd_trainer, "lightning", self.gd_trainer.restored["callbacks"])
+        if self.trainer.state.global_step > 0:
             continue_from(
                 self.trainer.lightning_trainer,
                 epoch=self.resume_point.epoch,
@@ -264,11 +261,9 @@ class DescentRun(TrainingRun):
         # The user's loader has the generators; the run may iterate a share of it.
         loader, args, progress = self.gd_trainer.data_loader, self.trainer.args, self.gd_trainer.progress
         set_epoch(loader, self.epoch)
-        num_skipped = self._num_skipped(self.epoch)
-        if self.is_resumed and self.epoch == self.resume_point.epoch:
-            states = progress.epoch_start if num_skipped else self.gd_trainer.restored_states
-            assert states is not None
-            set_random_states(states, loader, args)
+        num_skipped, restored = self._num_skipped(self.epoch), self.gd_trainer.restored
+        if restored is not None and self.epoch == self.resume_point.epoch:
+            set_random_states(restored["epoch_start" if num_skipped else "random_states"], loader, args)
         progress.epoch_start = random_states(loader, args)
         batches = iter(self.loader)
         if num_skipped:
@@ -278,7 +273,8 @@ class DescentRun(TrainingRun):
                     f"The checkpoint was written after batch {num_skipped} of an epoch, but `data_loader` yields only "
                     f"{num_fetched}; use the loader that the training began with, or another `serialization_dir`."
                 )
-            set_rng_states(self.gd_trainer.restored_states["global"], args)
+            assert restored is not None, "only a resumed run skips batches"
+            set_rng_states(restored["random_states"]["global"], args)
         self.plan.window.end = num_skipped
         return batches
 

@@ -155,9 +155,7 @@ class GradientDescentTrainer(RegistrableTrainer):
     # A callback may turn it off for an epoch.
     should_validate_this_epoch: bool = True
     # What a checkpoint holds, for the run to restore once the parts exist.
-    restored_states: dict[str, Any]
-    restored_callbacks: dict[str, Any] | None = None
-    restored_scaler: dict[str, Any] | None = None
+    restored: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -297,7 +295,7 @@ class GradientDescentTrainer(RegistrableTrainer):
             # A second `train()` of the same trainer finds the files of the first.
             if not hasattr(self, "report"):
                 check_folder(self.serialization_dir)
-            self.progress = Progress()
+            self.progress, self.restored = Progress(), None
         self.report = TrainingReport(self.metric_tracker, self.progress.epochs_completed)
         metrics: dict[str, Any] | None = None
         try:
@@ -320,8 +318,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         if self.moving_average is not None:
             self.moving_average.move_to_parameters()
         scaler = gradient_scaler(self.loop)
-        if scaler is not None and self.restored_scaler is not None:
-            scaler.load_state_dict(self.restored_scaler)
+        if scaler is not None and self.restored is not None and self.restored["scaler"] is not None:
+            scaler.load_state_dict(self.restored["scaler"])
         self.start_callbacks(metrics={}, epoch=-1)
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
