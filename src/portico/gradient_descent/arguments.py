@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
@@ -153,16 +152,6 @@ def check_parts(trainer: "GradientDescentTrainer") -> None:
         )
 
 
-def as_folder(given: str | Path | None) -> Path | None:
-    """Return ``serialization_dir`` as a path; raise ``ConfigurationError`` if it cannot be a folder."""
-    if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
-        raise ConfigurationError(
-            f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
-            "holds the run to resume."
-        )
-    return None if given is None else Path(given)
-
-
 def sort_callbacks(callbacks: Sequence[Any]) -> tuple[list[TrainerCallback], list[Any], list[pl.Callback]]:
     """Return AllenNLP's, Hugging Face's and Lightning's callbacks; raise ``ConfigurationError`` for other objects."""
     found: dict[type, list[Any]] = {TrainerCallback: [], transformers.TrainerCallback: [], pl.Callback: []}
@@ -191,7 +180,26 @@ def lightning_placement(
 
     ``chosen`` has the same in Lightning's words, ``None`` where not chosen; these take precedence.
     """
-    options = _device(cuda_device)
+    if isinstance(cuda_device, list | tuple):
+        raise ConfigurationError(
+            f"`cuda_device={list(cuda_device)}` names several devices, but each process trains on one; set "
+            f"`distributed=True` and `world_size={len(cuda_device)}` for one process on each."
+        )
+    if isinstance(cuda_device, torch.device):
+        cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
+    if cuda_device is not None and type(cuda_device) is not int:
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
+            "for the CPU, or to None for the default."
+        )
+    if cuda_device is not None and cuda_device >= (num_devices := torch.cuda.device_count()):
+        raise ConfigurationError(
+            f"`cuda_device={cuda_device}`, but this machine has {num_devices} GPUs that torch can use; set it to -1 "
+            "for the CPU, or to None for the default."
+        )
+    options: dict[str, Any] = {}
+    if cuda_device is not None:
+        options = {"accelerator": "cpu"} if cuda_device < 0 else {"accelerator": "cuda", "devices": [cuda_device]}
     if distributed and world_size <= 1:
         raise ConfigurationError(
             f"`distributed=True` with `world_size={world_size}`: distributed training can be performed only with more "
@@ -235,29 +243,3 @@ def lightning_precision(
             "or set `precision='bf16-mixed'`."
         )
     return {} if chosen is None else {"precision": chosen}
-
-
-def _device(cuda_device: Any) -> dict[str, Any]:
-    if isinstance(cuda_device, list | tuple):
-        raise ConfigurationError(
-            f"`cuda_device={list(cuda_device)}` names several devices, but each process trains on one; set "
-            f"`distributed=True` and `world_size={len(cuda_device)}` for one process on each."
-        )
-    if isinstance(cuda_device, torch.device):
-        cuda_device = -1 if cuda_device.type == "cpu" else cuda_device.index or 0
-    if cuda_device is None:
-        return {}
-    if type(cuda_device) is not int:
-        raise ConfigurationError(
-            f"`cuda_device={cuda_device!r}` is a {type(cuda_device).__name__}; set it to the index of a GPU, to -1 "
-            "for the CPU, or to None for the default."
-        )
-    if cuda_device < 0:
-        return {"accelerator": "cpu"}
-    num_devices = torch.cuda.device_count()
-    if cuda_device >= num_devices:
-        raise ConfigurationError(
-            f"`cuda_device={cuda_device}`, but this machine has {num_devices} GPUs that torch can use; set it to -1 "
-            "for the CPU, or to None for the default."
-        )
-    return {"accelerator": "cuda", "devices": [cuda_device]}

@@ -21,7 +21,6 @@ from portico.gradient_descent.arguments import (
     CALLBACKS,
     COUNTS,
     LAZY_PARTS,
-    as_folder,
     check_counts,
     check_limits,
     check_parts,
@@ -473,10 +472,16 @@ class GradientDescentTrainer(RegistrableTrainer):
 
     def _set_folder(self, serialization_dir: str | Path | None) -> str:
         """Return the folder of the run; without ``serialization_dir`` one that is removed with the trainer."""
-        self.serialization_dir = as_folder(serialization_dir)
+        given = serialization_dir
+        if given is not None and (not isinstance(given, str | Path) or Path(given).is_file()):
+            raise ConfigurationError(
+                f"`serialization_dir={given!r}` is not a folder; set it to one that is empty, does not exist yet, or "
+                "holds the run to resume."
+            )
+        self.serialization_dir = None if given is None else Path(given)
         self.best_weights = BestWeights(self.serialization_dir)
-        if self.serialization_dir is not None:
-            return str(self.serialization_dir)
+        if given is not None:
+            return str(given)
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
