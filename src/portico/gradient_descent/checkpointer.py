@@ -275,6 +275,8 @@ def training_state(trainer: "GradientDescentTrainer") -> dict[str, Any]:
     loop = trainer.loop
     random = random_states(trainer.data_loader, loop.args)
     of_process = {"random_states": random, **trainer.progress.state_of_process()}
+    if trainer.progress.batches_in_epoch_completed > 0:
+        of_process["model_metrics"] = trainer.model_metrics.state_dict()
     state = {
         "version": _VERSION,
         "metric_tracker": trainer.metric_tracker.state_dict(),

@@ -47,7 +47,13 @@ from portico.gradient_descent.checkpointer import (
 )
 from portico.gradient_descent.construction import Lazy, Registrable, parameters_of
 from portico.gradient_descent.errors import ConfigurationError
-from portico.gradient_descent.metrics import MetricTracker, TrainingReport, dump_metrics, epoch_metrics
+from portico.gradient_descent.metrics import (
+    MetricTracker,
+    ModelMetrics,
+    TrainingReport,
+    dump_metrics,
+    epoch_metrics,
+)
 from portico.gradient_descent.moving_average import MovingAverage
 from portico.gradient_descent.optimizers import RegistrableOptimizer
 from portico.gradient_descent.run import PARTS_TURNED_OFF, LoopTrainer, Progress
@@ -95,7 +101,8 @@ class GradientDescentTrainer(RegistrableTrainer):
     """Trains a model by gradient descent, as AllenNLP's trainer of this name does, in Lightning's loops.
 
     A model is any module whose ``forward`` returns a dict with ``"loss"``, those of transformers included. It may have
-    ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``.
+    ``get_metrics(reset)``, which returns numbers by name, and ``get_regularization_penalty()``. What it has counted
+    for its metrics is part of a checkpoint, see :class:`~portico.gradient_descent.metrics.ModelMetrics`.
 
     Names are those of AllenNLP 1. Where the versions differ, the semantics are those of AllenNLP 2: gradients are
     clipped once per step, after they are rescaled; a run that stops early records its last epoch; recovery is exact.
@@ -211,7 +218,7 @@ class GradientDescentTrainer(RegistrableTrainer):
         defaults = [ConsoleLoggerCallback()] if enable_default_callbacks else []
         parts = self._set_callbacks(batch_callbacks, epoch_callbacks, end_callbacks, [*(callbacks or ()), *defaults])
         parts |= {"loggers": list(loggers or ()), "plugins": list(plugins or ())}
-        self.progress = Progress()
+        self.progress, self.model_metrics = Progress(), ModelMetrics(model)
         self.loop = self._make_loop(self._set_folder(serialization_dir), placement, **parts)
         self.accelerator = self.loop.accelerator
         self._set_writers()
@@ -319,6 +326,8 @@ class GradientDescentTrainer(RegistrableTrainer):
         scaler = gradient_scaler(self.loop)
         if scaler is not None and self.restored is not None and self.restored["scaler"] is not None:
             scaler.load_state_dict(self.restored["scaler"])
+        if self.restored is not None and self.progress.batches_in_epoch_completed > 0:
+            self.model_metrics.load_state_dict(self.restored.get("model_metrics"), self.accelerator.device)
         self.start_callbacks(metrics={}, epoch=-1)
         if self.tensorboard_writer is not None:
             self.tensorboard_writer.begin(self.model)
