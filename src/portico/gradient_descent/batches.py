@@ -114,10 +114,9 @@ def share_batches(loader: Any, args: TrainingArguments) -> Any:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Tell a loader and its samplers which epoch comes next, as torch's ``DistributedSampler`` needs."""
-    for part in _with_samplers(loader)[:3]:
-        call = getattr(part, "set_epoch", None)
-        if call is not None:
-            call(epoch)
+    for part in {id(part): part for part in _with_samplers(loader)}.values():
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
 
 
 def random_states(data_loader: Any, args: TrainingArguments) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from torch.utils.data import DataLoader, DistributedSampler
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from portico.gradient_descent import ConfigurationError
-from portico.gradient_descent.batches import count_epochs, share_batches, steps_per_epoch
+from portico.gradient_descent.batches import count_epochs, set_epoch, share_batches, steps_per_epoch
 from portico.hf_compat import has_length
 
 
@@ -76,3 +77,12 @@ def test_two_processes_resume_within_an_epoch(tmp_path):
 def test_every_process_needs_a_batch():
     with pytest.raises(ConfigurationError, match="`data_loader` has fewer batches than the 2 processes"):
         count_epochs([], num_epochs=1, num_gradient_accumulation_steps=1, world_size=2)
+
+
+def test_every_sampler_is_told_the_epoch():
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    loader = DataLoader(range(8), batch_sampler=BatchSampler(sampler, batch_size=2, drop_last=False))
+    first = torch.cat(list(loader)).tolist()
+    set_epoch(loader, 1)
+    assert sampler.epoch == 1
+    assert torch.cat(list(loader)).tolist() != first
