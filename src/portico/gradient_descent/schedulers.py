@@ -82,6 +82,7 @@ class LearningRateScheduler(Scheduler, Registrable):
     """Sets the learning rate of every parameter group; arguments out of range raise ``ConfigurationError``."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, last_epoch: int = -1) -> None:
+        _refuse_own_rates(optimizer)
         super().__init__(optimizer, "lr", last_epoch)
 
 
@@ -92,6 +93,14 @@ class MomentumScheduler(Scheduler, Registrable):
         super().__init__(optimizer, "momentum", last_epoch)
 
 
+def _refuse_own_rates(optimizer: torch.optim.Optimizer) -> None:
+    if any("lr" in group and group["lr"] is None for group in optimizer.param_groups):
+        raise ConfigurationError(
+            f"`lr=None` of {type(optimizer).__name__} means that it computes its own learning rates, which no "
+            "scheduler can change; set `lr` and, for Adafactor, `relative_step=False`, or leave the scheduler out."
+        )
+
+
 # Schedulers of torch and transformers
 
 
@@ -100,6 +109,7 @@ class TorchScheduler(LearningRateScheduler):
 
     def __init__(self, lr_scheduler: LRScheduler) -> None:
         # Not `super().__init__`: torch has set `initial_lr` and made the first step.
+        _refuse_own_rates(lr_scheduler.optimizer)
         self.lr_scheduler = lr_scheduler
         self.optimizer = lr_scheduler.optimizer
 
@@ -161,8 +171,9 @@ def exponential_lr(optimizer: torch.optim.Optimizer, gamma: float = 0.1, last_ep
 def _register(name: str, make_schedule: Callable[..., LRScheduler]) -> None:
     @LearningRateScheduler.register(name)
     @functools.wraps(make_schedule)
-    def make(*args: Any, **options: Any) -> TorchScheduler:
-        return TorchScheduler(make_schedule(*args, **options))
+    def make(optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> TorchScheduler:
+        _refuse_own_rates(optimizer)
+        return TorchScheduler(make_schedule(optimizer, *args, **options))
 
 
 # As in AllenNLP these step after each epoch, so their "steps" (`num_warmup_steps`, ...) are epochs.
