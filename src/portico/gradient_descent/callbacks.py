@@ -89,13 +89,12 @@ class BatchCallback(Registrable):
             trainer: The trainer.
             batch_inputs: Batches of the step, as many as are accumulated; one in validation.
             batch_outputs: What the model returned for each.
-            batch_metrics: dict[str, Any] of the epoch so far.
+            batch_metrics: Metrics of the epoch so far.
             epoch: Epoch, from 0.
             batch_number: Steps of the epoch so far, from 1; in validation the batches that had a loss.
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
             batch_grad_norm: Norm of the gradients; ``None`` unless it was measured in training.
-            **kwargs: What later versions add.
         """
 
 

@@ -116,12 +116,9 @@ class Checkpointer(Registrable):
     def maybe_save_checkpoint(
         self, trainer: "RegistrableTrainer", num_epochs_completed: int, num_batches_in_epoch_completed: int
     ) -> bool:
-        """Write a checkpoint if one is due; return whether one was written.
+        """Write a checkpoint of ``trainer`` if one is due; return whether one was written.
 
-        Args:
-            trainer: Trainer whose state is written.
-            num_epochs_completed: Whole epochs.
-            num_batches_in_epoch_completed: Optimizer steps of the current epoch; 0 at the end of an epoch.
+        ``num_batches_in_epoch_completed`` are optimizer steps of the current epoch, 0 at the end of one.
         """
         last_epochs, last_batches = self._last_save
         batches_since = num_batches_in_epoch_completed - (last_batches if last_epochs == num_epochs_completed else 0)
