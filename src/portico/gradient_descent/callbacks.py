@@ -95,6 +95,7 @@ class BatchCallback(Registrable):
             is_training: Whether this is training.
             is_primary: Whether this is the first process.
             batch_grad_norm: Norm of the gradients; ``None`` unless it was measured in training.
+            **kwargs: Arguments of later versions.
         """
 
 
