@@ -63,6 +63,7 @@ def test_two_processes_equal_one_that_accumulates(tmp_path, suffix, steps):
     one, two = (trained(f"{kind}{suffix}", tmp_path / kind) for kind in ("one", "two"))
     assert one == two
     assert one["steps"] == steps
+    assert one["rows"] == 24
 
 
 @pytest.mark.slow
