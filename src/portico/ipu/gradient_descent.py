@@ -10,7 +10,7 @@ from typing_extensions import override
 from portico.annotations import Batch
 from portico.gradient_descent.errors import ConfigurationError
 from portico.gradient_descent.run import PARTS_TURNED_OFF, DescentRun, LoopTrainer
-from portico.gradient_descent.trainer import GradientDescentTrainer, Trainer
+from portico.gradient_descent.trainer import GradientDescentTrainer, RegistrableTrainer
 from portico.hf_compat import TrainOutput
 from portico.ipu.arguments import IPUTrainingArguments
 from portico.ipu.config import IPUConfig
@@ -70,7 +70,7 @@ class DeviceRandomStates:
         self._loop._pending_device_rng = state["rng_state"]
 
 
-@Trainer.register("ipu_gradient_descent", constructor="from_partial_objects")
+@RegistrableTrainer.register("ipu_gradient_descent", constructor="from_partial_objects")
 class IPUGradientDescentTrainer(GradientDescentTrainer):
     """``GradientDescentTrainer`` on IPUs.
 
