@@ -77,7 +77,10 @@ def _view_outputs_outside(graph: fx.Graph) -> None:
         if node.target in FREE_VIEWS:
             with graph.inserting_before(output):
                 output.replace_input_with(node, _copied_view(graph, node))
-            _erase_unused(graph, node)
+            while node.target in FREE_VIEWS and not node.users:
+                base = node.all_input_nodes[0]
+                graph.erase_node(node)
+                node = base
 
 
 def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
@@ -85,13 +88,6 @@ def _copied_view(graph: fx.Graph, node: fx.Node) -> fx.Node:
         return node
     base = _copied_view(graph, node.all_input_nodes[0])
     return graph.node_copy(node, lambda argument: base if argument is node.all_input_nodes[0] else argument)
-
-
-def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
-    while node.target in FREE_VIEWS and not node.users:
-        base = node.all_input_nodes[0]
-        graph.erase_node(node)
-        node = base
 
 
 def _is_supported(node: fx.Node) -> bool:
@@ -103,7 +99,8 @@ def _is_supported(node: fx.Node) -> bool:
         return isinstance(source, fx.Node) and _is_supported(source)
     if node.target not in LOWERINGS or _only_seen_outside(node):
         return False
-    return _has_types(node) and has_kernels(node)
+    has_types = all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
+    return has_types and has_kernels(node)
 
 
 def _only_seen_outside(node: fx.Node) -> bool:
@@ -116,10 +113,6 @@ def _fakes_around(node: fx.Node) -> list[torch.Tensor]:
     values = [part.meta.get("val") for part in (node, *node.all_input_nodes)]
     flat = [each for value in values for each in (value if isinstance(value, tuple | list) else [value])]
     return [fake for fake in flat if isinstance(fake, torch.Tensor)]
-
-
-def _has_types(node: fx.Node) -> bool:
-    return all(fake.dtype in ONNX_TYPES and fake.layout is torch.strided for fake in _fakes_around(node))
 
 
 # ---- Kernels ----
@@ -203,7 +196,8 @@ def in_stages(partition: Partition) -> list[Partition]:
 
     A session frees nothing while it runs. A stage ends where the fewest bytes are handed on.
     """
-    nodes = _in_order(partition)
+    # In the order of the graph, with each `getitem` right after its source.
+    nodes = sorted(sorted(partition.nodes), key=_source)
     handed = _bytes_handed_on(nodes)
     starts = [0]
     while len(nodes) - starts[-1] > 3 * _STAGE_NODES // 2:
@@ -212,11 +206,6 @@ def in_stages(partition: Partition) -> list[Partition]:
         starts.append(min(candidates, key=handed.__getitem__))
     ends = [*starts[1:], len(nodes)]
     return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
-
-
-def _in_order(partition: Partition) -> list[fx.Node]:
-    """Return the nodes in the order of the graph, with each ``getitem`` right after its source."""
-    return sorted(sorted(partition.nodes), key=_source)
 
 
 def _source(node: fx.Node) -> fx.Node:
@@ -261,7 +250,9 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
     Raises:
         InputError: If there is one and ``strict`` is set.
     """
-    left = [node for node in module.graph.nodes if _is_fallback(node)]
+    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
+    operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    left = [node for node in operators if node.target not in _AT_HOME]
     names = sorted({str(node.target) for node in left})
     if names and strict:
         raise InputError(
@@ -277,12 +268,6 @@ def run_in_torch(module: fx.GraphModule, *, strict: bool, report: Report) -> Non
         name = f"fallback_{index}"
         setattr(module, name, Called(partial(fallback.timed, node.target)))
         node.op, node.target = "call_module", name
-
-
-def _is_fallback(node: fx.Node) -> bool:
-    # Other calls, such as `getitem` and those of Python's numbers, compute no tensor.
-    is_operator = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operator and node.target not in _AT_HOME
 
 
 class Called(torch.nn.Module):
