@@ -1,7 +1,7 @@
 """Compile a model so that its forward and backward run in ONNX Runtime, and switch it back."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar
@@ -99,26 +99,20 @@ class CompiledCall:
         self.report = report
         self._in_torch = model._call_impl
         backend = make_backend(settings, strict=strict, report=report)
-        self._compiled = torch.compile(_own_function(model), backend=backend, dynamic=True, fullgraph=strict)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return model._call_impl(*args, **kwargs)
+
+        # Dynamo does not trace the code of torch's own files, such as that of `nn.Sequential`. It limits the number of
+        # graphs for each code object, which models that share one would use up: each gets its own.
+        own = FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
+        self._compiled = torch.compile(own, backend=backend, dynamic=True, fullgraph=strict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_on:
             return self._in_torch(*args, **kwargs)
         with _tracing_options(), _plain_errors(), self.report.counting_breaks():
             return self._compiled(*args, **kwargs)
-
-
-def _own_function(model: nn.Module) -> Callable[..., Any]:
-    """Return a function that calls ``model``, with a code object that no other function shares.
-
-    Dynamo does not trace the code of torch's own files, such as that of ``nn.Sequential``, and it limits the number of
-    graphs for each code object, which models that share one would use up.
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return model._call_impl(*args, **kwargs)
-
-    return FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
 
 
 @contextmanager

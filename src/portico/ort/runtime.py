@@ -78,13 +78,9 @@ def device_of(values: Any) -> torch.device:
 def make_session(
     model: onnx.ModelProto, settings: SessionSettings, device: torch.device = CPU, *, optimized: Path | None = None
 ) -> Any:
-    """Return an ``onnxruntime.InferenceSession`` that optimises and runs ``model``.
+    """Return an ``onnxruntime.InferenceSession`` that optimises ``model``, and runs it on tensors of ``device``.
 
-    Args:
-        model: What to run.
-        settings: How.
-        device: Where the tensors are.
-        optimized: File to write, with the model as ONNX Runtime optimises it on this machine.
+    The model as ONNX Runtime optimises it on this machine is written to ``optimized``, if that is given.
 
     Raises:
         InputError: If ONNX Runtime has no kernel for a type that the model computes in.

@@ -245,18 +245,16 @@ class ORTMixin(Trainer):
         if not (self.args.use_module_with_loss and has_own_loss and call is not None and call.is_on):
             return super()._forward_with_loss(model, inputs, labels, num_items_in_batch)
         if self._module_with_loss is None or self._module_with_loss.model is not self.model:
-            self._module_with_loss = ModuleWithLoss(self.model, self._loss_of_outputs())
+            loss_function = self.compute_loss_func
+            if loss_function is None:
+                assert self.label_smoother is not None, "labels are separate from the inputs"
+                loss_function = partial(self.label_smoother, **self._smoothing_options(self.model))
+            self._module_with_loss = ModuleWithLoss(self.model, loss_function)
         self._module_with_loss.train(self.model.training)
         settings, strict = call.options
         whole = compile_in_ort(self._module_with_loss, settings=settings, strict=strict, report=call.report)
         loss, outputs = whole(inputs, labels, num_items_in_batch)
         return loss, outputs
-
-    def _loss_of_outputs(self) -> "ComputeLoss":
-        if self.compute_loss_func is not None:
-            return self.compute_loss_func
-        assert self.label_smoother is not None, "labels are separate from the inputs"
-        return partial(self.label_smoother, **self._smoothing_options(self.model))
 
 
 class ORTTrainer(ORTMixin, Trainer):

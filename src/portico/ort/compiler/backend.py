@@ -57,13 +57,7 @@ def _forward_and_backward(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> t
 
 @register_backend(name="portico_ort")
 def portico_ort(module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
-    """Run a graph of ``torch.compile(model, backend="portico_ort")`` in ONNX Runtime.
-
-    Args:
-        module: The graph.
-        example_inputs: Its inputs.
-        options: As for :func:`make_backend`.
-    """
+    """Run a graph of ``torch.compile(model, backend="portico_ort")``, with the options of :func:`make_backend`."""
     return make_backend(**options)(module, example_inputs)
 
 
