@@ -12,14 +12,7 @@ from torch import nn
 from portico.errors import InputError, InputTypeError
 from portico.ort.report import Report
 from portico.ort.settings import SessionSettings, require
-from portico.ort.torch_compat import (
-    BackendCompilerFailed,
-    FailOnRecompileLimitHit,
-    Unsupported,
-    UserError,
-    dynamo_config,
-    fx_config,
-)
+from portico.ort.torch_compat import dynamo_config, dynamo_errors, fx_config
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -135,16 +128,16 @@ def _plain_errors() -> Iterator[None]:
     """Raise our own error, or one that names the remedy, instead of the compiler's wrapper."""
     try:
         yield
-    except BackendCompilerFailed as error:
+    except dynamo_errors.BackendCompilerFailed as error:
         if isinstance(error.inner_exception, InputError):
             raise error.inner_exception from None
         raise
-    except (Unsupported, UserError) as error:
+    except (dynamo_errors.Unsupported, dynamo_errors.UserError) as error:
         raise InputError(
             f"`strict=True`, but torch cannot trace the model in one piece: {error} Change that line of the model, or "
             "leave `strict` out to run it in several pieces."
         ) from error
-    except FailOnRecompileLimitHit as error:
+    except dynamo_errors.FailOnRecompileLimitHit as error:
         raise InputError(
             f"`strict=True`, but the model was traced {_MOST_GRAPHS} times, since it changes a number that torch "
             "takes for a constant, which torch's warning names; make it a tensor, or leave `strict` out to run it in "

@@ -150,11 +150,6 @@ def save_onnx(model: nn.Module, inputs: Mapping[str, torch.Tensor], path: str | 
     _name_output_dimensions(proto, program, _name_inputs(proto, list(inputs)))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(proto, path)
-    return path
-
-
-def _write(proto: onnx.ModelProto, path: Path) -> None:
     too_large = sum(len(weight.raw_data) for weight in proto.graph.initializer) > _LARGEST_MESSAGE
     location = f"{path.name}.data" if too_large else None
     # ONNX would append to an existing file of weights.
@@ -163,6 +158,7 @@ def _write(proto: onnx.ModelProto, path: Path) -> None:
         for name in (location, path.name):
             if name is not None:
                 (Path(folder) / name).replace(path.with_name(name))
+    return path
 
 
 def example_inputs(model: Any, batch: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -247,7 +247,9 @@ class Program:
         feeds = self._new_vector()
         feeds.reserve(len(args))
         for value, order in zip(args, self._orders, strict=True):
-            tensor = _contiguous(value, order)
+            if not isinstance(value, torch.Tensor):
+                value = torch.tensor(value, dtype=torch.int64)
+            tensor = (value if order is None else value.permute(order)).contiguous()
             # ONNX Runtime's DLPack has no booleans: pass them as bytes.
             is_bool = tensor.dtype is torch.bool
             feeds.push_back(to_dlpack(tensor.view(torch.uint8) if is_bool else tensor.detach()), is_bool)
@@ -259,9 +261,3 @@ class Program:
         for index in fetches.bool_tensor_indices():
             outputs[index] = outputs[index].view(torch.bool)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def _contiguous(value: Any, order: list[int] | None) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        return torch.tensor(value, dtype=torch.int64)
-    return (value if order is None else value.permute(order)).contiguous()

@@ -17,7 +17,7 @@ from portico.hf_compat import PredictionOutput, TrainOutput
 from portico.loop.run import TrainingRun
 from portico.ort.api import compile as compile_in_ort
 from portico.ort.api import compiled_call, running_in_torch
-from portico.ort.arguments import ORTTrainingArguments, uses_fused_adamw
+from portico.ort.arguments import ORTOptimizerNames, ORTTrainingArguments
 from portico.ort.exporting import example_inputs, exported, save_onnx
 from portico.ort.report import Report
 from portico.ort.settings import require
@@ -182,7 +182,7 @@ class ORTMixin(Trainer):
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
         """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments."""
-        if not uses_fused_adamw(args):
+        if args.optim is not ORTOptimizerNames.ADAMW_ORT_FUSED:
             return Trainer.get_optimizer_cls_and_kwargs(args, model)
         from portico.ort.optim import FusedAdamW
 

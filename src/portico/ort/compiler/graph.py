@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import fx
 
-from portico.ort.torch_compat import FloorDiv, Max, Min, Mod, PythonMod, statically_known_true
+from portico.ort.torch_compat import size_functions, statically_known_true
 
 Dim = int | torch.SymInt
 
@@ -36,11 +37,11 @@ ONNX_TYPES = {
 _SIZE_OPERATORS: dict[Any, str] = {
     sympy.Add: "Add",
     sympy.Mul: "Mul",
-    FloorDiv: "Div",
-    Mod: "Mod",
-    PythonMod: "Mod",
-    Max: "Max",
-    Min: "Min",
+    size_functions.FloorDiv: "Div",
+    size_functions.Mod: "Mod",
+    size_functions.PythonMod: "Mod",
+    size_functions.Max: "Max",
+    size_functions.Min: "Min",
 }
 # Larger constants are not compared with each other: `repr` of a whole weight would cost more than it saves.
 _LARGEST_SHARED_CONSTANT = 64
@@ -91,13 +92,11 @@ class Graph:
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
-        self._num_names = 0
+        self._numbers = count(1)
         self._made: dict[Any, Value] = {}
         self._size_sources: dict[Any, Callable[[], Value]] = {}
         self._sizes: dict[Any, Value] = {}
-        self._computed: set[str] = set()
-        self._returned: set[str] = set()
-        self._transposed: set[str] = set()
+        self._op_types: dict[str, str] = {}
 
     def lower(self, node: fx.Node, lowering: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return what ``lowering`` makes of an operator and its arguments."""
@@ -125,15 +124,13 @@ class Graph:
             shape: Their shape, where it is needed.
             attributes: Attributes of the node; those that are ``None`` are left out.
         """
-        values = [Value(self._name(op_type), dtype, shape) for _ in range(outputs)]
+        values = [Value(f"{op_type}_{next(self._numbers)}", dtype, shape) for _ in range(outputs)]
         names = [value.name if value is not None else "" for value in inputs]
         while names and not names[-1]:
             names.pop()
         given = {name: attribute for name, attribute in attributes.items() if attribute is not None}
         self.nodes.append(helper.make_node(op_type, names, [value.name for value in values], domain=domain, **given))
-        self._computed.update(value.name for value in values)
-        if op_type == "Transpose":
-            self._transposed.add(values[0].name)
+        self._op_types.update((value.name, op_type) for value in values)
         return values[0] if outputs == 1 else tuple(values)
 
     def constant(self, data: Any, dtype: torch.dtype) -> Value:
@@ -208,15 +205,15 @@ class Graph:
 
     def output(self, value: Value, dtype: torch.dtype, rank: int, name: str | None = None) -> None:
         """Declare an output of the graph, called ``name`` if one is given."""
+        is_taken = value.name in {output.name for output in self.outputs}
         if name is not None:
             self.nodes.append(helper.make_node("Identity", [value.name], [name]))
-        elif value.name not in self._computed or value.name in self._returned | self._transposed:
+        elif is_taken or self._op_types.get(value.name) in (None, "Transpose"):
             # ONNX requires a separate node for an output that is also an input, a constant or another output, and
             # ONNX Runtime fuses a transpose into the product that reads it even when it is an output as well.
             name = self.op("Identity", value).name
         else:
             name = value.name
-        self._returned.add(name)
         self.outputs.append(helper.make_tensor_value_info(name, ONNX_TYPES[dtype], [None] * rank))
 
     def model(self) -> onnx.ModelProto:
@@ -246,22 +243,20 @@ class Graph:
             KeyError: If it depends on a symbol that no input has.
         """
         expression = _expression(number)
-        if expression not in self._sizes:
-            self._sizes[expression] = self._make_size(expression)
-        return self._sizes[expression]
-
-    def _make_size(self, expression: Any) -> Value:
+        if expression in self._sizes:
+            return self._sizes[expression]
         if isinstance(expression, sympy.Integer):
-            return self.constant(int(expression), torch.int64)
-        if expression in self._size_sources:
-            return self._size_sources[expression]()
-        operator = _SIZE_OPERATORS.get(expression.func)
-        if operator is None:
+            size = self.constant(int(expression), torch.int64)
+        elif expression in self._size_sources:
+            size = self._size_sources[expression]()
+        elif expression.func in _SIZE_OPERATORS:
+            size, *others = map(self.size, expression.args)
+            for other in others:
+                size = self.op(_SIZE_OPERATORS[expression.func], size, other, dtype=torch.int64, shape=())
+        else:
             raise KeyError(f"no input of the graph tells the size {expression}")
-        first, *others = map(self.size, expression.args)
-        for other in others:
-            first = self.op(operator, first, other, dtype=torch.int64, shape=())
-        return first
+        self._sizes[expression] = size
+        return size
 
     def dimension(self, value: Value, axis: int) -> Value:
         """Return the size of one dimension, as the graph computes it."""
@@ -271,7 +266,7 @@ class Graph:
     def initializer(self, tensor: torch.Tensor, name: str | None = None) -> Value:
         """Store a tensor in the model, under ``name`` if one is given."""
         tensor = tensor.detach().cpu().contiguous()
-        name = self._name("constant") if name is None else name
+        name = f"constant_{next(self._numbers)}" if name is None else name
         if tensor.dtype is torch.bfloat16:
             # NumPy has no bfloat16.
             raw = tensor.view(torch.int16).numpy().tobytes()
@@ -281,10 +276,6 @@ class Graph:
         self.initializers.append(proto)
         return Value(name, tensor.dtype, tuple(tensor.shape))
 
-    def _name(self, stem: str) -> str:
-        self._num_names += 1
-        return f"{stem}_{self._num_names}"
-
 
 def _expression(number: Any) -> Any:
     symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -293,9 +284,6 @@ def _expression(number: Any) -> Any:
 
 def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Return whether two shapes are known to be equal for every value of their symbols."""
-    if len(first) != len(second):
+    if len(first) != len(second) or any(isinstance(dim, Value) for dim in (*first, *second)):
         return False
-    pairs = list(zip(first, second, strict=True))
-    if any(isinstance(dim, Value) for pair in pairs for dim in pair):
-        return False
-    return all(statically_known_true(a == b) for a, b in pairs)
+    return all(statically_known_true(a == b) for a, b in zip(first, second, strict=True))

@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -128,26 +129,22 @@ def has_kernels(node: fx.Node) -> bool:
     if not _REFUSED.isdisjoint(dtypes) or all(dtype.is_floating_point for dtype in dtypes):
         return True
     key = (node.target, dtypes)
-    if key not in _tried:
-        _tried[key] = _is_accepted(_alone(node))
-    return _tried[key]
-
-
-def _is_accepted(module: fx.GraphModule) -> bool:
+    if key in _tried:
+        return _tried[key]
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
+    model = translate(_alone(node)).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _FATAL
     try:
         # The CPU's kernels decide: what a CUDA device has no kernel for runs on the CPU.
-        onnxruntime.InferenceSession(
-            translate(module).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        _tried[key] = True
     except (state.NotImplemented, state.InvalidGraph):
-        return False
-    return True
+        _tried[key] = False
+    return _tried[key]
 
 
 def _alone(node: fx.Node) -> fx.GraphModule:
@@ -204,8 +201,7 @@ def in_stages(partition: Partition) -> list[Partition]:
         nearest = starts[-1] + _STAGE_NODES // 2
         candidates = range(nearest, min(nearest + _STAGE_NODES, len(nodes)))
         starts.append(min(candidates, key=handed.__getitem__))
-    ends = [*starts[1:], len(nodes)]
-    return [Partition(partition.id, nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [Partition(partition.id, nodes[start:end]) for start, end in pairwise([*starts, len(nodes)])]
 
 
 def _source(node: fx.Node) -> fx.Node:

@@ -9,36 +9,19 @@ from portico.ort.compiler.lowerings.registry import lowers
 
 aten = torch.ops.aten
 
-_UNARY = {
-    aten.abs.default: "Abs",
-    aten.acos.default: "Acos",
-    aten.acosh.default: "Acosh",
-    aten.asin.default: "Asin",
-    aten.asinh.default: "Asinh",
-    aten.atan.default: "Atan",
-    aten.atanh.default: "Atanh",
-    aten.cos.default: "Cos",
-    aten.cosh.default: "Cosh",
-    aten.erf.default: "Erf",
-    aten.exp.default: "Exp",
-    aten.log.default: "Log",
-    aten.neg.default: "Neg",
-    aten.reciprocal.default: "Reciprocal",
-    aten.sigmoid.default: "Sigmoid",
-    aten.sin.default: "Sin",
-    aten.sinh.default: "Sinh",
-    aten.sqrt.default: "Sqrt",
-    aten.tan.default: "Tan",
-    aten.tanh.default: "Tanh",
-}
+# ONNX calls these as ATen does.
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "neg", "reciprocal",
+    "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
 
 
 def _unary(graph: Graph, x: Value, *, op_type: str) -> Value:
     return graph.op(op_type, graph.operand(x))
 
 
-for _target, _op_type in _UNARY.items():
-    lowers(_target, op_type=_op_type)(_unary)
+for _name in _UNARY:
+    lowers(getattr(aten, _name).default, op_type=_name.capitalize())(_unary)
 
 
 @lowers(aten.ceil.default, op_type="Ceil")

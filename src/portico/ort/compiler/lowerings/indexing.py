@@ -7,7 +7,7 @@ import torch
 
 from portico.ort.compiler.graph import Graph, Value, same_shape
 from portico.ort.compiler.lowerings.creation import full
-from portico.ort.compiler.lowerings.registry import lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 # ONNX Runtime's scatters have no `reduction="add"` for the keys: dtypes to add in instead.
@@ -37,27 +37,23 @@ def embedding_dense_backward(
     return _added(graph, "ScatterND", zeros, positions, grad)
 
 
-@lowers(aten.gather.default)
-@numbers_as_vectors
+@lowers_along(aten.gather.default)
 def gather(graph: Graph, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     return graph.op("GatherElements", x, _not_negative(graph, index), axis=dim)
 
 
-@lowers(aten.scatter.src)
-@numbers_as_vectors
+@lowers_along(aten.scatter.src)
 def scatter_src(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
     return graph.op("ScatterElements", x, _not_negative(graph, index), _as_large_as(graph, src, index), axis=dim)
 
 
-@lowers(aten.scatter.value)
-@numbers_as_vectors
+@lowers_along(aten.scatter.value)
 def scatter_value(graph: Graph, x: Value, dim: int, index: Value, value: Any) -> Value:
     src = graph.op("Expand", graph.operand(value), graph.op("Shape", index))
     return graph.op("ScatterElements", x, _not_negative(graph, index), src, axis=dim)
 
 
-@lowers(aten.scatter_add.default)
-@numbers_as_vectors
+@lowers_along(aten.scatter_add.default)
 def scatter_add(graph: Graph, x: Value, dim: int, index: Value, src: Value) -> Value:
     positions = _not_negative(graph, index)
     return _added(graph, "ScatterElements", x, positions, _as_large_as(graph, src, index), axis=dim)
@@ -79,8 +75,7 @@ def _as_large_as(graph: Graph, src: Value, index: Value) -> Value:
     return graph.op("Slice", src, graph.axes(*[0] * src.rank), graph.op("Shape", index), graph.axes(*axes))
 
 
-@lowers(aten.index_select.default)
-@numbers_as_vectors
+@lowers_along(aten.index_select.default)
 def index_select(graph: Graph, x: Value, dim: int, index: Value) -> Value:
     positions = _not_negative(graph, index)
     rows = positions if index.rank else graph.op("Unsqueeze", positions, graph.axes(0))

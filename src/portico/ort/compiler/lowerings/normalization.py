@@ -7,20 +7,18 @@ import torch
 
 from portico.ort.compiler.graph import Graph, Value
 from portico.ort.compiler.lowerings.reductions import reduced
-from portico.ort.compiler.lowerings.registry import lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 
 
-@lowers(aten._softmax.default, op_type="Softmax")
-@lowers(aten._log_softmax.default, op_type="LogSoftmax")
-@numbers_as_vectors
+@lowers_along(aten._softmax.default, op_type="Softmax")
+@lowers_along(aten._log_softmax.default, op_type="LogSoftmax")
 def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool, *, op_type: str) -> Value:
     return graph.op(op_type, graph.operand(x), axis=dim)
 
 
-@lowers(aten._safe_softmax.default)
-@numbers_as_vectors
+@lowers_along(aten._safe_softmax.default)
 def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     x, nothing = graph.operand(x), graph.operand(float("-inf"))
     # Torch defines the probabilities of a row of nothing but -inf as zero.
@@ -30,16 +28,14 @@ def safe_softmax(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = N
     return graph.op("Mul", probabilities, graph.operand(is_alive))
 
 
-@lowers(aten._softmax_backward_data.default)
-@numbers_as_vectors
+@lowers_along(aten._softmax_backward_data.default)
 def softmax_backward(graph: Graph, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     weighted = graph.op("Mul", grad, y)
     total = reduced(graph, "ReduceSum", weighted, dim, True)
     return graph.operand(graph.op("Sub", weighted, graph.op("Mul", y, total), dtype=grad.dtype))
 
 
-@lowers(aten._log_softmax_backward_data.default)
-@numbers_as_vectors
+@lowers_along(aten._log_softmax_backward_data.default)
 def log_softmax_backward(graph: Graph, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
     total = reduced(graph, "ReduceSum", grad, dim, True)
     return graph.operand(graph.op("Sub", grad, graph.op("Mul", graph.op("Exp", y), total), dtype=grad.dtype))

@@ -7,7 +7,7 @@ import torch
 
 from portico.ort.compiler.graph import Graph, Value, same_shape
 from portico.ort.compiler.lowerings.creation import full
-from portico.ort.compiler.lowerings.registry import lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.registry import lowers_along
 
 aten = torch.ops.aten
 
@@ -24,10 +24,9 @@ def reduced(
     return graph.op(op_type, x, axes, keepdims=int(keepdim))
 
 
-@lowers(aten.sum.dim_IntList, aten.sum.default, op_type="ReduceSum")
-@lowers(aten.prod.default, aten.prod.dim_int, op_type="ReduceProd")
-@lowers(aten.mean.dim, aten.mean.default, op_type="ReduceMean")
-@numbers_as_vectors
+@lowers_along(aten.sum.dim_IntList, aten.sum.default, op_type="ReduceSum")
+@lowers_along(aten.prod.default, aten.prod.dim_int, op_type="ReduceProd")
+@lowers_along(aten.mean.dim, aten.mean.default, op_type="ReduceMean")
 def accumulated(
     graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, op_type: str
 ) -> Value:
@@ -41,9 +40,8 @@ def _is_empty(x: Value) -> bool:
     return any(same_shape([dim], [0]) for dim in x.dims)
 
 
-@lowers(aten.amax.default, aten.max.default, kind="Max")
-@lowers(aten.amin.default, aten.min.default, kind="Min")
-@numbers_as_vectors
+@lowers_along(aten.amax.default, aten.max.default, kind="Max")
+@lowers_along(aten.amin.default, aten.min.default, kind="Min")
 def extreme(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, kind: str) -> Value:
     """Return the largest or smallest element, or NaN if there is one, which ONNX Runtime would ignore."""
     if x.dtype is torch.bool:
@@ -60,9 +58,8 @@ def _is_nan(graph: Graph, x: Value) -> Value:
     return graph.cast(graph.op("IsNaN", x, shape=x.shape), torch.int32)
 
 
-@lowers(aten.argmax.default, kind="Max")
-@lowers(aten.argmin.default, kind="Min")
-@numbers_as_vectors
+@lowers_along(aten.argmax.default, kind="Max")
+@lowers_along(aten.argmin.default, kind="Min")
 def index_of_extreme(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False, *, kind: str) -> Value:
     if dim is not None:
         return _index_along(graph, x, dim, keepdim, kind)
@@ -81,16 +78,14 @@ def _index_along(graph: Graph, x: Value, dim: int, keepdim: bool, kind: str) -> 
     return graph.op("Where", has_nan, graph.op("ArgMax", is_nan, axis=dim, keepdims=int(keepdim)), index)
 
 
-@lowers(aten.max.dim, kind="Max")
-@lowers(aten.min.dim, kind="Min")
-@numbers_as_vectors
+@lowers_along(aten.max.dim, kind="Max")
+@lowers_along(aten.min.dim, kind="Min")
 def extreme_and_index(graph: Graph, x: Value, dim: int, keepdim: bool = False, *, kind: str) -> tuple[Value, Value]:
     return extreme(graph, x, dim, keepdim, kind=kind), index_of_extreme(graph, x, dim, keepdim, kind=kind)
 
 
-@lowers(aten.any.default, aten.any.dim, aten.any.dims, of_all=False)
-@lowers(aten.all.default, aten.all.dim, aten.all.dims, of_all=True)
-@numbers_as_vectors
+@lowers_along(aten.any.default, aten.any.dim, aten.any.dims, of_all=False)
+@lowers_along(aten.all.default, aten.all.dim, aten.all.dims, of_all=True)
 def any_or_all(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *, of_all: bool) -> Value:
     """Return whether any is true, by counting; all are if none is false."""
     found = graph.cast(x, torch.bool)
@@ -102,8 +97,7 @@ def any_or_all(graph: Graph, x: Value, dim: Any = None, keepdim: bool = False, *
     return graph.operand(graph.op("Not", found, dtype=torch.bool) if of_all else found)
 
 
-@lowers(aten.var.correction)
-@numbers_as_vectors
+@lowers_along(aten.var.correction)
 def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
     if _is_empty(x):
         return full(graph, graph.out.shape, float("nan"))
@@ -118,7 +112,6 @@ def var(graph: Graph, x: Value, dim: Any = None, *, correction: Any = 1, keepdim
     return graph.op("Div", reduced(graph, "ReduceSum", squares, dim, keepdim), free)
 
 
-@lowers(aten.cumsum.default)
-@numbers_as_vectors
+@lowers_along(aten.cumsum.default)
 def cumsum(graph: Graph, x: Value, dim: int, *, dtype: Any = None) -> Value:
     return graph.op("CumSum", graph.operand(x), graph.constant(dim, torch.int64))

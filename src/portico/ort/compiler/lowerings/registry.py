@@ -1,7 +1,7 @@
 """The table of lowerings: which function translates which ATen operator."""
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from portico.ort.compiler.graph import Graph, Value
@@ -28,21 +28,25 @@ def lowers(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering]:
     return register
 
 
-def numbers_as_vectors(lowering: Lowering) -> Lowering:
-    """Pass 0-d tensors to a lowering that takes dimensions as vectors of one element.
+def lowers_along(*targets: Any, **options: Any) -> Callable[[Lowering], Lowering]:
+    """Register a function as the lowering of operators along dimensions, which 0-d tensors reach as vectors.
 
     Torch accepts the dimensions 0 and -1 of a 0-d tensor; ONNX does not.
     """
 
-    @wraps(lowering)
-    def widened(graph: Graph, x: Value, *args: Any, **kwargs: Any) -> Any:
-        if x.rank:
-            return lowering(graph, x, *args, **kwargs)
+    def register(lowering: Lowering) -> Lowering:
+        lowers(*targets, **options)(partial(_with_vectors, lowering))
+        return lowering
 
-        def vector(value: Value) -> Value:
-            return value if value.rank else graph.op("Unsqueeze", value, graph.axes(0), dtype=value.dtype, shape=(1,))
+    return register
 
-        results = lowering(graph, vector(x), *tree_map_only(Value, vector, args), **kwargs)
-        return tree_map_only(Value, lambda value: graph.op("Reshape", value, graph.axes()), results)
 
-    return widened
+def _with_vectors(lowering: Lowering, graph: Graph, x: Value, *args: Any, **kwargs: Any) -> Any:
+    if x.rank:
+        return lowering(graph, x, *args, **kwargs)
+
+    def vector(value: Value) -> Value:
+        return value if value.rank else graph.op("Unsqueeze", value, graph.axes(0), dtype=value.dtype, shape=(1,))
+
+    results = lowering(graph, vector(x), *tree_map_only(Value, vector, args), **kwargs)
+    return tree_map_only(Value, lambda value: graph.op("Reshape", value, graph.axes()), results)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from portico.ort.compiler.graph import Graph, Value, same_shape
-from portico.ort.compiler.lowerings.registry import lowers, numbers_as_vectors
+from portico.ort.compiler.lowerings.registry import lowers, lowers_along
 
 aten = torch.ops.aten
 # In `Slice`, past the last element of any dimension.
@@ -38,8 +38,7 @@ def permute(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
     return graph.transpose(x, [dim % x.rank for dim in dims])
 
 
-@lowers(aten.transpose.int)
-@numbers_as_vectors
+@lowers_along(aten.transpose.int)
 def transpose(graph: Graph, x: Value, first: int, second: int) -> Value:
     order = list(range(x.rank))
     order[first], order[second] = order[second], order[first]
@@ -114,8 +113,7 @@ def repeat(graph: Graph, x: Value, repeats: Sequence[Any]) -> Value:
     return graph.op("Tile", graph.reshape(x, [*ones, *x.dims]), graph.vector(repeats))
 
 
-@lowers(aten.flip.default)
-@numbers_as_vectors
+@lowers_along(aten.flip.default)
 def flip(graph: Graph, x: Value, dims: Sequence[int]) -> Value:
     if not dims:
         return x
