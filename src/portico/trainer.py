@@ -548,7 +548,7 @@ class Trainer:
     ) -> TrainingRun:
         loader = self.get_train_dataloader()
         counts = self.set_initial_training_values(args, loader)
-        plan = RunPlan.of_training_values(counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
+        plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
         point = self._init_training_state(
             plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
         )

@@ -19,7 +19,8 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from portico.data.loaders import DataLoaderConfig, DataLoaderShard, prepare_data_loader, skip_first_batches
+from portico.data.loaders import DataLoaderShard, prepare_data_loader, skip_first_batches
+from portico.data.sharding import DataLoaderConfig
 from portico.distributed.processes import all_gather, connect, disconnect, first_process_first
 from portico.errors import InputError
 from portico.hf_compat import AcceleratorConfig
