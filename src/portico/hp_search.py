@@ -11,11 +11,11 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformers import is_optuna_available, is_ray_tune_available, is_wandb_available
 from typing_extensions import override
 
 from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
@@ -25,12 +25,11 @@ from portico.hf_compat import (
     PREFIX_CHECKPOINT_DIR,
     BestRun,
     HPSearchBackend,
+    HyperParamSearchBackendBase,
+    OptunaBackend,
+    RayTuneBackend,
+    WandbBackend,
     default_compute_objective,
-    default_hp_space_optuna,
-    default_hp_space_ray,
-    default_hp_space_wandb,
-    run_hp_search_ray,
-    run_hp_search_wandb,
 )
 from portico.memory import release_memory
 
@@ -65,6 +64,7 @@ def checked_directions(direction: str | list[str]) -> list[str]:
     return directions
 
 
+@dataclass(frozen=True)
 class FiniteObjective:
     """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray.
 
@@ -73,9 +73,8 @@ class FiniteObjective:
         directions: The direction of each.
     """
 
-    def __init__(self, compute_objective: Callable[[dict[str, float]], Any], directions: Sequence[str]) -> None:
-        self.compute_objective = compute_objective
-        self.directions = directions
+    compute_objective: Callable[[dict[str, float]], Any]
+    directions: Sequence[str]
 
     def __call__(self, metrics: dict[str, float]) -> Any:
         """Return the objective, with NaN replaced by the worst finite value."""
@@ -96,22 +95,14 @@ def _finite(value: object, direction: str) -> Any:
 # ---- Backends ----
 
 
-class SearchBackend(ABC):
-    """One library that chooses hyperparameters, trial by trial.
+class SearchBackend(HyperParamSearchBackendBase, ABC):
+    """One library that chooses hyperparameters, trial by trial, next to its backend in transformers.
 
     Attributes:
-        name: Its name in ``hyperparameter_search(backend=...)``.
-        requirement: What ``pip install`` takes to install it.
-        is_available: Returns whether it is installed.
-        default_hp_space: Returns the search space of transformers.
         takes_several_directions: Whether it optimises several objectives at once.
         spans_processes: Whether several processes can train a trial together.
     """
 
-    name: ClassVar[str]
-    requirement: ClassVar[str]
-    is_available: Callable[[], bool]
-    default_hp_space: Callable[..., dict[str, Any]]
     takes_several_directions: ClassVar[bool] = False
     spans_processes: ClassVar[bool] = False
 
@@ -123,26 +114,17 @@ class SearchBackend(ABC):
     def run_id(self, trial: "Trial") -> Any:
         """Return the library's id of the running trial, which names its folder."""
 
-    def report(  # noqa: B027 -- a library that reads the tracker's log needs no report
-        self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]
-    ) -> None:
+    def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
 
-    @abstractmethod
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> Any:
-        """Run the whole search; return the ``BestRun``, or a list of them for several objectives."""
 
-
-class OptunaBackend(SearchBackend):
+class OptunaSearch(SearchBackend, OptunaBackend):
     """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
 
     Of several processes, the first has the study; the others train the trials that it chooses.
     """
 
-    name = "optuna"
-    requirement = "'portico[optuna]'"
-    is_available = staticmethod(is_optuna_available)
-    default_hp_space = staticmethod(default_hp_space_optuna)
+    pip_package = "'portico[optuna]'"
     takes_several_directions = True
     spans_processes = True
 
@@ -195,7 +177,7 @@ def _share_trial(trainer: "Trainer", trial: "Trial") -> None:
     """Broadcast ``trial`` from the first process to the others."""
     import optuna
 
-    if not _is_alone(trainer):
+    if trainer.accelerator.use_distributed:
         # Optuna draws parameters when they are first requested.
         trainer.hp_space(trial)
         trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
@@ -214,10 +196,6 @@ def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> Non
     while (trial := trainer.accelerator.from_first_process(None)) is not None:
         with suppress(optuna.TrialPruned, *survived):
             _train_and_evaluate(trainer, trial)
-
-
-def _is_alone(trainer: "Trainer") -> bool:
-    return trainer.accelerator.num_processes == 1
 
 
 def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
@@ -248,16 +226,13 @@ def release_model(trainer: "Trainer") -> None:
     release_memory()
 
 
-class RayBackend(SearchBackend):
+class RaySearch(SearchBackend, RayTuneBackend):
     """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
     Options are those of ``ray.tune.run``.
     """
 
-    name = "ray"
-    requirement = "'portico[ray]'"
-    is_available = staticmethod(is_ray_tune_available)
-    default_hp_space = staticmethod(default_hp_space_ray)
+    pip_package = "'portico[ray]'"
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -286,7 +261,8 @@ class RayBackend(SearchBackend):
     def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
         # The trainer is pickled for the processes of the trials: without weights, since each trial makes its model.
         release_model(trainer)
-        return run_hp_search_ray(trainer, n_trials, direction, **options)
+        best: BestRun = super().run(trainer, n_trials, direction, **options)
+        return best
 
 
 def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
@@ -300,14 +276,10 @@ def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     save_optimizer_and_scheduler(trainer, str(checkpoint))
 
 
-class WandbBackend(SearchBackend):
+class WandbSearch(SearchBackend, WandbBackend):
     """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
 
     # Nothing to report: the callback of Weights & Biases logs every evaluation.
-    name = "wandb"
-    requirement = "wandb"
-    is_available = staticmethod(is_wandb_available)
-    default_hp_space = staticmethod(default_hp_space_wandb)
 
     @override
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
@@ -320,13 +292,9 @@ class WandbBackend(SearchBackend):
 
         return wandb.run.id
 
-    @override
-    def run(self, trainer: "Trainer", n_trials: int, direction: Any, **options: Any) -> BestRun:
-        return run_hp_search_wandb(trainer, n_trials, direction, **options)
-
 
 _BACKENDS: dict[HPSearchBackend, SearchBackend] = {
-    HPSearchBackend(backend.name): backend for backend in (OptunaBackend(), RayBackend(), WandbBackend())
+    HPSearchBackend(backend.name): backend for backend in (OptunaSearch(), RaySearch(), WandbSearch())
 }
 
 
@@ -346,13 +314,12 @@ def installed_backend(name: object = None) -> SearchBackend:
         backend = search_backend(name)
         if not backend.is_available():
             raise InputRuntimeError(
-                f"You picked the {backend.name} backend, but it is not installed. Run "
-                f"`pip install {backend.requirement}`."
+                f"You picked the {backend.name} backend, but it is not installed. Run {backend.pip_install()}."
             )
         return backend
     available = [backend for backend in _BACKENDS.values() if backend.is_available()]
     if not available:
-        commands = ", ".join(f"`pip install {backend.requirement}`" for backend in _BACKENDS.values())
+        commands = ", ".join(backend.pip_install() for backend in _BACKENDS.values())
         raise InputRuntimeError(f"No hyperparameter search backend available. Run one of {commands}.")
     if len(available) > 1:
         logger.info(
@@ -396,7 +363,7 @@ def search(
     trainer.hp_name = hp_name
     trainer.compute_objective = FiniteObjective(compute_objective or default_compute_objective, directions)
     try:
-        return chosen.run(trainer, n_trials, direction, **options)
+        return chosen.run(trainer, n_trials, direction, **options)  # type: ignore[arg-type]  # transformers: one only
     finally:
         trainer.hp_search_backend = None
 
