@@ -237,11 +237,7 @@ def path_of(target: Any) -> str:
 
 
 def import_target(name: str, path: Any) -> Any:
-    """Return what a dotted path names.
-
-    Args:
-        name: The key that holds the path, for the message.
-        path: The path; a class or function is returned as it is.
+    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is.
 
     Raises:
         InputError: If it cannot be imported.

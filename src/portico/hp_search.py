@@ -186,9 +186,7 @@ def _share_trial(trainer: "Trainer", trial: "Trial") -> None:
 def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> None:
     """Train the trials of the first process until it sends ``None``.
 
-    Args:
-        trainer: The trainer.
-        survived: Exceptions that end a trial but not the search, as ``catch`` of ``Study.optimize``.
+    Errors in ``survived`` end a trial but not the search, as ``catch`` of ``Study.optimize``.
     """
     import optuna
 

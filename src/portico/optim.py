@@ -89,12 +89,8 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
     """Stand-in for optimizers that hooks on each parameter run during backward; its one group carries the schedule.
 
     ``get_scheduler`` would schedule each parameter of transformers' stand-in, but under transformers accelerate wraps
-    the optimizer first: the parameters keep their rate, and only the logged rate follows the schedule.
-
-    Args:
-        optimizer_dict: The optimizer of each parameter.
-        lr: Learning rate of the schedule.
-        **kwargs: Ignored; the optimizers were made with these settings.
+    the optimizer first: the parameters keep their rate, and only the logged rate follows the schedule. ``kwargs`` are
+    ignored: the optimizers were made with them.
     """
 
     def __init__(self, optimizer_dict: dict[nn.Parameter, torch.optim.Optimizer], lr: float, **kwargs: Any) -> None:

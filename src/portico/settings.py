@@ -66,12 +66,7 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value that its rule does not allow; values without a rule pass.
-
-    Args:
-        group: Group of the settings, for the message: ``"data"`` in ``data.seed``.
-        values: Values by name.
-        rules: Rules by name.
+    """Refuse the first value of ``group`` that its rule does not allow; values without a rule pass.
 
     Raises:
         InputError: Names the setting, its value and what is allowed.
@@ -173,8 +168,7 @@ def setting(default: Any, *, least: float | None = None) -> Any:
 def further_keys(names: Callable[[], Collection[str]]) -> Any:
     """Return a dataclass field for a mapping that collects further keys of the group.
 
-    Args:
-        names: Returns the names that may be set, such as the fields of a model's configuration.
+    ``names`` returns those that may be set, such as the fields of a model's configuration.
     """
     return field(default_factory=dict, metadata={"further_keys": names})
 
@@ -345,12 +339,7 @@ _MOST_LISTED = 20
 
 
 def suggestion(unknown: str, known: Collection[str]) -> str:
-    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group.
-
-    Args:
-        unknown: The name that does not exist.
-        known: The names that exist.
-    """
+    """Return the end of a sentence: the key that was probably meant, or known names that are near or in the group."""
     leaf = unknown.rpartition(".")[2]
     meant = FIRST_GUESSES.get(unknown, FIRST_GUESSES.get(leaf))
     if meant is not None and ("=" in meant or meant in known or meant.partition(".")[0] in known):

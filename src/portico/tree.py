@@ -48,12 +48,7 @@ def pad_to_longest(
 ) -> Any:
     """Pad every tensor along ``dim``, where it has that dimension, to the longest of all processes.
 
-    Args:
-        all_gather: Stacks a tensor of every process.
-        data: Nested tensors.
-        dim: Dimension to pad.
-        pad_index: Value to pad with.
-        pad_first: Pad at the start instead of the end.
+    The padding is ``pad_index``, at the start with ``pad_first``; ``all_gather`` stacks a tensor of every process.
     """
 
     def pad_one(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,14 +28,9 @@ from portico.hf_compat import (
 def save_weights(
     model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
 ) -> None:
-    """Write the weights of ``model`` into the existing ``folder``, with its configuration if it has one.
+    """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``, from the main process.
 
-    Args:
-        model: What is trained.
-        unwrapped: The same without wrappers.
-        folder: Destination.
-        state_dict: Weights to write instead of the model's.
-        is_main_process: Whether this process writes.
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one.
     """
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and model is not unwrapped:

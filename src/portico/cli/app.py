@@ -80,15 +80,10 @@ def run(config: DictConfig) -> float | None:
 
 
 def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
-    """Return the metric that a sweep optimises.
+    """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
 
-    Args:
-        metrics: What the experiment returned.
-        objective: `metric`, a key of the metrics or None, and `mode`, "max" or "min".
-
-    Returns:
-        A finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
-        the mode, with a warning. None if no metric is named.
+    It is a finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
+    the `mode`, "max" or "min", with a warning.
 
     Raises:
         InputError: If the run has no such metric.

@@ -9,6 +9,7 @@ unchanged. Both feeds are generators, so that nothing happens before the first b
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +34,15 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
+@dataclass(eq=False)
 class TrainFeed:
-    """The micro-batches of an epoch, fetched an accumulation window at a time.
+    """The micro-batches of an epoch, fetched an accumulation window at a time; ``open_epoch`` yields them.
 
-    Args:
-        num_batches: Batches in an epoch. Without a length Lightning would fetch a batch ahead, before
-            ``on_train_begin``.
-        open_epoch: Called when an epoch's first batch is fetched; yields its batches.
+    Without a length Lightning would fetch a batch ahead, before ``on_train_begin``.
     """
 
-    def __init__(self, num_batches: int, open_epoch: Callable[[], Iterator[Any]]) -> None:
-        self.num_batches = num_batches
-        self.open_epoch = open_epoch
+    num_batches: int
+    open_epoch: Callable[[], Iterator[Any]]
 
     def __len__(self) -> int:
         return self.num_batches
@@ -60,15 +58,11 @@ class TrainFeed:
         """Ignore the empty state."""
 
 
+@dataclass(eq=False)
 class EvaluationFeed:
-    """The batches of an evaluation, in the loader's order.
+    """The batches of an evaluation, in the loader's order."""
 
-    Args:
-        loader: Any iterable of batches.
-    """
-
-    def __init__(self, loader: "Loader") -> None:
-        self.loader = loader
+    loader: "Loader"
 
     def __len__(self) -> int:
         return len(self.loader) if has_length(self.loader) else sys.maxsize
@@ -78,11 +72,7 @@ class EvaluationFeed:
 
 
 class TrainerDataModule(pl.LightningDataModule):
-    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's loaders.
-
-    Args:
-        trainer: Its ``get_*_dataloader`` methods, which users may override, make the loaders.
-    """
+    """Builds loaders from data sets, and feeds Lightning's loops from the trainer's ``get_*_dataloader`` methods."""
 
     def __init__(self, trainer: "Trainer") -> None:
         super().__init__()
@@ -115,12 +105,8 @@ class TrainerDataModule(pl.LightningDataModule):
     ) -> "DataLoader[Any]":
         """Return a plain loader over ``dataset``, without the columns the model does not take.
 
-        Args:
-            dataset: Map-style or iterable data set.
-            description: Word for the messages: ``"training"``, ``"evaluation"`` or ``"test"``.
-            batch_size: Examples in a batch.
-            sampler_fn: Returns the sampler of a map-style data set.
-            is_training: Seed the workers.
+        Messages call it by ``description``: ``"training"``, ``"evaluation"`` or ``"test"``. ``sampler_fn`` returns the
+        sampler of data with indices; workers are seeded only if it ``is_training``.
         """
         trainer, args, collate_fn = self.hf_trainer, self.hf_trainer.args, self.hf_trainer.data_collator
         if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) is not None:

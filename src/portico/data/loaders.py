@@ -104,7 +104,6 @@ class DataLoaderShard(DataLoader[Any]):
         keeps_remainder: Whether the last, smaller batch is yielded (``drop_last`` is off).
         epoch: Epoch of the first iteration.
         shared_generator: Generator that takes the first process's state at the start of each iteration.
-        **options: Options of ``torch.utils.data.DataLoader``.
 
     Attributes:
         end_of_dataloader: Whether the batch yielded last is the final one.

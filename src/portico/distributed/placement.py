@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
     """Return the ``lightning.Trainer`` arguments that place a run: accelerator, strategy, devices, precision, nodes.
 
-    Args:
-        args: ``transformers.TrainingArguments`` of any kind; the fields that portico adds may be missing.
+    ``args`` are of either library; the fields that portico adds may be missing.
     """
     accelerator = getattr(args, "accelerator", None)
     # `torchrun` sets how many processes it started on this machine, and on how many machines.
@@ -43,9 +42,7 @@ def lightning_placement(args: "TrainingArguments") -> dict[str, Any]:
 def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> dict[str, Any]:
     """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
-    Args:
-        args: Training arguments.
-        model: What is trained, if known: it decides on defaults of the strategy.
+    The model, if known, decides on defaults of the strategy.
 
     Raises:
         InputError: If the arguments of distributed training contradict each other.

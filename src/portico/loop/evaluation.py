@@ -39,14 +39,7 @@ class EvaluationSession:
 
     Lightning's evaluation loop calls :meth:`step` and :meth:`finish`; sessions may be nested (a callback that
     evaluates while an evaluation runs). A subclass that overrides :meth:`keep` and :meth:`compute_metrics` streams.
-
-    Args:
-        trainer: Its ``prediction_step``, ``compute_metrics`` and callbacks are called.
-        loader: Batches.
-        description: ``"Evaluation"`` or ``"Prediction"``.
-        prediction_loss_only: Keep only the loss; ``None`` takes the value of the training arguments.
-        ignore_keys: Model outputs to leave out.
-        metric_key_prefix: Prefix of every metric's name.
+    The fields after ``trainer`` are the arguments of ``Trainer.evaluation_loop``.
     """
 
     trainer: "Trainer"

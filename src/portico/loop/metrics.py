@@ -39,8 +39,7 @@ class BatchMetrics(ABC):
 class BatchedComputeMetrics(BatchMetrics):
     """A ``compute_metrics`` that accumulates by itself (``batch_eval_metrics``).
 
-    Args:
-        function: ``f(prediction, compute_result)``; its value for the last batch is the result.
+    It is called as ``function(prediction, compute_result=...)``; its value for the last batch is the result.
     """
 
     def __init__(self, function: Callable[..., Mapping[str, Any]]) -> None:
@@ -132,10 +131,7 @@ def _described(data: "Nested") -> str:
 def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool) -> BatchMetrics | None:
     """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
-    Args:
-        compute_metrics: The trainer's argument.
-        batched: Whether ``batch_eval_metrics`` is set.
-        nested: Whether this is an evaluation inside another one.
+    ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs counts of its own.
     """
     if isinstance(compute_metrics, _TORCH_METRICS):
         return TorchMetrics(compute_metrics, own=nested)

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 
 class TrainerModule(FastHookName, NoBatchTransfer, pl.LightningModule):
-    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`).
-
-    Args:
-        model: The user's model; any module.
-        trainer: The trainer whose methods are called.
-    """
+    """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`)."""
 
     def __init__(self, model: nn.Module, trainer: "Trainer") -> None:
         super().__init__()
@@ -199,14 +194,10 @@ class _ClosureFirst:
 
 
 def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItems":
-    """Return the number of label positions in an accumulation window that a loss counts, a tensor on its device.
+    """Return the number of label positions in an accumulation window that a loss counts, an int64 scalar.
 
-    Args:
-        batches: Batches of the window.
-        shifts_labels: Whether the loss is causal: it never predicts the first position.
-
-    Returns:
-        An int64 scalar, or ``None`` for labels that are not tensors, such as the boxes of object detection.
+    It is ``None`` for labels that are not tensors, such as the boxes of object detection. A causal loss
+    (``shifts_labels``) never predicts the first position.
     """
 
     def scored(batch: "Batch") -> torch.Tensor:
@@ -222,13 +213,9 @@ def count_labels(batches: Sequence["Batch"], *, shifts_labels: bool) -> "NumItem
 def count_tokens(
     batch: "Batch", main_input: str, processing_class: "ProcessingClass | None", *, padding: bool
 ) -> torch.Tensor:
-    """Return the number of input tokens of a batch, a scalar.
+    """Return the number of tokens in the input ``main_input`` of a batch, a scalar; ``padding`` may count or not.
 
-    Args:
-        batch: Model inputs.
-        main_input: Name of the input that holds the tokens.
-        processing_class: Knows the padding token, for batches without an ``attention_mask``.
-        padding: Whether padding counts.
+    ``processing_class`` knows the padding token, for batches without an ``attention_mask``.
     """
     if not padding:
         if "attention_mask" in batch:

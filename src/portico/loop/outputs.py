@@ -31,9 +31,6 @@ class GrowingMemory:
 
     A memory map grows by moving pages instead of bytes, and its pages cost nothing until they are written; growing an
     array holds it twice for a while. The pages are freed with the last view.
-
-    Args:
-        num_bytes: Initial size.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -201,13 +198,9 @@ class GrowingArray:
 
 
 class OutputBuffer:
-    """Nested arrays of the whole set, grown by batches of nested tensors.
+    """Nested arrays of the whole set, grown by batches of nested tensors; arguments are those of `GrowingArray`.
 
     Batches are joined along dimension 0, and dimension 1 is padded with -100 to the longest.
-
-    Args:
-        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
-        num_rows: Rows expected, ``None`` if unknown.
     """
 
     def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
@@ -249,11 +242,7 @@ class OutputBuffer:
 
 
 class OutputList:
-    """A list of nested arrays, an entry per batch (``eval_do_concat_batches=False``).
-
-    Args:
-        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
-    """
+    """A list of nested arrays, an entry per batch (``eval_do_concat_batches=False``)."""
 
     def __init__(self, *, move_every: int | None = None) -> None:
         self.move_every = move_every

@@ -111,9 +111,6 @@ class EventBridge(Callback):
 
     The step count must not live in module hooks, which run after callbacks: a ``ModelCheckpoint`` would store the
     step before.
-
-    Args:
-        run: The training run whose state is moved.
     """
 
     def __init__(self, run: "TrainingRun") -> None:
@@ -157,22 +154,13 @@ class TrainingRun:
 
     The event bridge and the module call these methods from Lightning's hooks, in the order of the table above; each
     does what ``transformers.Trainer`` does there and fires its event.
-
-    Args:
-        trainer: Its methods and callbacks are called.
-        loader: Training data.
-        plan: Counts of the run.
-        checkpoint: Folder of the checkpoint to resume from.
-        resume_point: Where in the data the resumed run continues.
-        trial: Trial of a hyperparameter search.
-        ignore_keys_for_eval: Model outputs that evaluations during training leave out.
     """
 
     trainer: "Trainer"
     _: KW_ONLY
     loader: "Loader"
     plan: RunPlan
-    checkpoint: str | None = None
+    checkpoint: str | None = None  # folder to resume from
     resume_point: ResumePoint = field(default_factory=ResumePoint)
     trial: "Trial" = None
     ignore_keys_for_eval: list[str] | None = None
@@ -435,15 +423,9 @@ def build_lightning_trainer(
     loggers: Sequence[Logger] = (),
     plugins: Sequence[Any] = (),
 ) -> pl.Trainer:
-    """Return a ``lightning.Trainer`` that only runs the loops.
+    """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
-    Args:
-        args: Training arguments.
-        plan: Counts of the run; ``None`` for a trainer that only evaluates.
-        model: What is trained, if known.
-        callbacks: Lightning callbacks, the event bridge first: it must see an epoch before a ``ModelCheckpoint`` does.
-        loggers: Lightning loggers.
-        plugins: Lightning plugins.
+    The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does.
 
     Raises:
         InputError: If a callback would change the accumulation that the trainer counts.
