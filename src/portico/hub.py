@@ -93,7 +93,13 @@ def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
         return
     trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
     _gather_run_folder(trainer, Path(checkpoint_folder))
-    jobs = _start_uploads(trainer, checkpoint_folder, _progress_message(trainer))
+    counts_steps = args.save_strategy == "steps"
+    reached = f"step {trainer.state.global_step}" if counts_steps else f"epoch {int(trainer.state.epoch or 0)}"
+    message = f"Training in progress, {reached}"
+    jobs: Any = [_upload(trainer, args.output_dir, message, ignore_patterns=_NOT_UPLOADED)]
+    if args.hub_strategy in ("checkpoint", "all_checkpoints"):
+        place = "last-checkpoint" if args.hub_strategy == "checkpoint" else Path(checkpoint_folder).name
+        jobs.append(_upload(trainer, checkpoint_folder, f"{message}, checkpoint", path_in_repo=place))
     if is_busy:
         running.jobs.extend(jobs)
     else:
@@ -106,21 +112,6 @@ def finish_uploads(trainer: "Trainer") -> None:
     if running is not None and not running.is_done():
         logger.info("Waiting until the last upload to the hub is done.")
         running.wait_until_done()
-
-
-def _progress_message(trainer: "Trainer") -> str:
-    if trainer.args.save_strategy == "steps":
-        return f"Training in progress, step {trainer.state.global_step}"
-    return f"Training in progress, epoch {int(trainer.state.epoch or 0)}"
-
-
-def _start_uploads(trainer: "Trainer", checkpoint_folder: str, message: str) -> Any:
-    args = trainer.args
-    jobs = [_upload(trainer, args.output_dir, message, ignore_patterns=_NOT_UPLOADED)]
-    if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-        place = "last-checkpoint" if args.hub_strategy == "checkpoint" else Path(checkpoint_folder).name
-        jobs.append(_upload(trainer, checkpoint_folder, f"{message}, checkpoint", path_in_repo=place))
-    return jobs
 
 
 def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:

@@ -81,7 +81,7 @@ def build_optimizer(
         _keep_embeddings_in_32_bits(model)
     if updates_in_backward(optimizer):
         # Schedules count the calls of `step`, so it has to exist even if it does nothing.
-        optimizer.step = MethodType(_no_step, optimizer)  # type: ignore[method-assign]
+        optimizer.step = MethodType(LayerwiseOptimizer.step, optimizer)  # type: ignore[method-assign]
     return optimizer
 
 
@@ -103,10 +103,6 @@ class LayerwiseOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Do nothing: the hooks did."""
-
-
-def _no_step(optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> None:
-    return None
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:

@@ -73,7 +73,9 @@ def run(config: DictConfig) -> float | None:
         # In a sweep the folder is one of many; the one in use is recorded.
         config.paths.output_dir = str(folder)
         settings = checked(to_plain(config))
-        with _claimed(folder, settings) if _is_first_process() else nullcontext():
+        # The processes of a run other than the first join the folder that it has claimed.
+        is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+        with _claimed(folder, settings) if is_first else nullcontext():
             experiment = experiment_of(settings, str(folder))
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
@@ -109,11 +111,6 @@ def _claimed(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     claim(folder, settings)
     with recorded_config(folder, OmegaConf.to_yaml(OmegaConf.create(settings))):
         yield
-
-
-def _is_first_process() -> bool:
-    """Return whether this process is the run's only one or its first; the others join the folder it has claimed."""
-    return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 def _exiting(task: Task) -> Task:

@@ -122,17 +122,12 @@ def experiment_of(settings: Mapping[str, Any], output_dir: str) -> Experiment:
         InputError: If something cannot be built.
     """
     with explained():
-        groups = {
-            name: _objects(values) if name in _OBJECT_GROUPS else _with_objects(values)
-            for name, values in settings.items()
-            if name in _OBJECT_GROUPS or name not in _OWN_KEYS
-        }
+        groups = {name: _with_objects(values) for name, values in settings.items() if name not in _OWN_KEYS}
+        for name in _OBJECT_GROUPS:
+            entries = settings.get(name, {}).values()
+            # An entry that is set to null is left out.
+            groups[name] = [instantiate(entry, _convert_="all") for entry in entries if entry is not None]
     return build_experiment(groups, output_dir)
-
-
-def _objects(entries: Mapping[str, Any]) -> list[Any]:
-    """Build the entries of a group; one that is set to null is left out."""
-    return [instantiate(entry, _convert_="all") for entry in entries.values() if entry is not None]
 
 
 def _with_objects(values: Any) -> Any:
