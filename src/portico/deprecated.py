@@ -87,11 +87,7 @@ class AcceptsOldNames(type):
 
 
 def present_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` under the current names, with a warning for each older one that is not ``None``.
-
-    Raises:
-        InputError: If both names of an argument are given and differ.
-    """
+    """Return ``given`` under the current names, with a warning for each older one; refuse two names that differ."""
     present = {name: value for name, value in given.items() if name not in RENAMED}
     for old, new in RENAMED.items():
         if given.get(old) is None:
@@ -531,11 +527,7 @@ class _OlderTrainerNames:
 
 
 def newer_processing_class(processing_class: "ProcessingClass | None", tokenizer: "ProcessingClass | None") -> Any:
-    """Return ``processing_class``, or ``tokenizer``, its older spelling.
-
-    Raises:
-        InputError: If both are given and differ.
-    """
+    """Return ``processing_class``, or ``tokenizer``, its older spelling; refuse two different objects."""
     if tokenizer is None:
         return processing_class
     warn_of_old_name("tokenizer", "processing_class")

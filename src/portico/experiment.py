@@ -183,11 +183,7 @@ class TrainerExperiment(Experiment):
         return metrics
 
     def training_arguments(self, **changes: Any) -> Any:
-        """Return the training arguments, some of them changed.
-
-        Raises:
-            InputError: If they do not fit together.
-        """
+        """Return the training arguments, some of them changed; refuse those that do not fit together."""
         try:
             return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, ImportError) as error:
@@ -209,11 +205,7 @@ def train_and_evaluate(trainer: "Trainer") -> dict[str, float]:
 
 
 def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
-    """Refuse early stopping without the evaluations that it compares.
-
-    Raises:
-        InputError: Names the training argument that is missing.
-    """
+    """Refuse early stopping without the evaluations that it compares."""
     if not any(isinstance(callback, EarlyStoppingCallback) for callback in callbacks):
         return
     if args.eval_strategy == "no":
@@ -237,11 +229,7 @@ def path_of(target: Any) -> str:
 
 
 def import_target(name: str, path: Any) -> Any:
-    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is.
-
-    Raises:
-        InputError: If it cannot be imported.
-    """
+    """Return what the dotted path under the key ``name`` means; a class or function is returned as it is."""
     if callable(path):
         return path
     module, _, attribute = str(path).rpartition(".")
@@ -258,11 +246,7 @@ def import_target(name: str, path: Any) -> Any:
 
 
 def experiment_class(settings: Mapping[str, Any]) -> type[Experiment]:
-    """Return the class of the experiment that settings describe.
-
-    Raises:
-        InputError: If it cannot be imported or is not an experiment.
-    """
+    """Return the class of the experiment that settings describe."""
     found = import_target(TARGET, settings[TARGET])
     if not (inspect.isclass(found) and issubclass(found, Experiment)):
         raise InputError(

@@ -48,11 +48,7 @@ _WORST = {"minimize": sys.float_info.max, "maximize": -sys.float_info.max}
 
 
 def checked_directions(direction: str | list[str]) -> list[str]:
-    """Return the directions of a search, one for each objective.
-
-    Raises:
-        InputError: If one of them is neither ``"minimize"`` nor ``"maximize"``.
-    """
+    """Return the directions of a search, one for each objective; refuse unknown ones."""
     given = direction if isinstance(direction, list) else [direction]
     # Optuna has an enumeration for them.
     directions = [str(getattr(one, "name", one)).lower() for one in given]
@@ -302,12 +298,7 @@ def search_backend(name: object) -> SearchBackend:
 
 
 def installed_backend(name: object = None) -> SearchBackend:
-    """Return the backend ``name``, or the first that is installed.
-
-    Raises:
-        ValueError: If the name is unknown.
-        InputRuntimeError: If that backend, or every backend, is not installed.
-    """
+    """Return the backend ``name``, or the first that is installed; refuse one that is not."""
     if name is not None:
         backend = search_backend(name)
         if not backend.is_available():

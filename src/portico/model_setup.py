@@ -131,9 +131,6 @@ def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> N
     Args:
         model: A model with ``activation_checkpointing_enable`` or its older name ``gradient_checkpointing_enable``.
         options: ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
-
-    Raises:
-        InputError: If the model has neither method.
     """
     placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
     rest = {name: value for name, value in options.items() if name not in placement} or None
@@ -157,11 +154,7 @@ def apply_log_level(args: "TrainingArguments") -> None:
 
 
 def default_callbacks(trainer: "Trainer") -> list[Any]:
-    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM.
-
-    Raises:
-        InputError: If a tracker is unknown, or its package is not installed.
-    """
+    """Return the callbacks that come before the user's: control flow, trackers, and a checkpoint on SIGTERM."""
     args = trainer.args
     try:
         trackers = [tracker() for tracker in get_reporting_integration_callbacks(args.report_to)]

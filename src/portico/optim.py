@@ -168,11 +168,7 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
 def make_scheduler(
     args: "TrainingArguments", optimizer: torch.optim.Optimizer | None, num_training_steps: int
 ) -> "Scheduler":
-    """Return the scheduler that ``args.lr_scheduler_type`` names.
-
-    Raises:
-        InputError: If ``args.lr_scheduler_kwargs`` do not fit it (a ``TypeError`` too for an unknown one).
-    """
+    """Return the scheduler of ``args.lr_scheduler_type``; refuse ``lr_scheduler_kwargs`` that it does not take."""
     try:
         # Its annotations leave out the `None` of an optimizer, and the schedulers that step on a metric.
         make: Any = get_scheduler

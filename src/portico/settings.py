@@ -66,11 +66,7 @@ class Rule:
 
 
 def check_values(group: str, values: Mapping[str, Any], rules: Mapping[str, Rule | None]) -> None:
-    """Refuse the first value of ``group`` that its rule does not allow; values without a rule pass.
-
-    Raises:
-        InputError: Names the setting, its value and what is allowed.
-    """
+    """Refuse the first value of ``group`` that its rule does not allow; values without a rule pass."""
     for name, value in values.items():
         rule = rules.get(name)
         if rule is not None and not rule.allows(value):

@@ -23,11 +23,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: "Nested") -> Any:
 
 
 def named_tensors(data: "Nested", name: str = "") -> dict[str, torch.Tensor]:
-    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`.
-
-    Raises:
-        TypeError: If it contains anything but tensors.
-    """
+    """Return every tensor of a nested tuple, list or mapping under its path, in the order of :func:`map_tensors`."""
     if isinstance(data, torch.Tensor):
         return {name: data}
     if isinstance(data, Mapping):

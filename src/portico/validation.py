@@ -115,12 +115,7 @@ def _kind(part: object) -> str:
 
 
 def prepare_arguments(args: TrainingArguments | None) -> TrainingArguments:
-    """Return ``args``, of either library, checked and placed by Lightning; apply their log level.
-
-    Raises:
-        InputError: If a value cannot be used here.
-        TypeError: If they are not training arguments.
-    """
+    """Return ``args``, of either library, checked and placed by Lightning; apply their log level."""
     if args is None:
         logger.info("Without `args` the run writes into `tmp_trainer`.")
         args = TrainingArguments(output_dir="tmp_trainer")

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from: the one given, or with ``True`` the last checkpoint in ``output_dir``.
-
-    Raises:
-        InputError: If there is nothing to resume from (a ``TypeError`` too for a value of another type).
-    """
+    """Return the folder to resume from: the one given, or with ``True`` the last checkpoint in ``output_dir``."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:

@@ -46,11 +46,7 @@ def save_weights(
 
 
 def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
-    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
-
-    Raises:
-        InputError: If ``folder`` is not a checkpoint.
-    """
+    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys."""
     path = Path(folder)
     if has_adapters(model):
         load_adapters(model, folder)
@@ -113,9 +109,6 @@ def load_adapters(model: Any, folder: str) -> None:
     """Load the adapters in ``folder`` into ``model``; the active one stays trainable.
 
     PEFT writes the adapter named ``"default"`` into the folder itself, and others into folders of their names.
-
-    Raises:
-        InputError: If ``folder`` holds no adapter.
     """
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:

@@ -139,11 +139,7 @@ class TrainerDataModule(pl.LightningDataModule):
         return DataLoader(dataset, **options)
 
     def remove_unused_columns(self, dataset: "Examples", description: str | None) -> "Examples":
-        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes.
-
-        Raises:
-            InputError: If no column is left.
-        """
+        """Return ``dataset`` (of the ``datasets`` library) with only the columns that the model takes."""
         taken = self.hf_trainer._signature_columns or []
         ignored = sorted(set(dataset.column_names) - set(taken))
         if len(ignored) == len(dataset.column_names):

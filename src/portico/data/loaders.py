@@ -256,9 +256,6 @@ class DataLoaderDispatcher(DataLoaderShard):
 
     Data without indices are read once this way, and in one order. The last joint batch is completed with examples of
     the first, so that all processes get equally many.
-
-    Raises:
-        InputError: When it is iterated, if there is no batch.
     """
 
     def __len__(self) -> int:

@@ -40,11 +40,7 @@ _ACCUMULATION = ("num_steps", "sync_each_batch", "adjust_scheduler", "sync_with_
 
 
 def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
-    """Return every field of ``args.accelerator_config``: an ``AcceleratorConfig``, a dict, a JSON file's path or None.
-
-    Raises:
-        InputError: If a field is unknown.
-    """
+    """Return every field of ``args.accelerator_config``, which is an object, a dict, a JSON file's path or None."""
     config = args.accelerator_config
     if is_dataclass(config) and not isinstance(config, type):
         config = asdict(config)
@@ -81,11 +77,7 @@ def forget_unused_state(config: object) -> None:
 
 
 def apply_accelerator_settings(args: "TrainingArguments") -> None:
-    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run.
-
-    Raises:
-        InputError: If the settings contradict the training arguments, or require accelerate's state.
-    """
+    """Apply the accumulation steps that ``accelerator_config`` sets; refuse what contradicts the run."""
     settings = accelerator_settings(args)
     accumulation = settings["gradient_accumulation_kwargs"] or {}
     if settings["use_configured_state"]:

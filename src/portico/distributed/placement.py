@@ -43,9 +43,6 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     """Return :func:`lightning_placement` with the strategy as an object where portico configures it.
 
     The model, if known, decides on defaults of the strategy.
-
-    Raises:
-        InputError: If the arguments of distributed training contradict each other.
     """
     placement = lightning_placement(args)
     return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
@@ -75,11 +72,7 @@ def _drives_several(placement: dict[str, Any]) -> bool:
 
 
 def resolve_strategy(args: "TrainingArguments") -> Strategy:
-    """Return the strategy that a run with ``args`` uses, before any run exists.
-
-    Raises:
-        InputError: If this machine cannot run it.
-    """
+    """Return the strategy that a run with ``args`` would use; refuse one that this machine cannot run."""
     placement = lightning_placement(args)
     try:
         with quiet_lightning():

@@ -263,11 +263,7 @@ def _is_on(value: object) -> bool:
 
 
 def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) -> Strategy | None:
-    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set.
-
-    Raises:
-        InputError: If this machine or other arguments do not allow it.
-    """
+    """Return the strategy for ``fsdp`` or ``deepspeed``, ``None`` if neither is set; refuse what cannot run here."""
     if args.parallelism_config is not None:
         raise InputError(
             f"`parallelism_config={args.parallelism_config!r}` is accelerate's configuration of tensor and context "

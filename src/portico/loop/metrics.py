@@ -139,11 +139,7 @@ def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, ne
 
 
 def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
-    """Refuse metrics that cannot be called, or that contradict the training arguments.
-
-    Raises:
-        InputError: Names what is allowed (a ``TypeError`` too for an object that cannot be called).
-    """
+    """Refuse metrics that cannot be called, or that contradict the training arguments."""
     if isinstance(compute_metrics, _TORCH_METRICS):
         _check_torch_metrics(compute_metrics, args)
     elif compute_metrics is not None and not callable(compute_metrics):

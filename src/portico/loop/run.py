@@ -426,9 +426,6 @@ def build_lightning_trainer(
     """Return a ``lightning.Trainer`` that only runs the loops; without a ``plan`` it only evaluates.
 
     The event bridge is the first of ``callbacks``: it must see an epoch before a ``ModelCheckpoint`` does.
-
-    Raises:
-        InputError: If a callback would change the accumulation that the trainer counts.
     """
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise InputError(
