@@ -51,6 +51,7 @@ from portico.hf_compat import (
     EvalLoopOutput,
     HPSearchBackend,
     PredictionOutput,
+    RemoveColumnsCollator,
     TrainerMemoryTracker,
     TrainOutput,
     align_special_tokens,
@@ -395,7 +396,8 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        return self.datamodule.removing_collator(data_collator, description)
+        model_name = type(self.model).__name__
+        return RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
 
     # ---- Optimizer & Scheduler & Learning rate ----
 
@@ -894,13 +896,10 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate and return the metrics.
+        """Evaluate and return the metrics; arguments are those of :meth:`evaluation_loop`.
 
-        Args:
-            eval_dataset: Data set to evaluate on instead of the trainer's ``eval_dataset``; those of a dict are
-                evaluated one by one, with the key in the metrics' names.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
+        ``eval_dataset`` takes the place of the trainer's; the sets of a dict are evaluated one by one, with the key in
+        the metrics' names.
         """
         override = eval_dataset is not None
         datasets = eval_dataset if override else self.eval_dataset
@@ -989,10 +988,7 @@ class Trainer:
     ) -> PredictionOutput:
         """Predict on ``test_dataset``, and return predictions, labels and the metrics where there are labels.
 
-        Args:
-            test_dataset: Data to predict on.
-            ignore_keys: Model outputs to leave out.
-            metric_key_prefix: Prefix of every metric's name.
+        The other arguments are those of :meth:`evaluation_loop`.
         """
         self._memory_tracker.start()
         loader = self.get_test_dataloader(test_dataset)

@@ -76,7 +76,13 @@ def check_part_kinds(
             "`model_init`."
         )
     for callback in _listed("callbacks", callbacks):
-        _check_callback(callback)
+        # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
+        if not hasattr(callback, "on_init_end"):
+            advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
+            raise InputTypeError(
+                f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
+                f"`TrainerCallback`{advice}."
+            )
     for callback in _listed("lightning_callbacks", lightning_callbacks):
         if not isinstance(callback, Callback):
             raise InputTypeError(
@@ -95,16 +101,6 @@ def _listed(name: str, callbacks: object) -> Sequence[Any]:
     if callbacks is not None and not isinstance(callbacks, list | tuple):
         raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
     return callbacks or []
-
-
-def _check_callback(callback: object) -> None:
-    # A class with the events need not inherit from `TrainerCallback`: transformers only calls them.
-    if not hasattr(callback, "on_init_end"):
-        advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
-        raise InputTypeError(
-            f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
-            f"`TrainerCallback`{advice}."
-        )
 
 
 def _kind(part: object) -> str:

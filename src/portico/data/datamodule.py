@@ -21,14 +21,13 @@ from portico.errors import InputError
 from portico.hf_compat import (
     BatchRebalanceSampler,
     LengthGroupedSampler,
-    RemoveColumnsCollator,
     has_length,
     logger,
     seed_worker,
 )
 
 if TYPE_CHECKING:
-    from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
+    from portico.annotations import Examples, Loader, ProcessingClass
     from portico.arguments import TrainingArguments
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
@@ -149,29 +148,14 @@ class TrainerDataModule(pl.LightningDataModule):
                 "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
                 "model's inputs."
             )
-        self.announce_ignored(ignored, description)
-        return dataset.remove_columns(ignored)
-
-    def removing_collator(self, collator: "DataCollator", description: str | None) -> RemoveColumnsCollator:
-        """Return ``collator`` behind a filter that drops columns the model does not take."""
-        return RemoveColumnsCollator(
-            data_collator=collator,
-            signature_columns=self.hf_trainer._signature_columns,
-            logger=logger,
-            description=description,
-            model_name=type(self.hf_trainer.model).__name__,
-        )
-
-    def announce_ignored(self, columns: list[str], description: str | None) -> None:
-        """Log once which columns of a set are dropped."""
-        key = f"{description}:{','.join(columns)}"
-        if not columns or key in self._announced:
-            return
-        self._announced.add(key)
-        logger.info(
+        message = (
             f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
-            f"not take are left out: {', '.join(columns)}."
+            f"not take are left out: {', '.join(ignored)}."
         )
+        if ignored and message not in self._announced:
+            self._announced.add(message)
+            logger.info(message)
+        return dataset.remove_columns(ignored)
 
 
 def train_sampler(

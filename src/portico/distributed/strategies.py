@@ -277,7 +277,16 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     if len(names) > 1:
         raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
     _check_place(names[0], args)
-    return _fsdp(args, model) if names == ["fsdp"] else _deepspeed(args)
+    timeout = timedelta(seconds=args.ddp_timeout)
+    if names == ["fsdp"]:
+        options = fsdp_options(args.fsdp, args.fsdp_config, model)
+        return FSDPStrategy(process_group_backend=args.ddp_backend, timeout=timeout, **options)
+    if find_spec("deepspeed") is None:
+        raise InputError(
+            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
+            "`pip install deepspeed`, or set `strategy='fsdp'`."
+        )
+    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timeout)
 
 
 def is_sharded(strategy: "Strategy") -> bool:
@@ -313,23 +322,6 @@ def _check_place(name: str, args: "TrainingArguments") -> None:
             f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
             "out, or set `strategy='ddp'` to train on several processes without it."
         )
-
-
-def _fsdp(args: "TrainingArguments", model: nn.Module | None) -> Strategy:
-    return FSDPStrategy(
-        process_group_backend=args.ddp_backend,
-        timeout=timedelta(seconds=args.ddp_timeout),
-        **fsdp_options(args.fsdp, args.fsdp_config, model),
-    )
-
-
-def _deepspeed(args: "TrainingArguments") -> Strategy:
-    if find_spec("deepspeed") is None:
-        raise InputError(
-            "`deepspeed` becomes Lightning's DeepSpeedStrategy, but DeepSpeed is not installed; install it with "
-            "`pip install deepspeed`, or set `strategy='fsdp'`."
-        )
-    return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timedelta(seconds=args.ddp_timeout))
 
 
 def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
