@@ -18,19 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from portico import hf_compat
 from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
-from portico.hf_compat import (
-    PREFIX_CHECKPOINT_DIR,
-    BestRun,
-    HPSearchBackend,
-    HyperParamSearchBackendBase,
-    OptunaBackend,
-    RayTuneBackend,
-    WandbBackend,
-    default_compute_objective,
-)
+from portico.hf_compat import BestRun, HPSearchBackend
 from portico.memory import release_memory
 
 if TYPE_CHECKING:
@@ -91,7 +83,7 @@ def _finite(value: object, direction: str) -> Any:
 # ---- Backends ----
 
 
-class SearchBackend(HyperParamSearchBackendBase, ABC):
+class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
     """One library that chooses hyperparameters, trial by trial, next to its backend in transformers.
 
     Attributes:
@@ -114,7 +106,7 @@ class SearchBackend(HyperParamSearchBackendBase, ABC):
         """Report ``trainer.objective``, of an evaluation at optimizer step ``step``, which may end the trial."""
 
 
-class OptunaSearch(SearchBackend, OptunaBackend):
+class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
     """Trials of an optuna study; options are those of ``create_study`` and of ``Study.optimize``.
 
     Of several processes, the first has the study; the others train the trials that it chooses.
@@ -220,7 +212,7 @@ def release_model(trainer: "Trainer") -> None:
     release_memory()
 
 
-class RaySearch(SearchBackend, RayTuneBackend):
+class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
     """Trials that Ray Tune runs in separate processes, each with a copy of the trainer.
 
     Options are those of ``ray.tune.run``.
@@ -261,7 +253,7 @@ class RaySearch(SearchBackend, RayTuneBackend):
 
 def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     """Write a checkpoint below ``folder`` from which Ray Tune can resume a trial."""
-    checkpoint = Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+    checkpoint = Path(folder) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
     trainer.save_model(str(checkpoint), _internal_call=True)
     if not trainer.args.should_save:
         return
@@ -270,7 +262,7 @@ def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
     save_optimizer_and_scheduler(trainer, str(checkpoint))
 
 
-class WandbSearch(SearchBackend, WandbBackend):
+class WandbSearch(SearchBackend, hf_compat.WandbBackend):
     """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
 
     # Nothing to report: the callback of Weights & Biases logs every evaluation.
@@ -350,7 +342,7 @@ def search(
     trainer.hp_search_backend = HPSearchBackend(chosen.name)
     trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
     trainer.hp_name = hp_name
-    trainer.compute_objective = FiniteObjective(compute_objective or default_compute_objective, directions)
+    trainer.compute_objective = FiniteObjective(compute_objective or hf_compat.default_compute_objective, directions)
     try:
         return chosen.run(trainer, n_trials, direction, **options)  # type: ignore[arg-type]  # transformers: one only
     finally:

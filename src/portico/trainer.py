@@ -330,21 +330,18 @@ class Trainer:
         if self.args.dataloader_persistent_workers and key in cached:
             return cached[key]
         if isinstance(eval_dataset, str):
-            eval_dataset = self._named_eval_dataset(eval_dataset)
+            sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+            if eval_dataset not in sets:
+                raise InputKeyError(
+                    f"`eval_dataset={eval_dataset!r}` names a set, but the trainer's `eval_dataset` holds "
+                    f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
+                )
+            eval_dataset = sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         loader = self._get_dataloader(dataset, "evaluation", self.args.eval_batch_size, self._get_eval_sampler)
         if self.args.dataloader_persistent_workers:
             cached[key] = loader
         return loader
-
-    def _named_eval_dataset(self, name: str) -> "Examples":
-        sets: Mapping[str, Examples] = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
-        if name not in sets:
-            raise InputKeyError(
-                f"`eval_dataset={name!r}` names a set, but the trainer's `eval_dataset` holds "
-                f"{', '.join(map(repr, sets)) or 'none by name'}; give one of them, or a data set."
-            )
-        return sets[name]
 
     def get_test_dataloader(self, test_dataset: "Examples") -> "Loader":
         """Return a loader over ``test_dataset``."""
@@ -534,36 +531,27 @@ class Trainer:
         """Plan a run, set up its state and let Lightning run it; ``batch_size`` is that of this process."""
         args = self.args if args is None else args
         self._train_batch_size = self._train_batch_size if batch_size is None else batch_size
-        run = self._plan_run(args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+        loader = self.get_train_dataloader()
+        counts = self.set_initial_training_values(args, loader)
+        plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
+        point = self._init_training_state(
+            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, resume_from_checkpoint, trial
+        )
+        self.callback_handler.train_dataloader = loader
+        run = TrainingRun(
+            self,
+            loader=loader,
+            plan=plan,
+            checkpoint=resume_from_checkpoint,
+            resume_point=ResumePoint(*point),
+            trial=trial,
+            ignore_keys_for_eval=ignore_keys_for_eval,
+        )
         self.model_wrapped = model_setup.compiled_for_training(
             self._wrap_model(self.model), self.model_wrapped, self.args
         )
         log_training_start(self, run.plan, run.resume_point if resume_from_checkpoint is not None else None)
         return self._fit(run)
-
-    def _plan_run(
-        self,
-        args: TrainingArguments,
-        checkpoint: str | None,
-        trial: "Trial",
-        ignore_keys_for_eval: list[str] | None,
-    ) -> TrainingRun:
-        loader = self.get_train_dataloader()
-        counts = self.set_initial_training_values(args, loader)
-        plan = RunPlan(*counts, gradient_accumulation_steps=args.gradient_accumulation_steps)
-        point = self._init_training_state(
-            plan.max_steps, plan.num_update_steps_per_epoch, plan.num_train_epochs, checkpoint, trial
-        )
-        self.callback_handler.train_dataloader = loader
-        return TrainingRun(
-            self,
-            loader=loader,
-            plan=plan,
-            checkpoint=checkpoint,
-            resume_point=ResumePoint(*point),
-            trial=trial,
-            ignore_keys_for_eval=ignore_keys_for_eval,
-        )
 
     def _fit(self, run: TrainingRun) -> TrainOutput:
         self._use_lightning_trainer(run)
@@ -1025,7 +1013,10 @@ class Trainer:
         return_loss = self.can_return_loss if return_loss is None else return_loss
         computes_loss = has_labels or (not self.label_names and return_loss)
         inputs = self._prepare_inputs(inputs)
-        ignored = self._ignored_outputs() if ignore_keys is None else ignore_keys
+        config: Any = getattr(self.model, "config", None)
+        if ignore_keys is None and config is not None:
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+        ignored = ignore_keys or []
         # Read before the loss is computed, which may pop them.
         labels = labels_of(inputs, self.label_names) if computes_loss else None
         loss: torch.Tensor | None = None
@@ -1050,10 +1041,6 @@ class Trainer:
             return self.compute_loss(model, inputs), outputs
         loss, outputs = self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
         return loss, outputs
-
-    def _ignored_outputs(self) -> list[str]:
-        config: Any = getattr(self.model, "config", None)
-        return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config is not None else []
 
     def _evaluate(
         self, trial: "Trial", ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

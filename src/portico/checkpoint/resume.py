@@ -14,15 +14,10 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
+from portico import hf_compat
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import (
-    compare_trainer_and_checkpoint_args,
-    get_last_checkpoint,
-    logger,
-    safe_globals,
-    set_rng_state_for_device,
-)
+from portico.hf_compat import logger
 from portico.lightning_compat import continue_from
 from portico.plan import ResumePoint, RunPlan
 
@@ -38,7 +33,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
-        last: str | None = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+        last: str | None = hf_compat.get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
         if last is None:
             raise InputError(
                 f"No valid checkpoint found in output directory ({output_dir}): it holds no `checkpoint-N` folder. "
@@ -70,7 +65,7 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
             f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
         )
         state.best_model_checkpoint = None
-    compare_trainer_and_checkpoint_args(args, state)
+    hf_compat.compare_trainer_and_checkpoint_args(args, state)
     return state
 
 
@@ -148,7 +143,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
             file,
         )
         return
-    with safe_globals():
+    with hf_compat.safe_globals():
         states = torch.load(file, weights_only=True)
     set_rng_states(states, args)
 
@@ -158,7 +153,7 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+        hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
 def _rng_file(folder: str, args: "TrainingArguments") -> Path:

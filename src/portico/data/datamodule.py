@@ -17,14 +17,9 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
+from portico import hf_compat
 from portico.errors import InputError
-from portico.hf_compat import (
-    BatchRebalanceSampler,
-    LengthGroupedSampler,
-    has_length,
-    logger,
-    seed_worker,
-)
+from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     from portico.annotations import Examples, Loader, ProcessingClass
@@ -64,7 +59,7 @@ class EvaluationFeed:
     loader: "Loader"
 
     def __len__(self) -> int:
-        return len(self.loader) if has_length(self.loader) else sys.maxsize
+        return len(self.loader) if hf_compat.has_length(self.loader) else sys.maxsize
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.loader
@@ -125,7 +120,7 @@ class TrainerDataModule(pl.LightningDataModule):
         }
         if not isinstance(dataset, IterableDataset):
             sampler = sampler_fn(dataset) if sampler_fn is not None else None
-            if isinstance(sampler, BatchRebalanceSampler):
+            if isinstance(sampler, hf_compat.BatchRebalanceSampler):
                 # It yields whole batches of varying size.
                 del options["batch_size"]
                 options["batch_sampler"] = sampler
@@ -133,7 +128,7 @@ class TrainerDataModule(pl.LightningDataModule):
                 options |= {"sampler": sampler, "drop_last": args.dataloader_drop_last}
             if is_training:
                 options["worker_init_fn"] = partial(
-                    seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+                    hf_compat.seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
                 )
         return DataLoader(dataset, **options)
 
@@ -163,7 +158,7 @@ def train_sampler(
 ) -> Sampler[Any] | None:
     """Return the sampler for ``args.train_sampling_strategy``; ``None`` for data without a length."""
     strategy = args.train_sampling_strategy
-    if not has_length(dataset):
+    if not hf_compat.has_length(dataset):
         if strategy in ("group_by_length", "batch_rebalance"):
             logging.getLogger(__name__).warning(
                 "`train_sampling_strategy=%r` is ignored because the training data set has no length; examples come "
@@ -183,7 +178,7 @@ def eval_sampler(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
 ) -> Sampler[int] | None:
     """Return the sampler of an evaluation: the order of the data, or by length where training is grouped by length."""
-    if not has_length(dataset):
+    if not hf_compat.has_length(dataset):
         return None
     if args.train_sampling_strategy == "group_by_length":
         # A generator seeded here, so that an evaluation draws nothing from the global one.
@@ -198,8 +193,8 @@ def _length_grouped(
     args: "TrainingArguments",
     processing_class: "ProcessingClass | None",
     generator: torch.Generator | None = None,
-) -> LengthGroupedSampler:
-    return LengthGroupedSampler(
+) -> hf_compat.LengthGroupedSampler:
+    return hf_compat.LengthGroupedSampler(
         batch_size,
         dataset=dataset,
         lengths=_known_lengths(dataset, args),
@@ -210,7 +205,7 @@ def _length_grouped(
 
 def _batch_rebalanced(
     dataset: "Examples", args: "TrainingArguments", processing_class: "ProcessingClass | None"
-) -> BatchRebalanceSampler:
+) -> hf_compat.BatchRebalanceSampler:
     lengths = _known_lengths(dataset, args)
     if lengths is None:
         name = _first_input_name(processing_class) or "input_ids"
@@ -220,7 +215,7 @@ def _batch_rebalanced(
                 f"`{name}`; add a column `{args.length_column_name}`, or choose another strategy."
             )
         lengths = [len(example[name]) for example in dataset]
-    return BatchRebalanceSampler(
+    return hf_compat.BatchRebalanceSampler(
         lengths=lengths,
         effective_batch_size=args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         dp_size=args.world_size,

@@ -4,7 +4,6 @@ Read :func:`batch_metrics` first, which chooses, then the two forms, then the ch
 """
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,19 +23,7 @@ if TYPE_CHECKING:
 _TORCH_METRICS = (Metric, MetricCollection, dict)
 
 
-class BatchMetrics(ABC):
-    """Metrics that are updated batch by batch during one evaluation."""
-
-    @abstractmethod
-    def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
-        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
-
-    @abstractmethod
-    def compute(self) -> Mapping[str, Any]:
-        """Return the metrics by name, none when there was no batch."""
-
-
-class BatchedComputeMetrics(BatchMetrics):
+class BatchedComputeMetrics:
     """A ``compute_metrics`` that accumulates by itself (``batch_eval_metrics``).
 
     It is called as ``function(prediction, compute_result=...)``; its value for the last batch is the result.
@@ -47,13 +34,15 @@ class BatchedComputeMetrics(BatchMetrics):
         self._metrics: Mapping[str, Any] = {}
 
     def update(self, prediction: EvalPrediction, *, is_last: bool = True) -> None:
+        """Update with the gathered tensors of a batch; ``is_last`` marks the final one."""
         self._metrics = self.function(prediction, compute_result=is_last)
 
     def compute(self) -> Mapping[str, Any]:
+        """Return the metrics by name, none when there was no batch."""
         return self._metrics
 
 
-class TorchMetrics(BatchMetrics):
+class TorchMetrics:
     """Metrics of torchmetrics, updated with ``(logits, labels)``.
 
     The tensors are already gathered from all processes, without the examples that pad the last batch. So each process
@@ -128,7 +117,9 @@ def _described(data: "Nested") -> str:
     return str(described)
 
 
-def batch_metrics(compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool) -> BatchMetrics | None:
+def batch_metrics(
+    compute_metrics: "ComputeMetrics | None", *, batched: bool, nested: bool
+) -> BatchedComputeMetrics | TorchMetrics | None:
     """Return the batchwise form of ``compute_metrics``; ``None`` for a function of all predictions at once.
 
     ``batched`` is ``batch_eval_metrics``; an evaluation ``nested`` inside another one needs counts of its own.

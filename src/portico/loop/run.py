@@ -77,6 +77,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
+from portico import lightning_compat
 from portico.checkpoint.resume import restore_training
 from portico.checkpoint.writer import exportable_callbacks
 from portico.data.loaders import skip_first_batches
@@ -85,18 +86,6 @@ from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
 from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
-from portico.lightning_compat import (
-    USES_SHORTCUTS,
-    NullProfiler,
-    disable_sigterm_handler,
-    drop_launcher,
-    exit_on_sigterm,
-    keep_loss_scale,
-    quiet_lightning,
-    restarted_mid_epoch,
-    skip_step_signature,
-    stop_between_batches,
-)
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -119,7 +108,7 @@ class EventBridge(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.run.begin()
         # Lightning leaves out the hook of an epoch that it resumes in the middle (`_FitLoop.on_advance_start`).
-        if restarted_mid_epoch(trainer):
+        if lightning_compat.restarted_mid_epoch(trainer):
             self.run.begin_epoch(trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -432,13 +421,13 @@ def build_lightning_trainer(
             "`GradientAccumulationScheduler` was passed in `lightning_callbacks`, but the trainer counts accumulation "
             "windows itself; remove it and set `gradient_accumulation_steps` in `TrainingArguments`."
         )
-    with quiet_lightning():
+    with lightning_compat.quiet_lightning():
         trainer = pl.Trainer(
             **run_placement(args, model),
             callbacks=list(callbacks),
             logger=list(loggers) or False,
             plugins=list(plugins) or None,
-            profiler=NullProfiler() if USES_SHORTCUTS else None,
+            profiler=lightning_compat.NullProfiler() if lightning_compat.USES_SHORTCUTS else None,
             default_root_dir=args.output_dir,
             # The plan counts the steps and the bridge stops the run; with its own limits Lightning would validate or
             # stop at other steps.
@@ -456,14 +445,14 @@ def build_lightning_trainer(
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
             enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         )
-    keep_loss_scale(trainer)
-    skip_step_signature(trainer)
+    lightning_compat.keep_loss_scale(trainer)
+    lightning_compat.skip_step_signature(trainer)
     if inside_worker():
-        drop_launcher(trainer.strategy)
+        lightning_compat.drop_launcher(trainer.strategy)
     if args.enable_jit_checkpoint:
-        disable_sigterm_handler(trainer)
+        lightning_compat.disable_sigterm_handler(trainer)
     else:
-        stop_between_batches(trainer, on_sigterm=kill_children)
+        lightning_compat.stop_between_batches(trainer, on_sigterm=kill_children)
     return trainer
 
 
@@ -478,9 +467,9 @@ def fit(pl_trainer: pl.Trainer, module: "TrainerModule", datamodule: pl.Lightnin
     try:
         with (
             kill_children_on_error(),
-            quiet_lightning(),
+            lightning_compat.quiet_lightning(),
             autocast_forward(module.model, strategy),
-            exit_on_sigterm(pl_trainer),
+            lightning_compat.exit_on_sigterm(pl_trainer),
         ):
             connect(strategy)
             pl_trainer.fit(module, datamodule=datamodule)
