@@ -148,7 +148,10 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
         study = optuna.create_study(**goal, **options)
 
         def objective(trial: "Trial") -> Any:
-            _share_trial(trainer, trial)
+            if trainer.accelerator.use_distributed:
+                # Optuna draws parameters when they are first requested.
+                trainer.hp_space(trial)
+                trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
             return _train_and_evaluate(trainer, trial)
 
         # Nothing is broadcast after a failure: the other processes failed too, or are killed.
@@ -159,16 +162,6 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
             return [BestRun(str(best.number), best.values, best.params) for best in study.best_trials]
         best = study.best_trial
         return BestRun(str(best.number), study.best_value, best.params)
-
-
-def _share_trial(trainer: "Trainer", trial: "Trial") -> None:
-    """Broadcast ``trial`` from the first process to the others."""
-    import optuna
-
-    if trainer.accelerator.use_distributed:
-        # Optuna draws parameters when they are first requested.
-        trainer.hp_space(trial)
-        trainer.accelerator.from_first_process(optuna.trial.FixedTrial(trial.params, trial.number))
 
 
 def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> None:

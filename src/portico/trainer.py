@@ -73,7 +73,6 @@ from portico.loop.run import (
     EventBridge,
     TrainingRun,
     build_lightning_trainer,
-    count_run,
     fit,
     fresh_state,
     log_overridden_arguments,
@@ -824,7 +823,16 @@ class Trainer:
             ``num_train_epochs``, ``num_update_steps_per_epoch``, ``num_examples``, ``num_train_samples``,
             ``total_train_batch_size``, ``steps_in_epoch`` (loader batches) and ``max_steps``.
         """
-        return count_run(self, args, dataloader).as_training_values()
+        num_batches = len(dataloader) if has_length(dataloader) else None
+        plan = RunPlan.make(
+            max_steps=args.max_steps,
+            num_train_epochs=args.num_train_epochs,
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+            total_train_batch_size=self.get_total_train_batch_size(args),
+            num_batches=num_batches,
+            num_examples=self.num_examples(dataloader) if num_batches else None,
+        )
+        return plan.as_training_values()
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Return the number of examples per optimizer step, over all processes that see different data."""

@@ -62,11 +62,6 @@ def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
     return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
 
 
-def syncs_each_batch(args: "TrainingArguments") -> bool:
-    """Return whether gradients are averaged after each batch of an accumulation window."""
-    return bool((accelerator_settings(args)["gradient_accumulation_kwargs"] or {}).get("sync_each_batch", False))
-
-
 def forget_unused_state(config: object) -> None:
     """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
 
@@ -181,17 +176,13 @@ class Accelerator:
     def wait_for_everyone(self) -> None:
         self._connected().barrier("wait_for_everyone")
 
-    @contextmanager
-    def main_process_first(self) -> Iterator[None]:
+    def main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of all run the block before the others."""
-        with first_process_first(self._connected(), is_first=self.is_main_process):
-            yield
+        return first_process_first(self._connected(), is_first=self.is_main_process)
 
-    @contextmanager
-    def local_main_process_first(self) -> Iterator[None]:
+    def local_main_process_first(self) -> AbstractContextManager[None]:
         """Let the first process of each machine run the block before the others."""
-        with first_process_first(self._connected(), is_first=self.is_local_main_process):
-            yield
+        return first_process_first(self._connected(), is_first=self.is_local_main_process)
 
     def end_training(self) -> None:
         """Destroy the process group. Call at the end of a script."""
@@ -393,7 +384,13 @@ class Accelerator:
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
         """Prepare data loaders; models and optimizers are returned unchanged, since the strategy prepares them."""
-        config = self._dataloader_config()
+        config = DataLoaderConfig(
+            device=self.device,
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            broadcast=self.from_first_process,
+            **self._dataloader_options,
+        )
         prepared = [prepare_data_loader(item, config) for item in objects]
         for loader in prepared:
             if isinstance(loader, DataLoaderShard):
@@ -418,15 +415,6 @@ class Accelerator:
 
     def free_memory(self, *objects: Any) -> None:
         """Do nothing: the strategy releases its memory when a run ends."""
-
-    def _dataloader_config(self) -> DataLoaderConfig:
-        return DataLoaderConfig(
-            device=self.device,
-            num_processes=self.num_processes,
-            process_index=self.process_index,
-            broadcast=self.from_first_process,
-            **self._dataloader_options,
-        )
 
 
 def _all_tensors(data: "Nested") -> bool:

@@ -45,18 +45,16 @@ def run_placement(args: "TrainingArguments", model: nn.Module | None = None) -> 
     The model, if known, decides on defaults of the strategy.
     """
     placement = lightning_placement(args)
-    return {**placement, "strategy": sharded_strategy(args, model) or _chosen_strategy(placement, args, model)}
-
-
-def _chosen_strategy(placement: dict[str, Any], args: "TrainingArguments", model: nn.Module | None) -> Strategy | str:
-    strategy = placement["strategy"]
-    if isinstance(strategy, Strategy):
+    strategy = sharded_strategy(args, model) or placement["strategy"]
+    if strategy is placement["strategy"] and isinstance(strategy, Strategy):
         refuse_ddp_arguments(strategy, args)
         # A strategy serves one `lightning.Trainer`; there is one for each run, and each gets a fresh copy.
-        return deepcopy(strategy)
-    if strategy == "auto" and _drives_several(placement):
+        strategy = deepcopy(strategy)
+    elif strategy == "auto" and _drives_several(placement):
         strategy = "ddp_fork" if is_in_notebook() else "ddp"
-    return ddp_strategy(strategy, args, model) or strategy
+    if isinstance(strategy, str):
+        strategy = ddp_strategy(strategy, args, model) or strategy
+    return {**placement, "strategy": strategy}
 
 
 def _drives_several(placement: dict[str, Any]) -> bool:

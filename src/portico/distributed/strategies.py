@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from portico.distributed.accelerator import syncs_each_batch
+from portico.distributed.accelerator import accelerator_settings
 from portico.errors import InputError
 from portico.lightning_compat import wrap_in_ddp
 
@@ -113,8 +113,9 @@ def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None =
     if find_unused is None:
         find_unused = unused == "true" if unused else not _recomputes_activations(args, model)
     given = {option: getattr(args, field) for option, field in _ARGUMENTS.items()}
+    accumulation = accelerator_settings(args)["gradient_accumulation_kwargs"] or {}
     return ModelDDPStrategy(
-        sync_each_batch=syncs_each_batch(args),
+        sync_each_batch=bool(accumulation.get("sync_each_batch", False)),
         start_method=_START_METHODS[kind],
         process_group_backend=args.ddp_backend,
         timeout=timedelta(seconds=args.ddp_timeout),

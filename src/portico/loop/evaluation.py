@@ -16,7 +16,7 @@ from transformers import EvalPrediction
 from portico.data.datamodule import EvaluationFeed
 from portico.distributed.processes import connect, kill_children_on_error
 from portico.errors import InputTypeError
-from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length
+from portico.hf_compat import EvalLoopOutput, denumpify_detensorize, find_batch_size, has_length, logger
 from portico.lightning_compat import (
     can_nest_evaluation,
     exit_on_sigterm,
@@ -26,7 +26,6 @@ from portico.lightning_compat import (
 )
 from portico.loop.metrics import batch_metrics
 from portico.loop.outputs import OutputBuffer, OutputList
-from portico.loop.run import log_evaluation_start
 
 if TYPE_CHECKING:
     from portico.annotations import Batch, Loader, Nested
@@ -67,7 +66,10 @@ class EvaluationSession:
     def start(self) -> None:
         """Put model and optimizer into evaluation mode and let callbacks see the loader."""
         trainer = self.trainer
-        log_evaluation_start(trainer, self.loader, self.description, self.batch_size)
+        logger.info(f"\n***** Running {self.description} *****")
+        num_examples = f" = {trainer.num_examples(self.loader)}" if has_length(self.loader) else ": Unknown"
+        logger.info(f"  Num examples{num_examples}")
+        logger.info(f"  Batch size = {self.batch_size}")
         self.model = trainer._wrap_model(trainer.model, training=False, dataloader=self.loader)
         self.model.eval()
         if hasattr(trainer.optimizer, "eval") and callable(trainer.optimizer.eval):

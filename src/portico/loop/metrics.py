@@ -131,23 +131,21 @@ def batch_metrics(
 
 def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArguments") -> None:
     """Refuse metrics that cannot be called, or that contradict the training arguments."""
+    if compute_metrics is None:
+        return
     if isinstance(compute_metrics, _TORCH_METRICS):
         _check_torch_metrics(compute_metrics, args)
-    elif compute_metrics is not None and not callable(compute_metrics):
+    elif not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
             "takes an `EvalPrediction` and returns a dict of numbers by name, or a `torchmetrics.Metric`."
         )
-    elif compute_metrics is not None and args.batch_eval_metrics and not _takes_compute_result(compute_metrics):
+    elif args.batch_eval_metrics and "compute_result" not in inspect.signature(compute_metrics).parameters:
         raise InputError(
             "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
             "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
             "function, set `batch_eval_metrics=False`, or give a `torchmetrics.Metric`."
         )
-
-
-def _takes_compute_result(function: Callable[..., Any]) -> bool:
-    return "compute_result" in inspect.signature(function).parameters
 
 
 def _check_torch_metrics(compute_metrics: "ComputeMetrics", args: "TrainingArguments") -> None:

@@ -85,7 +85,7 @@ from portico.distributed.placement import run_placement
 from portico.distributed.precision import autocast_forward
 from portico.distributed.processes import connect, inside_worker, kill_children, kill_children_on_error
 from portico.errors import InputError
-from portico.hf_compat import TrainOutput, get_model_param_count, has_length, logger
+from portico.hf_compat import TrainOutput, get_model_param_count, logger
 from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
@@ -332,19 +332,6 @@ class TrainingRun:
         trainer.control = getattr(trainer.callback_handler, event)(trainer.args, trainer.state, trainer.control)
 
 
-def count_run(trainer: "Trainer", args: "TrainingArguments", loader: "Loader") -> RunPlan:
-    """Count the steps of a run of ``trainer`` over ``loader``."""
-    num_batches = len(loader) if has_length(loader) else None
-    return RunPlan.make(
-        max_steps=args.max_steps,
-        num_train_epochs=args.num_train_epochs,
-        gradient_accumulation_steps=args.gradient_accumulation_steps,
-        total_train_batch_size=trainer.get_total_train_batch_size(args),
-        num_batches=num_batches,
-        num_examples=trainer.num_examples(loader) if num_batches else None,
-    )
-
-
 def fresh_state(trainer: "Trainer") -> TrainerState:
     """Return the state of a run that has not made a step."""
     return TrainerState(
@@ -391,16 +378,6 @@ def log_training_start(trainer: "Trainer", plan: RunPlan, resume_point: ResumePo
             lines.append(f"  Skipping {epoch} epochs and {skipped} batches that the checkpoint has seen")
     for line in lines:
         logger.info(line)
-
-
-def log_evaluation_start(trainer: "Trainer", loader: "Loader", description: str, batch_size: int) -> None:
-    """Log the counts of an evaluation; ``description`` is ``"Evaluation"`` or ``"Prediction"``."""
-    logger.info(f"\n***** Running {description} *****")
-    if has_length(loader):
-        logger.info(f"  Num examples = {trainer.num_examples(loader)}")
-    else:
-        logger.info("  Num examples: Unknown")
-    logger.info(f"  Batch size = {batch_size}")
 
 
 def build_lightning_trainer(
