@@ -94,7 +94,7 @@ class LightningPlacement:
 
 
 @dataclass
-@with_old_names(transformers.TrainingArguments)
+@with_old_names
 class TrainingArguments(
     LightningPlacement, RetiredArguments, transformers.TrainingArguments, metaclass=AcceptsOldNames
 ):

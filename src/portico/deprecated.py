@@ -141,25 +141,22 @@ class _StoreEitherName(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def with_old_names(base: type) -> Callable[[_Class], _Class]:
-    """Return a decorator, applied before ``@dataclass``, that adds the older names of fields of ``base``.
+def with_old_names(cls: _Class) -> _Class:
+    """Add the older names of fields to training arguments, before ``@dataclass`` is applied.
 
     Instances get them as attributes, and parsers as options.
     """
-
-    def decorate(cls: _Class) -> _Class:
-        hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
-        cls.__annotations__ = dict(cls.__annotations__)
-        for old, new in RENAMED.items():
-            setattr(cls, old, _OldName(old, new))
-            # `HfArgumentParser` passes a field's metadata to `argparse`.
-            options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
-            metadata = {**fields[new].metadata, **options}
-            cls.__annotations__[new] = hints[new]
-            setattr(cls, new, dataclasses.field(default=fields[new].default, metadata=metadata))
-        return cls
-
-    return decorate
+    base = transformers.TrainingArguments
+    hints, fields = get_type_hints(base), {field.name: field for field in dataclasses.fields(base)}
+    cls.__annotations__ = dict(cls.__annotations__)
+    for old, new in RENAMED.items():
+        setattr(cls, old, _OldName(old, new))
+        # `HfArgumentParser` passes a field's metadata to `argparse`.
+        options = {"aliases": [f"--{old}", f"--{old.replace('_', '-')}"], "action": _StoreEitherName}
+        metadata = {**fields[new].metadata, **options}
+        cls.__annotations__[new] = hints[new]
+        setattr(cls, new, dataclasses.field(default=fields[new].default, metadata=metadata))
+    return cls
 
 
 class HfArgumentParser(transformers.HfArgumentParser):

@@ -292,9 +292,7 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
 def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
     """Refuse settings of an experiment that do not exist, and values that cannot be used, before any work.
 
-    Args:
-        settings: Plain values: ``_target_`` and a mapping for each group.
-        further: Keys that someone else reads, by group; a group without keys is not looked into.
+    ``further`` are keys that someone else reads, by group; a group without keys is not looked into.
 
     Raises:
         InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
@@ -346,9 +344,7 @@ def _plain(value: Any) -> Any:
 def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     """Return the experiment that settings describe, checked and with all its groups built.
 
-    Args:
-        settings: Plain values: ``_target_`` and a mapping for each group; ``callbacks`` and ``logger`` are objects.
-        output_dir: Folder of the run.
+    ``callbacks`` and ``logger`` are objects already.
 
     Raises:
         InputError: If a class cannot be imported or does not fit, or a setting is unknown or cannot be used.

@@ -116,9 +116,7 @@ def compiled_for_training(model: nn.Module, wrapped: Any, args: "TrainingArgumen
 def enable_activation_checkpointing(model: Any, options: Mapping[str, Any]) -> None:
     """Make ``model`` recompute activations in backward instead of keeping them.
 
-    Args:
-        model: A model with ``activation_checkpointing_enable`` or its older name ``gradient_checkpointing_enable``.
-        options: ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
+    ``options`` are ``every_n_layers``, ``offload``, and arguments of ``torch.utils.checkpoint``.
     """
     placement = {name: options[name] for name in ("every_n_layers", "offload") if name in options}
     rest = {name: value for name, value in options.items() if name not in placement} or None

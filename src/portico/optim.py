@@ -10,13 +10,8 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import GreedyLR, get_scheduler
 
+from portico import hf_compat
 from portico.errors import InputError, InputTypeError, MissingPackageError
-from portico.hf_compat import (
-    LayerWiseDummyOptimizer,
-    get_parameter_names,
-    is_optimizer_factory,
-    optimizer_cls_and_kwargs,
-)
 
 if TYPE_CHECKING:
     from portico.annotations import Scheduler
@@ -51,7 +46,7 @@ _OWN_PARAMETERS = ("params", "model", "optimizer_dict")
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
-    return get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
+    return hf_compat.get_parameter_names(model, [nn.LayerNorm], list(_NEVER_DECAYED))
 
 
 def parameter_groups(model: nn.Module, decayed: list[str], weight_decay: float) -> list[dict[str, Any]]:
@@ -68,9 +63,9 @@ def build_optimizer(
     model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """Make an optimizer from a class, or from a factory that takes the whole model."""
-    if is_optimizer_factory(optimizer_cls):
+    if hf_compat.is_optimizer_factory(optimizer_cls):
         return optimizer_cls()(model, **kwargs)
-    if optimizer_cls is LayerWiseDummyOptimizer:
+    if optimizer_cls is hf_compat.LayerWiseDummyOptimizer:
         optimizer_cls = LayerwiseOptimizer
     kwargs = dict(kwargs)
     parameters: Any = groups
@@ -155,7 +150,7 @@ def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -
             "options of the optimizer by commas, as in 'momentum=0.9,nesterov=true'."
         )
     try:
-        return optimizer_cls_and_kwargs(args, model)
+        return hf_compat.optimizer_cls_and_kwargs(args, model)
     except (ImportError, ValueError) as error:
         kind = MissingPackageError if isinstance(error, ImportError) else InputError
         name = getattr(args.optim, "value", args.optim)

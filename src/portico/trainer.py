@@ -34,7 +34,7 @@ from transformers import (
     set_seed,
 )
 
-from portico import deprecated, hp_search, hub, model_setup, optim
+from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
@@ -44,28 +44,7 @@ from portico.distributed.precision import autocast_forward, full_evaluation_dtyp
 from portico.distributed.processes import connect, connect_early, run_in_workers
 from portico.distributed.strategies import refuse_sharded_weights
 from portico.errors import InputKeyError, InputRuntimeError, InputTypeError
-from portico.hf_compat import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    BestRun,
-    CallbackHandler,
-    EvalLoopOutput,
-    HPSearchBackend,
-    PredictionOutput,
-    RemoveColumnsCollator,
-    TrainerMemoryTracker,
-    TrainOutput,
-    align_special_tokens,
-    can_return_loss,
-    find_labels,
-    has_length,
-    logger,
-    number_of_arguments,
-    rotate_checkpoints,
-    speed_metrics,
-    unwrap_peft_model,
-)
-from portico.hf_compat import log_metrics as _print_metrics
-from portico.hf_compat import metrics_format as _format_metrics
+from portico.hf_compat import EvalLoopOutput, HPSearchBackend, PredictionOutput, TrainOutput, has_length, logger
 from portico.lightning_compat import launches_workers, publish_metrics
 from portico.loop.evaluation import EvaluationSession, run_evaluation
 from portico.loop.module import TrainerModule, count_labels, count_tokens, labels_of, logits_of, loss_of
@@ -147,7 +126,7 @@ class Trainer:
     # Any object with the methods of torch's: libraries bring optimizers and schedulers that inherit from neither.
     optimizer: Any
     lr_scheduler: Any
-    callback_handler: CallbackHandler
+    callback_handler: hf_compat.CallbackHandler
     state: TrainerState
     control: TrainerControl
     gather_function: Callable[..., Any]
@@ -207,7 +186,7 @@ class Trainer:
         parts = {"callbacks": lightning_callbacks, "loggers": loggers, "plugins": plugins}
         self._lightning_parts: dict[str, list[Any]] = {name: list(part or []) for name, part in parts.items()}
         # The tracker knows its stage by the name of the method that starts it, here `__init__`.
-        self._memory_tracker = TrainerMemoryTracker(self.args.skip_memory_metrics)
+        self._memory_tracker = hf_compat.TrainerMemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start()
         self.is_in_train = False
         self._use_lightning_trainer()
@@ -248,9 +227,10 @@ class Trainer:
             self._place_model()
         self.model_wrapped = self.model
         # Below PEFT's adapters: their own signature and class name say nothing of labels.
-        base, unwrapped = map(unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
-        self.label_names = find_labels(type(base)) if self.args.label_names is None else self.args.label_names
-        self.can_return_loss = bool(can_return_loss(type(base)))
+        base, unwrapped = map(hf_compat.unwrap_peft_model, (self.model, self.accelerator.unwrap_model(self.model)))
+        given = self.args.label_names
+        self.label_names = hf_compat.find_labels(type(base)) if given is None else given
+        self.can_return_loss = bool(hf_compat.can_return_loss(type(base)))
         self.model_accepts_loss_kwargs = model_setup.accepts_loss_kwargs(unwrapped)
         self._loss_shifts_labels = model_setup.loss_shifts_labels(base)
         self.label_smoother = model_setup.label_smoother(self.args, self.model)
@@ -271,7 +251,7 @@ class Trainer:
 
     def _init_callbacks_and_state(self, callbacks: "Callbacks | None") -> None:
         every = [*model_setup.default_callbacks(self), *(callbacks or [])]
-        self.callback_handler = CallbackHandler(
+        self.callback_handler = hf_compat.CallbackHandler(
             every, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self.add_callback(PrinterCallback if self.args.disable_tqdm else model_setup.progress_callback())
@@ -376,7 +356,7 @@ class Trainer:
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            parameters = list(inspect.signature(unwrap_peft_model(self.model).forward).parameters)
+            parameters = list(inspect.signature(hf_compat.unwrap_peft_model(self.model).forward).parameters)
             # A column `label` becomes `labels` in the default collator.
             self._signature_columns = parameters + list({"label", "label_ids", *self.label_names})
 
@@ -393,7 +373,7 @@ class Trainer:
             return data_collator
         self._set_signature_columns_if_needed()
         model_name = type(self.model).__name__
-        return RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
+        return hf_compat.RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
 
     # ---- Optimizer & Scheduler & Learning rate ----
 
@@ -517,7 +497,7 @@ class Trainer:
             self.model_wrapped = self.model
             self.optimizer, self.lr_scheduler = None, None
         if isinstance(self.processing_class, PreTrainedTokenizerBase) and hasattr(self.model, "config"):
-            align_special_tokens(self.model, self.processing_class)
+            hf_compat.align_special_tokens(self.model, self.processing_class)
 
     def _inner_training_loop(
         self,
@@ -611,7 +591,7 @@ class Trainer:
         train_loss = self._total_loss_scalar / max(num_steps, 0.001)
         # The plan counts the whole schedule; this run may have made only part of its steps.
         num_samples = num_train_samples * num_steps / max(self.state.max_steps, 1)
-        metrics = speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
+        metrics = hf_compat.speed_metrics("train", start_time, num_samples=num_samples, num_steps=num_steps)
         self.store_flos()
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss
@@ -711,8 +691,8 @@ class Trainer:
         return loss_of(outputs, inputs), outputs
 
     def _smoothing_options(self, model: nn.Module) -> dict[str, bool]:
-        name = type(unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
-        return {"shift_labels": True} if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
+        name = type(hf_compat.unwrap_peft_model(self.accelerator.unwrap_model(model))).__name__
+        return {"shift_labels": True} if name in hf_compat.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() else {}
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
         stack = contextlib.ExitStack()
@@ -971,7 +951,9 @@ class Trainer:
         assert output.metrics is not None
         assert output.num_samples is not None
         num_steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.args.world_size))
-        output.metrics.update(speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps))
+        output.metrics.update(
+            hf_compat.speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=num_steps)
+        )
         return output.metrics
 
     def end(self) -> None:
@@ -1118,7 +1100,7 @@ class Trainer:
         writer.save_scaler(self, output_dir)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        rotate_checkpoints(
+        hf_compat.rotate_checkpoints(
             output_dir=output_dir or self.args.output_dir,
             save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
@@ -1200,7 +1182,7 @@ class Trainer:
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 num_tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
-                logs.update(speed_metrics("train", start_time, num_tokens=num_tokens))
+                logs.update(hf_compat.speed_metrics("train", start_time, num_tokens=num_tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
         numbers = {key: value for key, value in logs.items() if isinstance(value, int | float)}
@@ -1210,11 +1192,11 @@ class Trainer:
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""
-        _print_metrics(self, split, metrics)
+        hf_compat.log_metrics(self, split, metrics)
 
     def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Return ``metrics`` with times, memory and operations in human-readable units."""
-        return _format_metrics(metrics)
+        return hf_compat.metrics_format(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         """Write ``metrics`` to ``{split}_results.json`` and, if ``combined``, to ``all_results.json``."""
@@ -1317,7 +1299,7 @@ class Trainer:
         backend: str | HPSearchBackend | None = None,
         hp_name: Callable[["Trial"], str] | None = None,
         **kwargs: Any,
-    ) -> BestRun | list[BestRun] | None:
+    ) -> hf_compat.BestRun | list[hf_compat.BestRun] | None:
         """Train once per trial, each with other training arguments, and return the best trial.
 
         A trial writes into ``run-<id>`` below ``args.output_dir``. Afterwards ``args`` are those of the last trial,
@@ -1348,7 +1330,7 @@ class Trainer:
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
         """Make a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
         assert self.model_init is not None
-        num_arguments = number_of_arguments(self.model_init)
+        num_arguments = hf_compat.number_of_arguments(self.model_init)
         if num_arguments > 1:
             raise InputRuntimeError(
                 f"`model_init` takes {num_arguments} arguments; it may take none, or only the trial."

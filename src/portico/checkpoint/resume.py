@@ -1,7 +1,7 @@
 """Resume a run from a checkpoint; functions in the order of the calls.
 
 The counterpart of :mod:`portico.checkpoint.writer`. Where in the data a run continues is counted by
-:class:`portico.plan.ResumePoint`.
+:class:`portico.plan.ResumePoint`, and Lightning's loops are set by :class:`portico.loop.run.TrainingRun`.
 """
 
 import random
@@ -18,8 +18,6 @@ from portico import hf_compat
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import logger
-from portico.lightning_compat import continue_from
-from portico.plan import ResumePoint, RunPlan
 
 if TYPE_CHECKING:
     import transformers
@@ -75,19 +73,6 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
     if not args.auto_find_batch_size or not file.is_file():
         return None
     return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
-
-
-def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, scheduler and scaler from ``folder``, and set the progress of Lightning's loops."""
-    trainer._load_optimizer_and_scheduler(folder)
-    trainer._load_scaler(folder)
-    continue_from(
-        trainer.lightning_trainer,
-        epoch=point.epoch,
-        num_batches_done=point.num_batches_to_skip,
-        batches_per_epoch=plan.steps_in_epoch,
-        steps=trainer.state.global_step,
-    )
 
 
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:

@@ -100,11 +100,8 @@ class ModelDDPStrategy(DDPStrategy):
 def ddp_strategy(name: str, args: "TrainingArguments", model: nn.Module | None = None) -> ModelDDPStrategy | None:
     """Return the data-parallel strategy that Lightning calls ``name``, or ``None`` for a name of another kind.
 
-    Args:
-        name: ``"ddp"``, ``"ddp_spawn"``, ``"ddp_fork"`` or ``"ddp_notebook"``, perhaps with Lightning's ending
-            ``"_find_unused_parameters_true"`` or ``"..._false"``.
-        args: Training arguments; the ``ddp_*`` fields become options.
-        model: Model to train, if known.
+    The name may have Lightning's ending ``"_find_unused_parameters_true"`` or ``"..._false"``; the ``ddp_*`` arguments
+    become options.
     """
     kind, _, unused = name.partition(_UNUSED)
     if kind not in _START_METHODS:
@@ -169,15 +166,12 @@ _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
 def fsdp_options(
     fsdp: "bool | str | Sequence[str] | None", fsdp_config: "str | Mapping[str, Any] | None", model: nn.Module | None
 ) -> dict[str, Any]:
-    """Return options of ``FSDPStrategy``.
+    """Return options of ``FSDPStrategy``; refuse settings without a counterpart there.
 
     Args:
         fsdp: ``True``, or the older words (``"full_shard auto_wrap offload"``), also in a list.
         fsdp_config: Settings, the path of a JSON file with them, or nothing.
         model: Where the layers to wrap are looked up.
-
-    Raises:
-        InputError: If a setting has no counterpart in Lightning.
     """
     config = _normalised(fsdp, fsdp_config)
     unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))

@@ -78,7 +78,6 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerState
 
 from portico import lightning_compat
-from portico.checkpoint.resume import restore_training
 from portico.checkpoint.writer import exportable_callbacks
 from portico.data.loaders import skip_first_batches
 from portico.distributed.placement import run_placement
@@ -173,8 +172,17 @@ class TrainingRun:
 
     def restore(self) -> None:
         """Restore optimizer, scheduler and Lightning's loops from the checkpoint, if there is one."""
-        if self.checkpoint is not None:
-            restore_training(self.trainer, self.checkpoint, self.plan, self.resume_point)
+        if self.checkpoint is None:
+            return
+        self.trainer._load_optimizer_and_scheduler(self.checkpoint)
+        self.trainer._load_scaler(self.checkpoint)
+        lightning_compat.continue_from(
+            self.trainer.lightning_trainer,
+            epoch=self.resume_point.epoch,
+            num_batches_done=self.resume_point.num_batches_to_skip,
+            batches_per_epoch=self.plan.steps_in_epoch,
+            steps=self.trainer.state.global_step,
+        )
 
     def begin(self) -> None:
         trainer = self.trainer
