@@ -114,7 +114,7 @@ def _warmup_steps(ratio: float) -> float:
 
 
 class _OldName:
-    """An attribute that reads and writes another one; ``owner`` is named in the warnings of one that warns of both."""
+    """An attribute that reads and writes another one. With an ``owner``, which warnings name, reading warns too."""
 
     def __init__(self, old: str, new: str, owner: str = "") -> None:
         self.new, self.warns_of_reading = new, bool(owner)

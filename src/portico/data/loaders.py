@@ -26,28 +26,16 @@ if TYPE_CHECKING:
     from portico.annotations import Batch, Examples, Loader, Nested
 
 _CARRIED_OPTIONS = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-    "generator",
-    "in_order",
+    *("num_workers", "persistent_workers", "worker_init_fn", "multiprocessing_context", "prefetch_factor"),
+    *("collate_fn", "pin_memory", "timeout", "generator", "in_order"),
 )
 
 
 class SeedableRandomSampler(RandomSampler):
     """Random order from a generator seeded with ``seed + epoch``; the global generator is not used.
 
-    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name).
-
-    Args:
-        data_source: Data set to draw indices of.
-        seed: First epoch's seed; ``None`` takes the seed of torch's global generator.
-        **options: Options of ``RandomSampler``; its ``generator`` is reseeded for each epoch.
+    This is the order in which ``transformers.Trainer`` trains (accelerate's sampler of the same name). The seed is by
+    default that of torch's global generator; a ``generator`` among the options is reseeded for each epoch.
     """
 
     def __init__(self, data_source: Sized, *, seed: int | None = None, **options: Any) -> None:
@@ -98,8 +86,7 @@ class DataLoaderShard(DataLoader[Any]):
     """A ``DataLoader`` that knows which batch is the last when it yields it.
 
     Args:
-        dataset: Examples.
-        config: How the processes share the batches.
+        dataset: Examples, shared as ``config`` says.
         num_batches_to_skip: Batches fetched but not yielded at the start (for data without indices).
         keeps_remainder: Whether the last, smaller batch is yielded (``drop_last`` is off).
         epoch: Epoch of the first iteration.

@@ -148,16 +148,8 @@ _SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "sync_module_states", "use_orig_params")
 _STATE_DICTS = {"FULL_STATE_DICT": "full", "SHARDED_STATE_DICT": "sharded"}
 _KNOWN = {
-    *_SWITCHES,
-    "activation_checkpointing",
-    "auto_wrap_policy",
-    "backward_prefetch",
-    "cpu_offload",
-    "min_num_params",
-    "reshard_after_forward",
-    "state_dict_type",
-    "transformer_layer_cls_to_wrap",
-    "version",
+    *(*_SWITCHES, "activation_checkpointing", "backward_prefetch", "cpu_offload", "reshard_after_forward"),
+    *("auto_wrap_policy", "min_num_params", "transformer_layer_cls_to_wrap", "state_dict_type", "version"),
 }
 # Filled in by transformers with False; they matter only when true.
 _OFF = ("cpu_ram_efficient_loading", "xla", "xla_fsdp_grad_ckpt", "xla_fsdp_v2")
