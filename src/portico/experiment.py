@@ -177,7 +177,16 @@ class TrainerExperiment(Experiment):
         check_early_stopping(self.callbacks, args)
         set_seed(args.seed)
         trainer = self.make_trainer(args)
-        metrics = train_and_evaluate(trainer)
+        train_dataset: Any = trainer.train_dataset
+        eval_dataset: Any = trainer.eval_dataset
+        trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+        trainer.save_model()
+        train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
+        trainer.save_metrics("train", train_metrics)
+        eval_metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
+        trainer.save_metrics("eval", eval_metrics)
+        trainer.save_state()
+        metrics = {**train_metrics, **eval_metrics}
         if trainer.is_world_process_zero():
             self.report(trainer, metrics, seconds=time.time() - started)
         return metrics
@@ -188,20 +197,6 @@ class TrainerExperiment(Experiment):
             return self.args(output_dir=self.output_dir, **{**self.placement(), **changes})
         except (TypeError, ValueError, ImportError) as error:
             raise InputError(f"These training arguments cannot be used: {' '.join(str(error).split())}") from error
-
-
-def train_and_evaluate(trainer: "Trainer") -> dict[str, float]:
-    """Train, evaluate, write model, metrics and state into the trainer's folder, and return all metrics."""
-    train_dataset: Any = trainer.train_dataset
-    eval_dataset: Any = trainer.eval_dataset
-    trained = trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    trainer.save_model()
-    train_metrics = {**trained.metrics, "train_samples": len(train_dataset)}
-    trainer.save_metrics("train", train_metrics)
-    metrics = {**trainer.evaluate(), "eval_samples": len(eval_dataset)}
-    trainer.save_metrics("eval", metrics)
-    trainer.save_state()
-    return {**train_metrics, **metrics}
 
 
 def check_early_stopping(callbacks: Sequence[Any], args: TrainingArguments) -> None:
@@ -323,7 +318,8 @@ def complete_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     complete = dict(settings)
     for one in _groups(settings):
         if TARGET in (settings.get(one.name) or {}) and not one.is_partial:
-            plain = {key: _plain(value) for key, value in one.settings.defaults.items() if _is_plain(value)}
+            defaults = {key: each.default for key, each in one.settings.known.items()}
+            plain = {key: _plain(default) for key, default in defaults.items() if _is_plain(default)}
             complete[one.name] = {**plain, **settings[one.name]}
     return complete
 

@@ -150,11 +150,6 @@ class GroupSchema:
     known: Mapping[str, Setting]
     is_open: bool = False
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """Defaults by name, where there is one."""
-        return {name: one.default for name, one in self.known.items() if one.default is not NO_DEFAULT}
-
 
 def setting(default: Any, *, least: float | None = None) -> Any:
     """Return a dataclass field with a lower bound."""

@@ -719,7 +719,17 @@ class Trainer:
     ) -> None:
         """Log, evaluate and save, each if its control flag is set."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
-            self._log_progress(tr_loss, grad_norm, start_time, learning_rate)
+            loss_sum = self.accelerator.gather(tr_loss).mean().item()
+            # In place: the caller holds the same tensor and keeps adding to it.
+            tr_loss -= tr_loss
+            logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
+            if grad_norm is not None:
+                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+            self._total_loss_scalar += loss_sum
+            self._globalstep_last_logged = self.state.global_step
+            self.store_flos()
+            self.log(logs, start_time)
         if self.control.should_evaluate:
             metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
@@ -728,25 +738,6 @@ class Trainer:
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-
-    def _log_progress(
-        self,
-        tr_loss: torch.Tensor,
-        grad_norm: torch.Tensor | float | None,
-        start_time: float | None,
-        learning_rate: float | None,
-    ) -> None:
-        loss_sum = self.accelerator.gather(tr_loss).mean().item()
-        # In place: the caller holds the same tensor and keeps adding to it.
-        tr_loss -= tr_loss
-        logs = {"loss": loss_sum / (self.state.global_step - self._globalstep_last_logged)}
-        if grad_norm is not None:
-            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-        self._total_loss_scalar += loss_sum
-        self._globalstep_last_logged = self.state.global_step
-        self.store_flos()
-        self.log(logs, start_time)
 
     # ---- Training Utilities ----
 
