@@ -26,14 +26,7 @@ from transformers import EarlyStoppingCallback, set_seed
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.settings import (
-    NO_DEFAULT,
-    GroupSchema,
-    check_values,
-    schema_of,
-    suggestion,
-    without_further_keys,
-)
+from portico.settings import NO_DEFAULT, GroupSchema, check_values, schema_of, suggestion, without_further_keys
 
 if TYPE_CHECKING:
     from portico.trainer import Trainer

@@ -647,11 +647,7 @@ class Trainer:
         return by_model or self.compute_loss_func is not None
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: "Batch",
-        return_outputs: bool = False,
-        num_items_in_batch: "NumItems" = None,
+        self, model: nn.Module, inputs: "Batch", return_outputs: bool = False, num_items_in_batch: "NumItems" = None
     ) -> Any:
         """Return the loss of a batch: the model's own, a label-smoothed one, or that of ``compute_loss_func``.
 
@@ -971,11 +967,7 @@ class Trainer:
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=measured)
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: "Batch",
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: "Batch", prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Evaluate one batch.
 
