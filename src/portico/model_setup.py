@@ -163,8 +163,4 @@ def default_callbacks(trainer: "Trainer") -> list[Any]:
 
 def progress_callback() -> type[TrainerCallback]:
     """Return the progress bar of transformers: a table in a notebook, a line in a terminal."""
-    if hf_compat.is_in_notebook():
-        from portico.hf_compat import NotebookProgressCallback
-
-        return NotebookProgressCallback
-    return ProgressCallback
+    return hf_compat.NotebookProgressCallback if hf_compat.is_in_notebook() else ProgressCallback
