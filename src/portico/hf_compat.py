@@ -49,11 +49,9 @@ from transformers.trainer_utils import (
     compare_trainer_and_checkpoint_args,
     default_compute_objective,
     denumpify_detensorize,
-    get_last_checkpoint,
     has_length,
     load_sharded_checkpoint,
     number_of_arguments,
-    rotate_checkpoints,
     seed_worker,
     sort_checkpoints,
     speed_metrics,
@@ -74,12 +72,8 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
     from transformers.models.bert.modeling_bert import BertEmbeddings, BertSelfAttention
     from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
-    from transformers.models.xlnet.modeling_xlnet import (
-        XLNetForQuestionAnsweringOutput,
-        XLNetPoolerAnswerClass,
-        XLNetPoolerEndLogits,
-        XLNetPoolerStartLogits,
-    )
+    from transformers.models.xlm.modeling_xlm import XLMSQuADHead
+    from transformers.models.xlnet.modeling_xlnet import XLNetForQuestionAnsweringOutput
     from transformers.utils.notebook import NotebookProgressCallback
 
 # Blocks of models and the notebook bar: imported on first use, since each loads a model file or IPython.
@@ -87,10 +81,8 @@ _LAZY = {
     "BertEmbeddings": "transformers.models.bert.modeling_bert",
     "BertSelfAttention": "transformers.models.bert.modeling_bert",
     "RobertaClassificationHead": "transformers.models.roberta.modeling_roberta",
+    "XLMSQuADHead": "transformers.models.xlm.modeling_xlm",
     "XLNetForQuestionAnsweringOutput": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerAnswerClass": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerEndLogits": "transformers.models.xlnet.modeling_xlnet",
-    "XLNetPoolerStartLogits": "transformers.models.xlnet.modeling_xlnet",
     "NotebookProgressCallback": "transformers.utils.notebook",
 }
 

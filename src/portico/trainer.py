@@ -37,6 +37,7 @@ from transformers import (
 from portico import deprecated, hf_compat, hp_search, hub, model_setup, optim
 from portico.arguments import TrainingArguments
 from portico.checkpoint import resume, weights, writer
+from portico.checkpoint.manifest import refresh_manifest
 from portico.data.datamodule import TrainerDataModule, eval_sampler, train_sampler
 from portico.data.loaders import move_to_device
 from portico.distributed.accelerator import Accelerator, dataloader_config
@@ -465,6 +466,8 @@ class Trainer:
         Raises:
             InputError: If the checkpoint does not exist, or nothing says how many steps to take.
         """
+        if self.args.should_save:
+            writer.clear_leftovers(self.args.output_dir)
         checkpoint = resume.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         self._memory_tracker.start()
         self.is_in_train = True
@@ -734,6 +737,8 @@ class Trainer:
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            if self.args.should_save:
+                refresh_manifest(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
 
     # ---- Training Utilities ----
 
@@ -1083,12 +1088,12 @@ class Trainer:
         writer.save_scaler(self, output_dir)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        hf_compat.rotate_checkpoints(
-            output_dir=output_dir or self.args.output_dir,
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=use_mtime,
+        folder, limit, best = (
+            output_dir or self.args.output_dir,
+            self.args.save_total_limit,
+            self.state.best_model_checkpoint,
         )
+        writer.rotate_checkpoints(folder, limit=limit, best=best, use_mtime=use_mtime)
 
     # ---- Checkpoint Resuming ----
 
@@ -1172,6 +1177,8 @@ class Trainer:
         publish_metrics(self.lightning_trainer, numbers)
         for lightning_logger in self._lightning_parts["loggers"]:
             lightning_logger.log_metrics(numbers, step=self.state.global_step)
+            # As Lightning does after each row: a logger that buffers would lose those of an evaluation after the run.
+            lightning_logger.save()
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print ``metrics`` of a ``split`` (``"train"``, ``"eval"``, ``"test"``) as a table, from one process."""

@@ -15,6 +15,7 @@ import torch
 from transformers import TrainerState
 
 from portico import hf_compat
+from portico.checkpoint.manifest import check_complete, newest_complete, reading
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
 from portico.hf_compat import logger
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from: the one given, or with ``True`` the last checkpoint in ``output_dir``."""
+    """Return the folder to resume from: the one given, or with ``True`` the last complete one; refuse damaged ones."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
-        last: str | None = hf_compat.get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+        last = newest_complete(Path(output_dir))
         if last is None:
             raise InputError(
-                f"No valid checkpoint found in output directory ({output_dir}): it holds no `checkpoint-N` folder. "
+                f"No valid checkpoint found in output directory ({output_dir}): it holds no complete `checkpoint-N`. "
                 "Set `resume_from_checkpoint` to the folder of a checkpoint, or leave it out to start from scratch."
             )
-        return last
+        return str(last)
     if not isinstance(resume_from_checkpoint, str | PathLike):
         raise InputTypeError(
             f"`resume_from_checkpoint={resume_from_checkpoint!r}` is a {type(resume_from_checkpoint).__name__}; set "
@@ -49,6 +50,7 @@ def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) 
             f"{resume_from_checkpoint}` is not a folder. Set it to a `checkpoint-N` folder of an earlier run, or to "
             "`True` for the last one in `output_dir`."
         )
+    check_complete(Path(resume_from_checkpoint))
     return str(resume_from_checkpoint)
 
 
@@ -57,7 +59,8 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
     file = Path(folder) / STATE_FILE
     if not file.is_file():
         return None
-    state: TrainerState = TrainerState.load_from_json(str(file))
+    with reading(file):
+        state: TrainerState = TrainerState.load_from_json(str(file))
     if state.best_model_checkpoint is not None and not Path(state.best_model_checkpoint).is_dir():
         logger.warning(
             f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
@@ -72,7 +75,8 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
     file = Path(folder) / STATE_FILE
     if not args.auto_find_batch_size or not file.is_file():
         return None
-    return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
+    with reading(file):
+        return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
 
 
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
@@ -80,11 +84,14 @@ def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
     optimizer_file, scheduler_file = Path(folder) / OPTIMIZER_FILE, Path(folder) / SCHEDULER_FILE
     if optimizer_file.is_file() and scheduler_file.is_file():
         assert trainer.optimizer is not None
-        saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        with reading(optimizer_file):
+            saved = torch.load(optimizer_file, map_location=trainer.args.device, weights_only=True)
+        with reading(scheduler_file):
+            saved_schedule = torch.load(scheduler_file, weights_only=True)
         trainer.optimizer.load_state_dict(trainer._optimizer_state_to_load(saved))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Please also save or load the state of the optimizer")
-            trainer.lr_scheduler.load_state_dict(torch.load(scheduler_file, weights_only=True))
+            trainer.lr_scheduler.load_state_dict(saved_schedule)
     else:
         logger.warning("%s has no optimizer state, so the optimizer starts fresh.", folder)
 
@@ -93,7 +100,9 @@ def load_scaler(trainer: "Trainer", folder: str) -> None:
     """Load the state of the gradient scaler from ``folder``, where there is one."""
     scaler, scaler_file = gradient_scaler(trainer), Path(folder) / SCALER_FILE
     if scaler is not None and scaler_file.is_file():
-        scaler.load_state_dict(torch.load(scaler_file, weights_only=True))
+        with reading(scaler_file):
+            saved = torch.load(scaler_file, weights_only=True)
+        scaler.load_state_dict(saved)
 
 
 def save_rng_state(folder: str, args: "TrainingArguments") -> None:
@@ -128,7 +137,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
             file,
         )
         return
-    with hf_compat.safe_globals():
+    with hf_compat.safe_globals(), reading(file):
         states = torch.load(file, weights_only=True)
     set_rng_states(states, args)
 

@@ -11,7 +11,7 @@ from portico.errors import InputError
 from portico.mrc.config import load_examples
 from portico.mrc.datasets import read_examples
 from portico.mrc.datasets.examples import with_one_context
-from portico.mrc.question_results import Answered, question_result
+from portico.mrc.question_results import question_result
 from portico.mrc.report.results import RunRecord, Span
 from portico.mrc.report.run_page import REPORT_RECORD
 
@@ -57,10 +57,7 @@ def read_run(folder: str | Path, *, data: str | Path | None = None) -> RunRecord
         name=str(folder.resolve()),
         results=[
             question_result(
-                example,
-                Answered(
-                    text=text, span=_span(example, text, spans), nbest=nbest.get(key), null_odds=null_odds.get(key)
-                ),
+                example, text, span=_span(example, text, spans), nbest=nbest.get(key), null_odds=null_odds.get(key)
             )
             for example, key, text in answered
         ],
