@@ -114,19 +114,16 @@ def _warmup_steps(ratio: float) -> float:
 
 
 class _OldName:
-    """An attribute that reads and writes another one. With an ``owner``, which warnings name, reading warns too."""
+    """An attribute that reads and writes another one."""
 
-    def __init__(self, old: str, new: str, owner: str = "") -> None:
-        self.new, self.warns_of_reading = new, bool(owner)
-        self.names = (owner + old, owner + new)
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is not None and self.warns_of_reading:
-            warn_of_old_name(*self.names)
         return self if instance is None else getattr(instance, self.new)
 
     def __set__(self, instance: Any, value: object) -> None:
-        warn_of_old_name(*self.names)
+        warn_of_old_name(self.old, self.new)
         setattr(instance, self.new, value)
 
 
@@ -473,7 +470,15 @@ class _OlderTrainerNames:
     use_cpu_amp = False
     sharded_ddp = None
 
-    tokenizer = _OldName("tokenizer", "processing_class", owner="Trainer.")
+    @property
+    def tokenizer(self) -> Any:
+        warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
+        return self.processing_class
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: "ProcessingClass | None") -> None:
+        warn_of_old_name("Trainer.tokenizer", "Trainer.processing_class")
+        self.processing_class = tokenizer
 
     def prediction_loop(
         self,

@@ -373,8 +373,7 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        model_name = type(self.model).__name__
-        return hf_compat.RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
+        return self.datamodule.removing_collator(data_collator, description)
 
     # ---- Optimizer & Scheduler & Learning rate ----
 

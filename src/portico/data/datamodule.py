@@ -22,7 +22,7 @@ from portico.errors import InputError
 from portico.hf_compat import logger
 
 if TYPE_CHECKING:
-    from portico.annotations import Examples, Loader, ProcessingClass
+    from portico.annotations import DataCollator, Examples, Loader, ProcessingClass
     from portico.arguments import TrainingArguments
     from portico.loop.run import TrainingRun
     from portico.trainer import Trainer
@@ -143,14 +143,24 @@ class TrainerDataModule(pl.LightningDataModule):
                 "rename the columns, or set `remove_unused_columns=False` and give a `data_collator` that makes the "
                 "model's inputs."
             )
+        self.announce_ignored(ignored, description)
+        return dataset.remove_columns(ignored)
+
+    def removing_collator(self, collator: "DataCollator", description: str | None) -> hf_compat.RemoveColumnsCollator:
+        """Return ``collator`` behind a filter that drops columns the model does not take."""
+        trainer = self.hf_trainer
+        model_name = type(trainer.model).__name__
+        return hf_compat.RemoveColumnsCollator(collator, trainer._signature_columns, logger, model_name, description)
+
+    def announce_ignored(self, columns: list[str], description: str | None) -> None:
+        """Log once which columns of a set are dropped."""
         message = (
             f"Columns of the {description or 'given'} set that `{type(self.hf_trainer.model).__name__}.forward` does "
-            f"not take are left out: {', '.join(ignored)}."
+            f"not take are left out: {', '.join(columns)}."
         )
-        if ignored and message not in self._announced:
+        if columns and message not in self._announced:
             self._announced.add(message)
             logger.info(message)
-        return dataset.remove_columns(ignored)
 
 
 def train_sampler(
