@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import logging as transformers_logging
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
-from transformers.integrations.integration_utils import (
-    get_reporting_integration_callbacks,
-    run_hp_search_ray,
-    run_hp_search_wandb,
-)
+from transformers.hyperparameter_search import HyperParamSearchBackendBase, OptunaBackend, RayTuneBackend, WandbBackend
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
@@ -51,9 +48,6 @@ from transformers.trainer_utils import (
     align_special_tokens,
     compare_trainer_and_checkpoint_args,
     default_compute_objective,
-    default_hp_space_optuna,
-    default_hp_space_ray,
-    default_hp_space_wandb,
     denumpify_detensorize,
     has_length,
     load_sharded_checkpoint,

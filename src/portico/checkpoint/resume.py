@@ -1,7 +1,7 @@
 """Resume a run from a checkpoint; functions in the order of the calls.
 
 The counterpart of :mod:`portico.checkpoint.writer`. Where in the data a run continues is counted by
-:class:`portico.plan.ResumePoint`.
+:class:`portico.plan.ResumePoint`, and Lightning's loops are set by :class:`portico.loop.run.TrainingRun`.
 """
 
 import random
@@ -14,17 +14,11 @@ import numpy as np
 import torch
 from transformers import TrainerState
 
+from portico import hf_compat
 from portico.checkpoint.manifest import check_complete, newest_complete, reading
 from portico.checkpoint.writer import OPTIMIZER_FILE, SCALER_FILE, SCHEDULER_FILE, STATE_FILE, gradient_scaler
 from portico.errors import InputError, InputTypeError
-from portico.hf_compat import (
-    compare_trainer_and_checkpoint_args,
-    logger,
-    safe_globals,
-    set_rng_state_for_device,
-)
-from portico.lightning_compat import continue_from
-from portico.plan import ResumePoint, RunPlan
+from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     import transformers
@@ -34,12 +28,7 @@ if TYPE_CHECKING:
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
-    """Return the folder to resume from: the one given, or with ``True`` the last complete one in ``output_dir``.
-
-    Raises:
-        InputError: If there is nothing to resume from (a ``TypeError`` too for a value of another type), or the
-            checkpoint is damaged.
-    """
+    """Return the folder to resume from: the one given, or with ``True`` the last complete one; refuse damaged ones."""
     if resume_from_checkpoint is None or resume_from_checkpoint is False:
         return None
     if resume_from_checkpoint is True:
@@ -77,7 +66,7 @@ def read_state(folder: str, args: "TrainingArguments") -> TrainerState | None:
             f"The best checkpoint {state.best_model_checkpoint} that the resumed run recorded is gone; it is ignored."
         )
         state.best_model_checkpoint = None
-    compare_trainer_and_checkpoint_args(args, state)
+    hf_compat.compare_trainer_and_checkpoint_args(args, state)
     return state
 
 
@@ -88,19 +77,6 @@ def resumed_batch_size(folder: str, args: "TrainingArguments") -> int | None:
         return None
     with reading(file):
         return cast("int | None", TrainerState.load_from_json(str(file)).train_batch_size)
-
-
-def restore_training(trainer: "Trainer", folder: str, plan: RunPlan, point: ResumePoint) -> None:
-    """Load optimizer, scheduler and scaler from ``folder``, and set the progress of Lightning's loops."""
-    trainer._load_optimizer_and_scheduler(folder)
-    trainer._load_scaler(folder)
-    continue_from(
-        trainer.lightning_trainer,
-        epoch=point.epoch,
-        num_batches_done=point.num_batches_to_skip,
-        batches_per_epoch=plan.steps_in_epoch,
-        steps=trainer.state.global_step,
-    )
 
 
 def load_optimizer_and_scheduler(trainer: "Trainer", folder: str) -> None:
@@ -161,7 +137,7 @@ def load_rng_state(folder: str | None, args: "TrainingArguments") -> None:
             file,
         )
         return
-    with safe_globals(), reading(file):
+    with hf_compat.safe_globals(), reading(file):
         states = torch.load(file, weights_only=True)
     set_rng_states(states, args)
 
@@ -171,7 +147,7 @@ def set_rng_states(states: dict[str, Any], args: "transformers.TrainingArguments
     np.random.set_state(states["numpy"])
     torch.random.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
+        hf_compat.set_rng_state_for_device("CUDA", torch.cuda, states, args.world_size > 1)
 
 
 def _rng_file(folder: str, args: "TrainingArguments") -> Path:

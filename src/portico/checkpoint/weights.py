@@ -29,14 +29,9 @@ from portico.hf_compat import (
 def save_weights(
     model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
 ) -> None:
-    """Write the weights of ``model`` into the existing ``folder``, with its configuration if it has one.
+    """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``, from the main process.
 
-    Args:
-        model: What is trained.
-        unwrapped: The same without wrappers.
-        folder: Destination.
-        state_dict: Weights to write instead of the model's.
-        is_main_process: Whether this process writes.
+    The configuration is written too, if ``unwrapped``, the model without wrappers, has one.
     """
     if isinstance(unwrapped, PreTrainedModel) or has_adapters(unwrapped):
         if state_dict is None and model is not unwrapped:
@@ -52,11 +47,7 @@ def save_weights(
 
 
 def load_weights(model: nn.Module, folder: str) -> _IncompatibleKeys:
-    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys.
-
-    Raises:
-        InputError: If ``folder`` is not a checkpoint.
-    """
+    """Load the weights that ``folder`` holds into ``model``, in place; return missing and unexpected keys."""
     path = Path(folder)
     if has_adapters(model):
         load_adapters(model, folder)
@@ -124,9 +115,6 @@ def load_adapters(model: Any, folder: str) -> None:
     """Load the adapters in ``folder`` into ``model``; the active one stays trainable.
 
     PEFT writes the adapter named ``"default"`` into the folder itself, and others into folders of their names.
-
-    Raises:
-        InputError: If ``folder`` holds no adapter.
     """
     active = model.active_adapters[0]
     if len(model.active_adapters) > 1:

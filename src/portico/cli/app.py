@@ -85,7 +85,9 @@ def run(config: DictConfig) -> float | None:
         # In a sweep the folder is one of many; the one in use is recorded.
         config.paths.output_dir = str(folder)
         settings = checked(to_plain(config))
-        with _claimed(folder, settings) if _is_first_process() else nullcontext():
+        # The processes of a run other than the first join the folder that it has claimed.
+        is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+        with _claimed(folder, settings) if is_first else nullcontext():
             experiment = experiment_of(settings, str(folder))
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
@@ -134,15 +136,10 @@ def _command_of_job(hydra_config: DictConfig) -> list[str]:
 
 
 def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) -> float | None:
-    """Return the metric that a sweep optimises.
+    """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
 
-    Args:
-        metrics: What the experiment returned.
-        objective: `metric`, a key of the metrics or None, and `mode`, "max" or "min".
-
-    Returns:
-        A finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
-        the mode, with a warning. None if no metric is named.
+    It is a finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
+    the `mode`, "max" or "min", with a warning.
 
     Raises:
         InputError: If the run has no such metric.
@@ -168,11 +165,6 @@ def _claimed(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
     claim(folder, settings)
     with recorded_config(folder, OmegaConf.to_yaml(OmegaConf.create(settings))):
         yield
-
-
-def _is_first_process() -> bool:
-    """Return whether this process is the run's only one or its first; the others join the folder it has claimed."""
-    return all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
 
 
 class _JobFailed(Exception):
