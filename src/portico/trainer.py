@@ -146,6 +146,7 @@ class Trainer:
     # Sums of the current run, under the names that overrides of `_maybe_log_save_evaluate` and `log` use.
     _tr_loss = _run_state("tr_loss")
     _total_loss_scalar = _run_state("total_loss_scalar")
+    _last_checkpoint: Path | None = None
     _globalstep_last_logged = _run_state("globalstep_last_logged")
     _initial_global_step = _run_state("initial_global_step")
     _initial_num_input_tokens_seen = _run_state("initial_num_input_tokens_seen")
@@ -736,8 +737,8 @@ class Trainer:
         if self.control.should_save:
             self._save_checkpoint(model, trial)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            if self.args.should_save:
-                refresh_manifest(Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"))
+            if self.args.should_save and self._last_checkpoint is not None:
+                refresh_manifest(self._last_checkpoint)
 
     # ---- Training Utilities ----
 
@@ -1050,7 +1051,9 @@ class Trainer:
         """Write a checkpoint; ``metrics``, which older overrides pass, were already compared when measured."""
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        writer.write_checkpoint(self, self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        run_folder, name = self._get_output_dir(trial), f"checkpoint-{self.state.global_step}"
+        writer.write_checkpoint(self, run_folder, name)
+        self._last_checkpoint = Path(run_folder, name)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: "Trial") -> bool:
         """Note a new best value of ``metric_for_best_model``; return whether there was one."""

@@ -94,5 +94,5 @@ def test_ranks_of_a_job_train_the_values_drawn_for_it(sweep, tmp_path):
 def test_a_launcher_around_a_drawing_sweeper_is_refused(sweep, tmp_path):
     ended = sweep(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
     assert ended.returncode == 1
-    assert "error: RANK=0 says that a launcher such as torchrun" in ended.stderr
+    assert "failed: RANK=0 says that a launcher such as torchrun" in ended.stderr
     assert not (tmp_path / "process0.jsonl").exists()

@@ -7,6 +7,7 @@ import transformers
 import portico
 from models import ToyDataset, tiny_bert
 from parity.peers import compare, run
+from portico.checkpoint.manifest import MANIFEST_FILE
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 3}
 
@@ -79,7 +80,7 @@ SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 6}
 
 
 def _files(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.name != MANIFEST_FILE}
 
 
 @pytest.mark.parametrize(

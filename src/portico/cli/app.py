@@ -59,8 +59,7 @@ def main() -> None:
             launch(_exiting(run, failed_jobs))()
         except _JobFailed as first:
             # A launcher that runs jobs in other processes hands on the first failure only.
-            jobs = ", ".join(failed_jobs or [str(first)])
-            _exit(f"These jobs of the sweep failed: {jobs}. Their errors are above; the others have run.")
+            failed_jobs = failed_jobs or [str(first)]
         except CONFIG_ERRORS as error:
             _exit(explain(error))
         except OSError as error:
@@ -71,6 +70,10 @@ def main() -> None:
                 "into paths.sweep_dir; set it to a folder that can be written to. "
                 f"{FULL_ERROR}=1 shows where it failed."
             )
+    if failed_jobs:  # a sweeper may have gone on without asking
+        _exit(
+            f"These jobs of the sweep failed: {', '.join(failed_jobs)}. Their errors are above; the others have run."
+        )
 
 
 def run(config: DictConfig) -> float | None:
