@@ -169,11 +169,6 @@ class IPUStrategy(SingleDeviceStrategy):
             stepped._opt_called = True  # type: ignore[attr-defined]
         return result
 
-    @override
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the optimizer's state, including that on the devices."""
-        return super().optimizer_state(optimizer)
-
     # Steps
 
     @override
