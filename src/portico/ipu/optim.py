@@ -26,33 +26,24 @@ _PROGRAM_PREFIX = "model."
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
     """Return AdamW, or LAMB if the arguments say so, with weight decay for the parameters named in ``decayed``."""
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
-    without = [(name, parameter) for name, parameter in trainable if name not in decayed]
-    options = optimizer_options(args)
+    groups = [{"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}]
+    without = [(name, one) for name, one in trainable if name not in decayed]
+    options = {**optimizer_options(args), "lr": args.learning_rate, "eps": args.adam_epsilon}
+    constants = ["weight_decay"]
     # Bias correction, and weight decay compiled in as a constant, are as in optimum-graphcore.
-    if not args.uses_lamb:
-        optimizer = backend.optim.AdamW(
-            [with_decay, {"params": [one for _, one in without], "weight_decay": 0.0}],
-            lr=args.learning_rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            bias_correction=False,
-            **options,
-        )
-        optimizer.variable_attrs.markAsConstant("weight_decay")
-        return optimizer
-    # LAMB scales its steps by norms instead of clipping by them.
-    del options["max_grad_norm"]
-    biases = {"params": [one for name, one in without if "bias" in name], "weight_decay": 0.0, "max_weight_norm": 0.0}
-    rest = {"params": [one for name, one in without if "bias" not in name], "weight_decay": 0.0}
-    optimizer = backend.optim.LAMB(
-        [with_decay, biases, rest],
-        lr=args.learning_rate,
-        eps=args.adam_epsilon,
-        bias_correction=not args.lamb_no_bias_correction,
-        **options,
-    )
-    for name in ("weight_decay", "max_weight_norm"):
+    if args.uses_lamb:
+        # LAMB scales its steps by norms instead of clipping by them.
+        del options["max_grad_norm"]
+        options["bias_correction"] = not args.lamb_no_bias_correction
+        biases = [one for name, one in without if "bias" in name]
+        groups.append({"params": biases, "weight_decay": 0.0, "max_weight_norm": 0.0})
+        without = [(name, one) for name, one in without if "bias" not in name]
+        constants.append("max_weight_norm")
+    else:
+        options |= {"betas": (args.adam_beta1, args.adam_beta2), "bias_correction": False}
+    groups.append({"params": [one for _, one in without], "weight_decay": 0.0})
+    optimizer = (backend.optim.LAMB if args.uses_lamb else backend.optim.AdamW)(groups, **options)
+    for name in constants:
         optimizer.variable_attrs.markAsConstant(name)
     return optimizer
 

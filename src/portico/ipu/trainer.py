@@ -25,7 +25,7 @@ from portico.annotations import (
     ProcessingClass,
 )
 from portico.errors import InputError
-from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, TrainOutput, has_length
+from portico.hf_compat import TrainOutput, has_length
 from portico.ipu import backend
 from portico.ipu.arguments import IPUTrainingArguments, resolve_config
 from portico.ipu.config import IPUConfig
@@ -51,7 +51,7 @@ from portico.ipu.pipelining.placement import LayerPlacement, place, remove_place
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
 from portico.ipu.precision import IPUPrecision
-from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool, program_loss
+from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
 from portico.tree import map_tensors
@@ -159,9 +159,11 @@ class IPUMixin(_MixedInto):
         self.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
-        causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        self.loss_function = program_loss(self.label_smoother, self.compute_loss_func, shifts_labels=causal)
-        self.compute_loss_func = None
+        if self.compute_loss_func is not None:
+            self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
+            self.compute_loss_func = None
+        elif self.label_smoother is not None:
+            self.loss_function = functools.partial(self.label_smoother, **self._smoothing_options(model))
         self._train_batch_size = self.combined_train_batch_size
         self._adopt_optimizer()
         if args.compile_only:
@@ -357,11 +359,7 @@ class IPUMixin(_MixedInto):
         return select_rows(outputs, size, slice(rows))
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: Batch,
-        return_outputs: bool = False,
-        num_items_in_batch: "NumItems" = None,
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: "NumItems" = None
     ) -> Any:
         """Return the loss that the program computed.
 
