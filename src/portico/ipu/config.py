@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
@@ -30,26 +31,19 @@ class IncompatibleIPUConfigError(InputError):
 # Attributes
 
 
+@dataclass(eq=False)
 class ConfigAttribute:
-    """A validated attribute of :class:`IPUConfig`; the allowed types are those of its annotation.
+    """A validated attribute of :class:`IPUConfig`; ``kinds`` are the types of its annotation.
 
-    Args:
-        default: Default value.
-        minimum: Smallest number allowed, also inside a list.
-        check: Called with name and value; raises ``ValueError`` for anything else that is not allowed.
-
-    Attributes:
-        kinds: Allowed types, among ``int``, ``float``, ``bool``, ``str``, ``dict``, ``list[int]``, ``list[float]``
-            and ``NoneType``.
+    ``minimum`` is the smallest number allowed, also inside a list. ``check`` is called with name and value, and raises
+    ``ValueError`` for anything else that is not allowed.
     """
 
-    name: str
-    kinds: tuple[Any, ...]
-
-    def __init__(
-        self, default: Any, minimum: float | None = None, check: Callable[[str, Any], None] | None = None
-    ) -> None:
-        self.default, self.minimum, self.check = default, minimum, check
+    default: Any
+    minimum: float | None = None
+    check: Callable[[str, Any], None] | None = None
+    name: str = field(init=False)
+    kinds: tuple[Any, ...] = field(init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         annotation = owner.__annotations__[name]
@@ -80,7 +74,7 @@ class ConfigAttribute:
 
     def parse(self, text: str) -> Any:
         """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits."""
-        for kind in sorted(self.kinds, key=_PARSING_ORDER.index):
+        for kind in self.kinds:
             try:
                 return _parse(text.strip(), kind)
             except ValueError:
@@ -120,8 +114,6 @@ def _has_kind(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-# `str` comes last: every string can be read as one.
-_PARSING_ORDER = [NoneType, bool, int, float, list[int], list[float], dict, str]
 _NONE_WORDS = ("none", "null")
 _TRUE_WORDS = ("true", "t", "1", "yes", "y", "on")
 _FALSE_WORDS = ("false", "f", "0", "no", "n", "off")
@@ -323,7 +315,6 @@ class IPUConfig:
 
     @property
     def mode(self) -> Mode:
-        """Which attribute of a pair a name with a leading underscore refers to."""
         mode: Mode = self.__dict__["_mode"]
         return mode
 
@@ -369,9 +360,6 @@ class IPUConfig:
 
     def update_from_string(self, update_str: str) -> None:
         """Set attributes from a string such as ``"device_iterations=4,layers_per_ipu=[2 2],seed=None"``.
-
-        Args:
-            update_str: Comma-separated pairs; lists are in brackets, separated by blanks.
 
         Raises:
             IncompatibleIPUConfigError: If attributes contradict each other afterwards.
@@ -498,7 +486,17 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options"
     options.autoRoundNumIPUs(True)
     options.replicationFactor(config._replication_factor)
     options.deviceIterations(config._device_iterations)
-    _set_mode(config, options)
+    options.Precision.enableStochasticRounding(config.mode == "training")
+    if config.mode == "training":
+        options.Training.gradientAccumulation(config.gradient_accumulation_steps)
+        options.Training.accumulationAndReplicationReductionType(backend.ReductionType.Mean)
+        options.Training.setAutomaticLossScaling(config.auto_loss_scaling)
+        options.setExecutionStrategy(backend.PipelinedExecution(backend.AutoStage.AutoIncrement))
+        options.outputMode(getattr(backend.OutputMode, config.output_mode.capitalize()))
+    else:
+        options.setExecutionStrategy(backend.ShardedExecution(backend.AutoStage.AutoIncrement))
+        options.outputMode(backend.OutputMode.All)
+        options._Popart.set("enableExplicitIR", config.explicit_ir_inference)
     shards = config.replicated_tensor_sharding and config._replication_factor > 1
     if config.replicated_tensor_sharding and config.mode == "training" and not shards:
         logger.warning(
@@ -521,18 +519,3 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options"
     for name, value in _COMPILER_OPTIONS.items():
         options._Popart.set(name, value)
     return options
-
-
-def _set_mode(config: IPUConfig, options: "backend.Options") -> None:
-    stage, output_modes = backend.AutoStage.AutoIncrement, backend.OutputMode
-    options.Precision.enableStochasticRounding(config.mode == "training")
-    if config.mode == "inference":
-        options.setExecutionStrategy(backend.ShardedExecution(stage))
-        options.outputMode(output_modes.All)
-        options._Popart.set("enableExplicitIR", config.explicit_ir_inference)
-        return
-    options.Training.gradientAccumulation(config.gradient_accumulation_steps)
-    options.Training.accumulationAndReplicationReductionType(backend.ReductionType.Mean)
-    options.Training.setAutomaticLossScaling(config.auto_loss_scaling)
-    options.setExecutionStrategy(backend.PipelinedExecution(stage))
-    options.outputMode(getattr(output_modes, config.output_mode.capitalize()))

@@ -37,7 +37,6 @@ from portico.ipu.data import (
     num_rows,
     pad_rows,
     select_rows,
-    worker_batch_size,
 )
 from portico.ipu.generation import DeviceGenerator, with_decoder_start
 from portico.ipu.optim import (
@@ -251,13 +250,15 @@ class IPUMixin(_MixedInto):
         size = self._call_size(is_training)
         mode = self.args.dataloader_mode if is_training else "sync"
         rebatches = mode == "async_rebatched"
+        # Batches that are joined and cut anyway are loaded by the workers in parts.
+        num_parts = self.args.dataloader_num_workers if rebatches else 0
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
             loader = self.datamodule.build_loader(
                 dataset,
                 description=description,
-                batch_size=worker_batch_size(size, self.args.dataloader_num_workers) if rebatches else size,
+                batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,
                 sampler_fn=sampler_fn,
                 is_training=is_training,
             )

@@ -16,7 +16,7 @@ from portico.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.pipelining.serialization import piece_ipus, remove_serialization
+from portico.ipu.pipelining.serialization import Piece, remove_serialization
 from portico.tree import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -26,33 +26,25 @@ logger = logging.getLogger(__name__)
 class LayerPlacement:
     """The IPU of each part of a model.
 
-    Args:
-        steps: Layers and the modules between them in the order they run, each with its IPU.
-        layers: Names of the layers.
-        num_ipus: IPUs of a replica.
-        ipu_of_parameter: IPU of each parameter that is used, by name.
-        uncalled: Modules that are never called, and whose parameters other modules read.
+    ``steps`` are layers and the modules between them in the order they run; ``uncalled`` are modules that are never
+    called, and whose parameters other modules read; ``ipu_of_parameter`` has the parameters that are used.
     """
 
     steps: tuple[tuple[str, int], ...]
     layers: tuple[str, ...]
     num_ipus: int
     ipu_of_parameter: Mapping[str, int]
-    uncalled: tuple[str, ...] = ()
+    uncalled: tuple[str, ...]
 
     def stages(self) -> list[tuple[int, list[str]]]:
         """Return the pipeline stages in order, each with its IPU and what runs in it."""
         return [(ipu, [name for name, _ in steps]) for ipu, steps in groupby(self.steps, key=itemgetter(1))]
 
     @property
-    def num_stages(self) -> int:
-        return len(self.stages())
-
-    @property
     def minimum_gradient_accumulation(self) -> int:
         """Micro-batches that fill the pipeline of a training program forward and backward."""
         # In training `poptorch` adds n - 1 stages for the backward pass, and wants as many micro-batches as stages.
-        return 2 * self.num_stages - 1
+        return 2 * len(self.stages()) - 1
 
 
 def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
@@ -138,10 +130,16 @@ def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfi
     used = [name for name in order if name in layers]
     _check_layers(model, used)
     ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
-    chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
+    pieces = {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
+    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), {**(options.get("modules") or {}), **pieces})
     placed = _parameters(model, steps, set(used))
-    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
+    in_use = {id(model.get_parameter(name)) for name in placed}
+    uncalled = tuple(
+        name
+        for name, module in model.named_modules()
+        if module._parameters and in_use.isdisjoint(map(id, module._parameters.values()))
+    )
+    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, uncalled)
 
 
 _OPTIONS = ("layers", "modules")
@@ -238,15 +236,6 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
             "that share them out of `parallelize_kwargs`."
         )
     return {name: min(where) for name, where in ipus.items()}
-
-
-def _uncalled(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
-    called = {id(model.get_parameter(name)) for name in placed}
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
-    )
 
 
 # Layers
