@@ -171,7 +171,18 @@ def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> 
         )
     config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
     if args.n_ipu is not None:
-        config.update(**_replication_factors(config, args.n_ipu))
+        for prefix in ("", "inference_"):
+            ipus_per_replica, name = getattr(config, f"{prefix}ipus_per_replica"), f"{prefix}replication_factor"
+            factor, rest = divmod(args.n_ipu, ipus_per_replica)
+            if rest:
+                raise InputError(
+                    f"`n_ipu={args.n_ipu}` is not a multiple of `{prefix}ipus_per_replica={ipus_per_replica}`, so "
+                    "replicas do not fit; change one of them."
+                )
+            before = getattr(config, name)
+            if before not in (1, factor):
+                logger.warning("`n_ipu=%d` changes `%s` from %d to %d.", args.n_ipu, name, before, factor)
+            setattr(config, name, factor)
     if args.ipu_config_overrides:
         config.update_from_string(args.ipu_config_overrides)
     config.seed = args.seed
@@ -179,20 +190,3 @@ def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> 
         # As optimum-graphcore does.
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     return config
-
-
-def _replication_factors(config: IPUConfig, n_ipu: int) -> dict[str, int]:
-    factors = {}
-    for prefix in ("", "inference_"):
-        ipus_per_replica = getattr(config, f"{prefix}ipus_per_replica")
-        if n_ipu % ipus_per_replica:
-            raise InputError(
-                f"`n_ipu={n_ipu}` is not a multiple of `{prefix}ipus_per_replica={ipus_per_replica}`, so replicas do "
-                "not fit; change one of them."
-            )
-        name = f"{prefix}replication_factor"
-        factors[name] = n_ipu // ipus_per_replica
-        before = getattr(config, name)
-        if before not in (1, factors[name]):
-            logger.warning("`n_ipu=%d` changes `%s` from %d to %d.", n_ipu, name, before, factors[name])
-    return factors

@@ -50,14 +50,7 @@ class ConfigAttribute:
         kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
         self.name, self.kinds = name, tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
 
-    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
-        return self if config is None else config.__dict__[self.name]
-
-    def __set__(self, config: "IPUConfig", value: Any) -> None:
-        self._validate(value)
-        config.__dict__[self.name] = value
-
-    def _validate(self, value: Any) -> None:
+    def validate(self, value: Any) -> None:
         name = self.name
         if not any(_has_kind(value, kind) for kind in self.kinds):
             raise TypeError(
@@ -301,7 +294,9 @@ class IPUConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self._for_mode(name) if name.startswith("_") else name
-        if not isinstance(getattr(type(self), name, None), ConfigAttribute | property):
+        if name in ATTRIBUTES:
+            ATTRIBUTES[name].validate(value)
+        elif name != "mode":
             raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
         object.__setattr__(self, name, value)
 

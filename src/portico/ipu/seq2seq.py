@@ -29,11 +29,8 @@ class IPUSeq2SeqTrainer(IPUMixin, Seq2SeqTrainer):
 
     @override
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
-        options = {
-            name: value
-            for name, value in gen_kwargs.items()
-            if value is not None or name not in ("num_beams", "max_length")
-        }
+        unset = [name for name in ("num_beams", "max_length") if gen_kwargs.get(name) is None]
+        options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         return self.generate(generation_inputs(inputs), **options)
 
     @override

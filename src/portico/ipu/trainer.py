@@ -333,7 +333,13 @@ class IPUMixin(_MixedInto):
             Outputs by name; ``loss`` is the mean over real rows.
         """
         size, rows = self._call_size(is_training), num_rows(inputs)
-        _check_rows(rows, size, is_training, pads=self.args.pad_on_batch_axis)
+        if rows > size or (rows < size and is_training and not self.args.pad_on_batch_axis):
+            verb = "trains" if is_training else "evaluates"
+            cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
+            raise InputError(
+                f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader "
+                f"return batches of {size} rows, {cure}."
+            )
         batch = self._precision.convert_input(pad_rows(inputs, size))
         if not is_training and rows < size:
             batch = ignore_padded_labels(batch, rows, self.label_names)
@@ -510,12 +516,7 @@ class IPUTrainer(IPUMixin, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
 
 
-def _check_parts(
-    model: nn.Module | None,
-    model_init: Callable[..., nn.Module] | None,
-    args: object,
-    arguments_class: type[IPUTrainingArguments],
-) -> None:
+def _check_parts(model: object, model_init: object, args: object, arguments_class: type[IPUTrainingArguments]) -> None:
     if not isinstance(args, arguments_class):
         raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
     if model is None and model_init is not None:
@@ -528,14 +529,3 @@ def _check_parts(
         warnings.warn(
             "`IPUTrainer` got both `model` and `model_init`; `model_init` has no effect.", FutureWarning, stacklevel=3
         )
-
-
-def _check_rows(rows: int, size: int, is_training: bool, *, pads: bool) -> None:
-    if rows == size or (rows < size and (not is_training or pads)):
-        return
-    verb = "trains" if is_training else "evaluates"
-    cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
-    raise InputError(
-        f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader return "
-        f"batches of {size} rows, {cure}."
-    )
