@@ -127,10 +127,15 @@ class OptimizerConversion:
                 continue
             steps = max(steps, int(held.get("step", 1)))
             for part, rows in self._parts[self._names[id(parameter)]]:
-                state[f"{_PROGRAM_PREFIX}{part}"] = {key: tensor[rows] for key, tensor in tensors.items()}
+                state[f"{_PROGRAM_PREFIX}{part}"] = {key: _rows_of(tensor, rows) for key, tensor in tensors.items()}
         if state:
             counters = {"num_updates": steps, "loss_scaling": 1.0}
             converted.load_state_dict({**converted.state_dict(), "ipu_state": state, "ipu_param": counters})
+
+
+def _rows_of(whole: Tensor, rows: slice) -> Tensor:
+    # A parameter without dimensions has no rows; it is always in one piece.
+    return whole[rows] if whole.dim() else whole
 
 
 def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
@@ -188,9 +193,12 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
     current: dict[str, dict[str, Tensor]] = {}
     for (weight, group), numbered in pieces.items():
         ordered = [numbered[number] for number in sorted(numbered)]
-        whole = {key: torch.cat([held[key] for held in ordered]) for key in ordered[0]}
+        whole = ordered[0]
+        if len(ordered) > 1:
+            whole = {key: torch.cat([one[key] for one in ordered]) for key in whole}
         for part, rows in parts.get(weight, [(weight, slice(None))]):
-            current[f"{_PROGRAM_PREFIX}{part}{group}"] = {key: value[rows].clone() for key, value in whole.items()}
+            held = {key: _rows_of(value, rows).clone() for key, value in whole.items()}
+            current[f"{_PROGRAM_PREFIX}{part}{group}"] = held
     groups = state["param_groups"]
     own_groups = optimizer.state_dict()["param_groups"]
     if len(own_groups) == len(groups):
