@@ -135,19 +135,14 @@ _EXCLUSIVE = (
 def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
     """Check the attributes for training (no ``prefix``) or for inference against each other."""
     num_ipus = values[f"{prefix}ipus_per_replica"]
-    layers = values[f"{prefix}layers_per_ipu"]
-    if -1 not in layers and len(layers) != num_ipus:
-        raise IncompatibleIPUConfigError(
-            f"`{prefix}layers_per_ipu` has a non-default value set, but its length does not match "
-            f"`{prefix}ipus_per_replica`: {layers} lists {len(layers)} IPU(s), and a replica has {num_ipus}; give one "
-            "number of layers for each IPU."
-        )
-    for name in ("matmul_proportion", *(splits for _, splits in _EXCLUSIVE)):
+    for name in ("layers_per_ipu", "matmul_proportion", *(splits for _, splits in _EXCLUSIVE)):
         value = values[f"{prefix}{name}"]
-        if isinstance(value, list) and len(value) != num_ipus:
+        # -1 stands for any number of IPUs.
+        if isinstance(value, list) and -1 not in value and len(value) != num_ipus:
             raise IncompatibleIPUConfigError(
-                f"`{prefix}{name}={value}` lists {len(value)} IPU(s), but `{prefix}ipus_per_replica` is {num_ipus}; "
-                "give one value for each IPU."
+                f"`{prefix}{name}` has a non-default value set, but its length does not match "
+                f"`{prefix}ipus_per_replica`: {value} lists {len(value)} IPU(s), and a replica has {num_ipus}; give "
+                "one value for each IPU."
             )
     for factor, splits in _EXCLUSIVE:
         if values[f"{prefix}{splits}"] is not None and values[f"{prefix}{factor}"] not in (None, 1):

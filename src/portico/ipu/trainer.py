@@ -20,7 +20,6 @@ from portico.annotations import (
     EvalExamples,
     Examples,
     Loader,
-    NumItems,
     Optimizers,
     ProcessingClass,
 )
@@ -160,9 +159,10 @@ class IPUMixin(_MixedInto):
         self.model_accepts_loss_kwargs = False
         if self.compute_loss_func is not None:
             self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
-            self.compute_loss_func = None
         elif self.label_smoother is not None:
             self.loss_function = functools.partial(self.label_smoother, **self._smoothing_options(model))
+        # `compute_loss` takes what the program computed.
+        self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size
         self._adopt_optimizer()
         if args.compile_only:
@@ -364,22 +364,6 @@ class IPUMixin(_MixedInto):
                 label_names=self.label_names,
             )
         return select_rows(outputs, size, slice(rows))
-
-    def compute_loss(
-        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: "NumItems" = None
-    ) -> Any:
-        """Return the loss that the program computed.
-
-        Raises:
-            ValueError: If it computed none.
-        """
-        outputs = model(**inputs)
-        if "loss" not in outputs:
-            raise ValueError(
-                f"The model did not return a loss from the inputs, only the following keys: {','.join(outputs)}. For "
-                f"reference, the inputs it received are {','.join(inputs)}."
-            )
-        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
         """Return generated tokens, ``int64 [rows, length]``, with the options of ``transformers``' ``generate``."""

@@ -269,9 +269,7 @@ def _find_stacks(model: nn.Module) -> list[str]:
             if isinstance(module, nn.ModuleList) and len(module) and all(map(is_layer, module))
         ]
         if found:
-            return [
-                name for name in found if not any(name.startswith(f"{other}.") for other in found if other != name)
-            ]
+            return [name for name in found if not name.startswith(tuple(f"{other}." for other in found))]
     return []
 
 
