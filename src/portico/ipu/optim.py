@@ -86,9 +86,8 @@ class OptimizerConversion:
     """
 
     def __init__(self, model: nn.Module, trained: nn.Module) -> None:
-        self._names: dict[int, str] = {}
-        for name, parameter in whole_parameters(model):
-            self._names.setdefault(id(parameter), name)
+        # Tied weights have the first of their names.
+        self._names = {id(parameter): name for name, parameter in reversed(list(whole_parameters(model)))}
         self._parts = parts_of_parameters(trained)
         self._trained = dict(trained.named_parameters(remove_duplicate=False))
 

@@ -135,7 +135,16 @@ class TracedStep(nn.Module):
             outputs = getattr(module, self.step_name)(batch, *scalars)
         finally:
             del module.__dict__["log"]
-        return _with_marked_loss(outputs) if self.step_name == "training_step" else outputs
+        if self.step_name != "training_step":
+            return outputs
+        if isinstance(outputs, Tensor):
+            return backend.identity_loss(outputs, "none")
+        if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
+            return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
+        raise InputError(
+            f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the "
+            "loss under 'loss', for every batch."
+        )
 
     def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
         if not self._has_warned:
@@ -146,17 +155,6 @@ class TracedStep(nn.Module):
                 UserWarning,
                 stacklevel=3,
             )
-
-
-def _with_marked_loss(outputs: Nested) -> Nested:
-    if isinstance(outputs, Tensor):
-        return backend.identity_loss(outputs, "none")
-    if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
-        return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
-    raise InputError(
-        f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the loss "
-        "under 'loss', for every batch."
-    )
 
 
 def step_arguments(batch: Nested, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:

@@ -327,10 +327,9 @@ class IPUMixin(_MixedInto):
         return model
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
-        """Run a combined batch, or a part of one, and return the outputs without those of padding.
+        """Run a combined batch, or a part of one, and return the outputs by name without those of padding.
 
-        Returns:
-            Outputs by name; ``loss`` is the mean over real rows.
+        ``loss`` is the mean over real rows.
         """
         size, rows = self._call_size(is_training), num_rows(inputs)
         if rows > size or (rows < size and is_training and not self.args.pad_on_batch_axis):

@@ -250,9 +250,16 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
     A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
     those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
     """
-    if stacks is None:
-        stacks = _find_stacks(model)
-    return [f"{stack}.{index}" for stack in stacks for index in range(len(_module_list(model, stack)))]
+    names = []
+    for stack in _find_stacks(model) if stacks is None else stacks:
+        try:
+            layers = model.get_submodule(stack)
+        except AttributeError as error:
+            raise InputError(f"The model has no layers {stack!r}: {error}; name a `ModuleList` of it.") from error
+        if not isinstance(layers, nn.ModuleList):
+            raise InputError(f"{stack!r} is a {type(layers).__name__}; name a `ModuleList` of layers.")
+        names += [f"{stack}.{index}" for index in range(len(layers))]
+    return names
 
 
 def _find_stacks(model: nn.Module) -> list[str]:
@@ -273,22 +280,11 @@ def _find_stacks(model: nn.Module) -> list[str]:
     return []
 
 
-def _module_list(model: nn.Module, name: str) -> nn.ModuleList:
-    try:
-        stack = model.get_submodule(name)
-    except AttributeError as error:
-        raise InputError(f"The model has no layers {name!r}: {error}; name a `ModuleList` of it.") from error
-    if not isinstance(stack, nn.ModuleList):
-        raise InputError(f"{name!r} is a {type(stack).__name__}; name a `ModuleList` of layers.")
-    return stack
-
-
 def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str, Any]) -> list[str]:
     """Run a micro-batch forward once, and return the modules with parameters in the order they are called.
 
-    Returns:
-        Names of layers, and of modules outside the layers that hold parameters themselves; a module that is called
-        several times is listed several times.
+    These are layers, and modules outside the layers that hold parameters themselves; a module that is called several
+    times is listed several times.
     """
     called: list[str] = []
     inside = tuple(f"{layer}." for layer in layers)
