@@ -265,8 +265,7 @@ class IPUConfig:
         for name in [name for name in kwargs if name in _DEPRECATED]:
             warn_of_old_spelling(f"`{name}` of IPUConfig has no effect any more: {_DEPRECATED[name]}.")
             del kwargs[name]
-        unknown = sorted(set(kwargs) - set(ATTRIBUTES))
-        if unknown:
+        if unknown := sorted(set(kwargs) - set(ATTRIBUTES)):
             raise IncompatibleIPUConfigError(
                 f"IPUConfig has no attribute(s) {', '.join(unknown)}; it has {', '.join(sorted(ATTRIBUTES))}."
             )
@@ -387,8 +386,7 @@ class IPUConfig:
         if not compile_only and backend.ipuHardwareVersion() not in _MK2_VERSIONS:
             raise RuntimeError("This requires an IPU Mk2 system to run.")
         config = copy.copy(self)
-        config.mode = "inference" if for_inference else "training"
-        return _make_options(config, compile_only=compile_only)
+        return _make_options(config.eval() if for_inference else config.train(), compile_only=compile_only)
 
     # Files
 

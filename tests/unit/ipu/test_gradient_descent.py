@@ -129,6 +129,7 @@ def test_trains_a_pipelined_transformers_model(tmp_path):
     )
     assert trainer.train()["training_loss"] > 0
     assert len(trainer.loop.placement.stages()) == 2
+    assert not trainer.loop.training_model.isAttachedToDevice(), "other runs may use the IPUs"
     assert next(model.parameters()).dtype is torch.float16
 
 

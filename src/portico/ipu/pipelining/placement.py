@@ -156,15 +156,13 @@ _GENERATION_OPTIONS = (
 
 
 def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
-    without_effect = sorted(set(options) & set(_GENERATION_OPTIONS))
-    if without_effect:
+    if without_effect := sorted(set(options) & set(_GENERATION_OPTIONS)):
         logger.warning(
             "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
             "made for each shape.",
             ", ".join(without_effect),
         )
-    unknown = sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS))
-    if unknown:
+    if unknown := sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS)):
         raise IncompatibleIPUConfigError(
             f"Unknown `parallelize_kwargs` {', '.join(unknown)}; expected {' and '.join(_OPTIONS)}."
         )
@@ -241,7 +239,6 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
 # Layers
 
 _WILDCARD = -1
-_LAYER_SUFFIXES = ("Layer", "Block")
 
 
 def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[str]:
@@ -267,7 +264,7 @@ def _find_stacks(model: nn.Module) -> list[str]:
     criteria: tuple[Callable[[nn.Module], bool], ...] = (
         lambda module: isinstance(module, GradientCheckpointingLayer),
         lambda module: type(module).__name__ in unsplit,
-        lambda module: type(module).__name__.endswith(_LAYER_SUFFIXES),
+        lambda module: type(module).__name__.endswith(("Layer", "Block")),
     )
     for is_layer in criteria:
         found = [
@@ -290,7 +287,10 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
     inside = tuple(f"{layer}." for layer in layers)
     names: dict[nn.Module, str] = {}
     for name, module in model.named_modules():
-        if name in layers or (not name.startswith(inside) and _uses_own_parameters(module)):
+        inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
+        # A module that holds parameters which no module inside it holds too uses them itself.
+        uses_own = any(one is not None and id(one) not in inner for one in module._parameters.values())
+        if name in layers or (uses_own and not name.startswith(inside)):
             names.setdefault(module, name)
     # `append` returns None; a pre-hook that returns something else replaces the inputs.
     hooks = [module.register_forward_pre_hook(lambda module, inputs: called.append(names[module])) for module in names]
@@ -308,12 +308,6 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
         for name, tensor in model.named_buffers():
             tensor.data.copy_(buffers[name])
     return called
-
-
-def _uses_own_parameters(module: nn.Module) -> bool:
-    """Return whether a module holds parameters that no module inside it holds too, and so uses them itself."""
-    inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
-    return any(parameter is not None and id(parameter) not in inner for parameter in module._parameters.values())
 
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:
