@@ -6,6 +6,7 @@ import torch
 import transformers
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 import portico
 
@@ -56,6 +57,23 @@ def bert_config(layers: int = 2, dropout: float = 0.0, **changes: Any) -> BertCo
 def classifier(**changes: Any) -> BertForSequenceClassification:
     torch.manual_seed(7)
     return BertForSequenceClassification(bert_config(num_labels=2, **changes))
+
+
+class ScaledClassifier(BertForSequenceClassification):
+    """Multiplies its logits with a parameter that has no dimensions, as CLIP does."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.logit_scale = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = super().forward(input_ids=input_ids).logits * self.logit_scale.exp()
+        return SequenceClassifierOutput(loss=torch.nn.functional.cross_entropy(logits, labels), logits=logits)
+
+
+def scaled_classifier() -> ScaledClassifier:
+    torch.manual_seed(7)
+    return ScaledClassifier(bert_config(num_labels=2))
 
 
 def reader(**changes: Any) -> BertForQuestionAnswering:

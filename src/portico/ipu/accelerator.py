@@ -4,22 +4,19 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.accelerators import Accelerator
+from lightning.pytorch.accelerators import CPUAccelerator
 from typing_extensions import override
 
 from portico.errors import InputError
 from portico.ipu.strategy import IPUStrategy
 
 
-class IPUAccelerator(Accelerator):
+class IPUAccelerator(CPUAccelerator):
     """Graphcore's IPUs, or their emulation; to be used with ``strategy="ipu"``.
 
-    ``devices`` is the number of replicas, data-parallel copies of the model.
+    ``devices`` is the number of replicas, data-parallel copies of the model. Tensors come from the host's CPU and
+    return to it; the strategy attaches and detaches the IPUs.
     """
-
-    @override
-    def setup_device(self, device: torch.device) -> None:
-        """Accept the host's CPU, where tensors come from and go to."""
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
@@ -35,10 +32,6 @@ class IPUAccelerator(Accelerator):
         """Return an empty dict: running programs are not monitored."""
         return {}
 
-    @override
-    def teardown(self) -> None:
-        """Do nothing: the strategy detaches the devices."""
-
     @staticmethod
     @override
     def parse_devices(devices: int | str | list[int]) -> int:
@@ -46,21 +39,9 @@ class IPUAccelerator(Accelerator):
 
     @staticmethod
     @override
-    def get_parallel_devices(devices: int) -> list[torch.device]:
+    def get_parallel_devices(devices: int) -> list[torch.device]:  # type: ignore[override]
         """Return the host's CPU once for each replica."""
         return [torch.device("cpu")] * devices
-
-    @staticmethod
-    @override
-    def auto_device_count() -> int:
-        """Return one: more replicas would change the batch of a step."""
-        return 1
-
-    @staticmethod
-    @override
-    def is_available() -> bool:
-        """Return ``True``: without IPUs, the emulator runs."""
-        return True
 
     @staticmethod
     @override

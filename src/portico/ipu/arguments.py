@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
@@ -41,6 +42,10 @@ _UNSUPPORTED = {
 }
 
 
+def _option(default: Any, text: str, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": text, **metadata})
+
+
 @dataclass
 class IPUTrainingArguments(TrainingArguments):
     """Arguments of :class:`~portico.ipu.trainer.IPUTrainer`; ``help`` of each field describes it.
@@ -52,47 +57,38 @@ class IPUTrainingArguments(TrainingArguments):
         InputError: If a value cannot be used on IPUs.
     """
 
-    per_device_train_batch_size: int = field(default=1, metadata={"help": "Rows of a micro-batch on one replica."})
-    per_device_eval_batch_size: int = field(
-        default=1, metadata={"help": "Rows of a micro-batch on one replica in evaluation."}
+    per_device_train_batch_size: int = _option(1, "Rows of a micro-batch on one replica.")
+    per_device_eval_batch_size: int = _option(1, "Rows of a micro-batch on one replica in evaluation.")
+    gradient_accumulation_steps: int | None = _option(  # type: ignore[assignment]
+        None, "Micro-batches of a replica for one weight update; the IPUConfig's if unset."
     )
-    gradient_accumulation_steps: int | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Micro-batches of a replica for one weight update; the IPUConfig's if unset."}
+    max_grad_norm: float | None = _option(  # type: ignore[assignment]
+        None, "Norm over all weights to which the program clips gradients."
     )
-    max_grad_norm: float | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "Norm over all weights to which the program clips gradients."}
-    )
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Leave NaN and inf out of logged losses."})
+    logging_nan_inf_filter: bool = _option(False, "Leave NaN and inf out of logged losses.")
     # `HfArgumentParser` parses the type only with None first.
     report_to: None | str | list[str] = field(  # noqa: RUF036
         default="none", metadata={"help": "Where logs go."}
     )
-    auto_loss_scaling: bool = field(default=False, metadata={"help": "Adjust the loss scaling to the gradients."})
-    ipu_config_name: str | None = field(
-        default=None, metadata={"help": "Folder or hub name of an IPUConfig, for scripts to load."}
+    auto_loss_scaling: bool = _option(False, "Adjust the loss scaling to the gradients.")
+    ipu_config_name: str | None = _option(None, "Folder or hub name of an IPUConfig, for scripts to load.")
+    ipu_config_overrides: str | None = _option(
+        None, "Attributes of the IPUConfig: 'device_iterations=4,layers_per_ipu=[2 2]'."
     )
-    ipu_config_overrides: str | None = field(
-        default=None, metadata={"help": "Attributes of the IPUConfig: 'device_iterations=4,layers_per_ipu=[2 2]'."}
+    n_ipu: int | None = _option(
+        None, "Total number of IPUs; sets the replication factor.", choices=list(N_IPU_CHOICES)
     )
-    n_ipu: int | None = field(
-        default=None,
-        metadata={"help": "Total number of IPUs; sets the replication factor.", "choices": list(N_IPU_CHOICES)},
+    fp32: bool = _option(False, "Single instead of half precision throughout.")
+    lamb: bool = _option(False, "Train with LAMB.")
+    lamb_no_bias_correction: bool = _option(False, "Train with LAMB without bias correction.")
+    loss_scaling: float | None = _option(None, "Factor of the loss.")
+    dataloader_mode: str = _option(
+        "sync",
+        "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller ones of workers.",
+        choices=list(LOADER_MODES),
     )
-    fp32: bool = field(default=False, metadata={"help": "Single instead of half precision throughout."})
-    lamb: bool = field(default=False, metadata={"help": "Train with LAMB."})
-    lamb_no_bias_correction: bool = field(default=False, metadata={"help": "Train with LAMB without bias correction."})
-    loss_scaling: float | None = field(default=None, metadata={"help": "Factor of the loss."})
-    dataloader_mode: str = field(
-        default="sync",
-        metadata={
-            "help": "'async' loads batches ahead of the calls; 'async_rebatched' joins smaller ones of workers.",
-            "choices": list(LOADER_MODES),
-        },
-    )
-    compile_only: bool = field(default=False, metadata={"help": "Compile the programs, then exit."})
-    pad_on_batch_axis: bool = field(
-        default=False, metadata={"help": "Train on an incomplete last batch, padded with repeated rows."}
-    )
+    compile_only: bool = _option(False, "Compile the programs, then exit.")
+    pad_on_batch_axis: bool = _option(False, "Train on an incomplete last batch, padded with repeated rows.")
 
     def __post_init__(self) -> None:
         _check(self)
@@ -175,7 +171,18 @@ def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> 
         )
     config = IPUConfig() if ipu_config is None else copy.deepcopy(ipu_config)
     if args.n_ipu is not None:
-        config.update(**_replication_factors(config, args.n_ipu))
+        for prefix in ("", "inference_"):
+            ipus_per_replica, name = getattr(config, f"{prefix}ipus_per_replica"), f"{prefix}replication_factor"
+            factor, rest = divmod(args.n_ipu, ipus_per_replica)
+            if rest:
+                raise InputError(
+                    f"`n_ipu={args.n_ipu}` is not a multiple of `{prefix}ipus_per_replica={ipus_per_replica}`, so "
+                    "replicas do not fit; change one of them."
+                )
+            before = getattr(config, name)
+            if before not in (1, factor):
+                logger.warning("`n_ipu=%d` changes `%s` from %d to %d.", args.n_ipu, name, before, factor)
+            setattr(config, name, factor)
     if args.ipu_config_overrides:
         config.update_from_string(args.ipu_config_overrides)
     config.seed = args.seed
@@ -183,20 +190,3 @@ def resolve_config(ipu_config: IPUConfig | None, args: IPUTrainingArguments) -> 
         # As optimum-graphcore does.
         os.environ["TOKENIZERS_PARALLELISM"] = "true"
     return config
-
-
-def _replication_factors(config: IPUConfig, n_ipu: int) -> dict[str, int]:
-    factors = {}
-    for prefix in ("", "inference_"):
-        ipus_per_replica = getattr(config, f"{prefix}ipus_per_replica")
-        if n_ipu % ipus_per_replica:
-            raise InputError(
-                f"`n_ipu={n_ipu}` is not a multiple of `{prefix}ipus_per_replica={ipus_per_replica}`, so replicas do "
-                "not fit; change one of them."
-            )
-        name = f"{prefix}replication_factor"
-        factors[name] = n_ipu // ipus_per_replica
-        before = getattr(config, name)
-        if before not in (1, factors[name]):
-            logger.warning("`n_ipu=%d` changes `%s` from %d to %d.", n_ipu, name, before, factors[name])
-    return factors

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
@@ -30,40 +31,26 @@ class IncompatibleIPUConfigError(InputError):
 # Attributes
 
 
+@dataclass(eq=False)
 class ConfigAttribute:
-    """A validated attribute of :class:`IPUConfig`; the allowed types are those of its annotation.
+    """A validated attribute of :class:`IPUConfig`; ``kinds`` are the types of its annotation.
 
-    Args:
-        default: Default value.
-        minimum: Smallest number allowed, also inside a list.
-        check: Called with name and value; raises ``ValueError`` for anything else that is not allowed.
-
-    Attributes:
-        kinds: Allowed types, among ``int``, ``float``, ``bool``, ``str``, ``dict``, ``list[int]``, ``list[float]``
-            and ``NoneType``.
+    ``minimum`` is the smallest number allowed, also inside a list. ``check`` is called with name and value, and raises
+    ``ValueError`` for anything else that is not allowed.
     """
 
-    name: str
-    kinds: tuple[Any, ...]
-
-    def __init__(
-        self, default: Any, minimum: float | None = None, check: Callable[[str, Any], None] | None = None
-    ) -> None:
-        self.default, self.minimum, self.check = default, minimum, check
+    default: Any
+    minimum: float | None = None
+    check: Callable[[str, Any], None] | None = None
+    name: str = field(init=False)
+    kinds: tuple[Any, ...] = field(init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         annotation = owner.__annotations__[name]
         kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
         self.name, self.kinds = name, tuple(dict if get_origin(kind) is dict else kind for kind in kinds)
 
-    def __get__(self, config: "IPUConfig | None", owner: type | None = None) -> Any:
-        return self if config is None else config.__dict__[self.name]
-
-    def __set__(self, config: "IPUConfig", value: Any) -> None:
-        self._validate(value)
-        config.__dict__[self.name] = value
-
-    def _validate(self, value: Any) -> None:
+    def validate(self, value: Any) -> None:
         name = self.name
         if not any(_has_kind(value, kind) for kind in self.kinds):
             raise TypeError(
@@ -80,7 +67,7 @@ class ConfigAttribute:
 
     def parse(self, text: str) -> Any:
         """Parse a string such as ``4``, ``true`` or ``[1 2]`` as the first of the allowed types that fits."""
-        for kind in sorted(self.kinds, key=_PARSING_ORDER.index):
+        for kind in self.kinds:
             try:
                 return _parse(text.strip(), kind)
             except ValueError:
@@ -120,8 +107,6 @@ def _has_kind(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-# `str` comes last: every string can be read as one.
-_PARSING_ORDER = [NoneType, bool, int, float, list[int], list[float], dict, str]
 _NONE_WORDS = ("none", "null")
 _TRUE_WORDS = ("true", "t", "1", "yes", "y", "on")
 _FALSE_WORDS = ("false", "f", "0", "no", "n", "off")
@@ -150,19 +135,14 @@ _EXCLUSIVE = (
 def _check_combination(values: Mapping[str, Any], prefix: str) -> None:
     """Check the attributes for training (no ``prefix``) or for inference against each other."""
     num_ipus = values[f"{prefix}ipus_per_replica"]
-    layers = values[f"{prefix}layers_per_ipu"]
-    if -1 not in layers and len(layers) != num_ipus:
-        raise IncompatibleIPUConfigError(
-            f"`{prefix}layers_per_ipu` has a non-default value set, but its length does not match "
-            f"`{prefix}ipus_per_replica`: {layers} lists {len(layers)} IPU(s), and a replica has {num_ipus}; give one "
-            "number of layers for each IPU."
-        )
-    for name in ("matmul_proportion", *(splits for _, splits in _EXCLUSIVE)):
+    for name in ("layers_per_ipu", "matmul_proportion", *(splits for _, splits in _EXCLUSIVE)):
         value = values[f"{prefix}{name}"]
-        if isinstance(value, list) and len(value) != num_ipus:
+        # -1 stands for any number of IPUs.
+        if isinstance(value, list) and -1 not in value and len(value) != num_ipus:
             raise IncompatibleIPUConfigError(
-                f"`{prefix}{name}={value}` lists {len(value)} IPU(s), but `{prefix}ipus_per_replica` is {num_ipus}; "
-                "give one value for each IPU."
+                f"`{prefix}{name}` has a non-default value set, but its length does not match "
+                f"`{prefix}ipus_per_replica`: {value} lists {len(value)} IPU(s), and a replica has {num_ipus}; give "
+                "one value for each IPU."
             )
     for factor, splits in _EXCLUSIVE:
         if values[f"{prefix}{splits}"] is not None and values[f"{prefix}{factor}"] not in (None, 1):
@@ -285,8 +265,7 @@ class IPUConfig:
         for name in [name for name in kwargs if name in _DEPRECATED]:
             warn_of_old_spelling(f"`{name}` of IPUConfig has no effect any more: {_DEPRECATED[name]}.")
             del kwargs[name]
-        unknown = sorted(set(kwargs) - set(ATTRIBUTES))
-        if unknown:
+        if unknown := sorted(set(kwargs) - set(ATTRIBUTES)):
             raise IncompatibleIPUConfigError(
                 f"IPUConfig has no attribute(s) {', '.join(unknown)}; it has {', '.join(sorted(ATTRIBUTES))}."
             )
@@ -309,7 +288,9 @@ class IPUConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self._for_mode(name) if name.startswith("_") else name
-        if not isinstance(getattr(type(self), name, None), ConfigAttribute | property):
+        if name in ATTRIBUTES:
+            ATTRIBUTES[name].validate(value)
+        elif name != "mode":
             raise AttributeError(f"IPUConfig has no attribute {name!r}; it has {', '.join(sorted(ATTRIBUTES))}.")
         object.__setattr__(self, name, value)
 
@@ -323,7 +304,6 @@ class IPUConfig:
 
     @property
     def mode(self) -> Mode:
-        """Which attribute of a pair a name with a leading underscore refers to."""
         mode: Mode = self.__dict__["_mode"]
         return mode
 
@@ -370,9 +350,6 @@ class IPUConfig:
     def update_from_string(self, update_str: str) -> None:
         """Set attributes from a string such as ``"device_iterations=4,layers_per_ipu=[2 2],seed=None"``.
 
-        Args:
-            update_str: Comma-separated pairs; lists are in brackets, separated by blanks.
-
         Raises:
             IncompatibleIPUConfigError: If attributes contradict each other afterwards.
             ValueError: If one does not exist, or a value cannot be parsed.
@@ -409,8 +386,7 @@ class IPUConfig:
         if not compile_only and backend.ipuHardwareVersion() not in _MK2_VERSIONS:
             raise RuntimeError("This requires an IPU Mk2 system to run.")
         config = copy.copy(self)
-        config.mode = "inference" if for_inference else "training"
-        return _make_options(config, compile_only=compile_only)
+        return _make_options(config.eval() if for_inference else config.train(), compile_only=compile_only)
 
     # Files
 
@@ -498,7 +474,17 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options"
     options.autoRoundNumIPUs(True)
     options.replicationFactor(config._replication_factor)
     options.deviceIterations(config._device_iterations)
-    _set_mode(config, options)
+    options.Precision.enableStochasticRounding(config.mode == "training")
+    if config.mode == "training":
+        options.Training.gradientAccumulation(config.gradient_accumulation_steps)
+        options.Training.accumulationAndReplicationReductionType(backend.ReductionType.Mean)
+        options.Training.setAutomaticLossScaling(config.auto_loss_scaling)
+        options.setExecutionStrategy(backend.PipelinedExecution(backend.AutoStage.AutoIncrement))
+        options.outputMode(getattr(backend.OutputMode, config.output_mode.capitalize()))
+    else:
+        options.setExecutionStrategy(backend.ShardedExecution(backend.AutoStage.AutoIncrement))
+        options.outputMode(backend.OutputMode.All)
+        options._Popart.set("enableExplicitIR", config.explicit_ir_inference)
     shards = config.replicated_tensor_sharding and config._replication_factor > 1
     if config.replicated_tensor_sharding and config.mode == "training" and not shards:
         logger.warning(
@@ -521,18 +507,3 @@ def _make_options(config: IPUConfig, *, compile_only: bool) -> "backend.Options"
     for name, value in _COMPILER_OPTIONS.items():
         options._Popart.set(name, value)
     return options
-
-
-def _set_mode(config: IPUConfig, options: "backend.Options") -> None:
-    stage, output_modes = backend.AutoStage.AutoIncrement, backend.OutputMode
-    options.Precision.enableStochasticRounding(config.mode == "training")
-    if config.mode == "inference":
-        options.setExecutionStrategy(backend.ShardedExecution(stage))
-        options.outputMode(output_modes.All)
-        options._Popart.set("enableExplicitIR", config.explicit_ir_inference)
-        return
-    options.Training.gradientAccumulation(config.gradient_accumulation_steps)
-    options.Training.accumulationAndReplicationReductionType(backend.ReductionType.Mean)
-    options.Training.setAutomaticLossScaling(config.auto_loss_scaling)
-    options.setExecutionStrategy(backend.PipelinedExecution(stage))
-    options.outputMode(getattr(output_modes, config.output_mode.capitalize()))

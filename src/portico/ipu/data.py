@@ -57,13 +57,6 @@ def drop_last_batch(loader: "Loader") -> "Loader":
     return DataLoader(loader.dataset, loader.batch_size, drop_last=True, **carried)
 
 
-def worker_batch_size(combined_batch_size: int, num_workers: int) -> int:
-    """Return the rows that each worker should load at once when batches are joined and cut anyway."""
-    if not num_workers:
-        return combined_batch_size
-    return min(max(2 * (combined_batch_size // num_workers), 1), combined_batch_size)
-
-
 class PrefetchLoader:
     """Loads batches while programs run.
 

@@ -54,11 +54,12 @@ class DeviceGenerator:
         """Return generated tokens, ``int64 [rows, length]``; see ``generate`` of ``transformers`` for the options."""
         # The search runs on a copy that shares everything but the forward passes.
         searcher = copy.copy(self._model)
-        searcher.forward = _with_signature(self._model.forward, self._step)
+        # `generate` inspects the signatures of the forward passes.
+        searcher.forward = functools.wraps(self._model.forward)(functools.partial(self._step))
         searcher._prepare_generated_length = self._record_length
         if self._encoder is not None:
             encoder = copy.copy(self._model.get_encoder())
-            encoder.forward = _with_signature(self._model.get_encoder().forward, self._encode)
+            encoder.forward = functools.wraps(encoder.forward)(functools.partial(self._encode))
             searcher.get_encoder = lambda *args, **kwargs: encoder
         with torch.no_grad():
             tokens: Tensor = searcher.generate(**inputs, **{**options, "use_cache": False})
@@ -127,11 +128,6 @@ def with_decoder_start(inputs: Mapping[str, Any], model: PreTrainedModel) -> dic
     if has_tokens or not model.config.is_encoder_decoder:
         return dict(inputs)
     return {**inputs, "decoder_input_ids": torch.zeros(num_rows(inputs), 1, dtype=torch.int64)}
-
-
-def _with_signature(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with the signature of ``original``, which ``generate`` inspects."""
-    return functools.wraps(original)(functools.partial(function))
 
 
 def _shape(value: Nested) -> Any:

@@ -26,33 +26,24 @@ _PROGRAM_PREFIX = "model."
 def make_optimizer(model: nn.Module, args: "IPUTrainingArguments", decayed: set[str]) -> Any:
     """Return AdamW, or LAMB if the arguments say so, with weight decay for the parameters named in ``decayed``."""
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    with_decay = {"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}
-    without = [(name, parameter) for name, parameter in trainable if name not in decayed]
-    options = optimizer_options(args)
+    groups = [{"params": [one for name, one in trainable if name in decayed], "weight_decay": args.weight_decay}]
+    without = [(name, one) for name, one in trainable if name not in decayed]
+    options = {**optimizer_options(args), "lr": args.learning_rate, "eps": args.adam_epsilon}
+    constants = ["weight_decay"]
     # Bias correction, and weight decay compiled in as a constant, are as in optimum-graphcore.
-    if not args.uses_lamb:
-        optimizer = backend.optim.AdamW(
-            [with_decay, {"params": [one for _, one in without], "weight_decay": 0.0}],
-            lr=args.learning_rate,
-            betas=(args.adam_beta1, args.adam_beta2),
-            eps=args.adam_epsilon,
-            bias_correction=False,
-            **options,
-        )
-        optimizer.variable_attrs.markAsConstant("weight_decay")
-        return optimizer
-    # LAMB scales its steps by norms instead of clipping by them.
-    del options["max_grad_norm"]
-    biases = {"params": [one for name, one in without if "bias" in name], "weight_decay": 0.0, "max_weight_norm": 0.0}
-    rest = {"params": [one for name, one in without if "bias" not in name], "weight_decay": 0.0}
-    optimizer = backend.optim.LAMB(
-        [with_decay, biases, rest],
-        lr=args.learning_rate,
-        eps=args.adam_epsilon,
-        bias_correction=not args.lamb_no_bias_correction,
-        **options,
-    )
-    for name in ("weight_decay", "max_weight_norm"):
+    if args.uses_lamb:
+        # LAMB scales its steps by norms instead of clipping by them.
+        del options["max_grad_norm"]
+        options["bias_correction"] = not args.lamb_no_bias_correction
+        biases = [one for name, one in without if "bias" in name]
+        groups.append({"params": biases, "weight_decay": 0.0, "max_weight_norm": 0.0})
+        without = [(name, one) for name, one in without if "bias" not in name]
+        constants.append("max_weight_norm")
+    else:
+        options |= {"betas": (args.adam_beta1, args.adam_beta2), "bias_correction": False}
+    groups.append({"params": [one for _, one in without], "weight_decay": 0.0})
+    optimizer = (backend.optim.LAMB if args.uses_lamb else backend.optim.AdamW)(groups, **options)
+    for name in constants:
         optimizer.variable_attrs.markAsConstant(name)
     return optimizer
 
@@ -95,9 +86,8 @@ class OptimizerConversion:
     """
 
     def __init__(self, model: nn.Module, trained: nn.Module) -> None:
-        self._names: dict[int, str] = {}
-        for name, parameter in whole_parameters(model):
-            self._names.setdefault(id(parameter), name)
+        # Tied weights have the first of their names.
+        self._names = {id(parameter): name for name, parameter in reversed(list(whole_parameters(model)))}
         self._parts = parts_of_parameters(trained)
         self._trained = dict(trained.named_parameters(remove_duplicate=False))
 
@@ -136,10 +126,15 @@ class OptimizerConversion:
                 continue
             steps = max(steps, int(held.get("step", 1)))
             for part, rows in self._parts[self._names[id(parameter)]]:
-                state[f"{_PROGRAM_PREFIX}{part}"] = {key: tensor[rows] for key, tensor in tensors.items()}
+                state[f"{_PROGRAM_PREFIX}{part}"] = {key: _rows_of(tensor, rows) for key, tensor in tensors.items()}
         if state:
             counters = {"num_updates": steps, "loss_scaling": 1.0}
             converted.load_state_dict({**converted.state_dict(), "ipu_state": state, "ipu_param": counters})
+
+
+def _rows_of(whole: Tensor, rows: slice) -> Tensor:
+    # A parameter without dimensions has no rows; it is always in one piece.
+    return whole[rows] if whole.dim() else whole
 
 
 def _check_convertible(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) -> None:
@@ -197,9 +192,12 @@ def repartition_state(state: Mapping[str, Any], optimizer: torch.optim.Optimizer
     current: dict[str, dict[str, Tensor]] = {}
     for (weight, group), numbered in pieces.items():
         ordered = [numbered[number] for number in sorted(numbered)]
-        whole = {key: torch.cat([held[key] for held in ordered]) for key in ordered[0]}
+        whole = ordered[0]
+        if len(ordered) > 1:
+            whole = {key: torch.cat([one[key] for one in ordered]) for key in whole}
         for part, rows in parts.get(weight, [(weight, slice(None))]):
-            current[f"{_PROGRAM_PREFIX}{part}{group}"] = {key: value[rows].clone() for key, value in whole.items()}
+            held = {key: _rows_of(value, rows).clone() for key, value in whole.items()}
+            current[f"{_PROGRAM_PREFIX}{part}{group}"] = held
     groups = state["param_groups"]
     own_groups = optimizer.state_dict()["param_groups"]
     if len(own_groups) == len(groups):

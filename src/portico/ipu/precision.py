@@ -18,10 +18,7 @@ PRECISIONS = ("32-true", "16-true")
 
 
 class IPUPrecision(Precision):
-    """Single or half precision throughout.
-
-    Args:
-        precision: ``"32-true"`` or ``"16-true"``.
+    """Single (``"32-true"``) or half (``"16-true"``) precision throughout.
 
     Raises:
         InputError: For any other precision.

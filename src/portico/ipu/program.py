@@ -8,9 +8,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from portico.annotations import ComputeLoss, Nested
+from portico.annotations import Nested
 from portico.errors import InputError
-from portico.hf_compat import LabelSmoother
 from portico.ipu import backend
 from portico.tree import map_tensors
 
@@ -29,26 +28,21 @@ class ProgramPool:
 
     def attach(self, program: "backend.PoplarExecutor") -> "backend.PoplarExecutor":
         """Detach all other programs, attach this one if it is compiled, and return it."""
-        for other in self._programs:
-            if other is not program:
-                _detach(other)
+        self.release(kept=program)
         if program.isCompiled() and not program.isAttachedToDevice():
             program.attachToDevice()
         return program
 
-    def release(self) -> None:
+    def release(self, kept: "backend.PoplarExecutor | None" = None) -> None:
+        """Detach all programs but ``kept``."""
         for program in self._programs:
-            _detach(program)
+            if program is not kept and program.isCompiled() and program.isAttachedToDevice():
+                program.detachFromDevice()
 
     def destroy(self) -> None:
         for program in self._programs:
             program.destroy()
         self._programs.clear()
-
-
-def _detach(program: "backend.PoplarExecutor") -> None:
-    if program.isCompiled() and program.isAttachedToDevice():
-        program.detachFromDevice()
 
 
 # Models of transformers
@@ -81,17 +75,6 @@ class DeviceProgram(nn.Module):
                 "loss is part of the program, and computing it in `compute_loss` would train nothing."
             )
         return outputs
-
-
-def program_loss(
-    label_smoother: LabelSmoother | None, compute_loss_func: "ComputeLoss | None", *, shifts_labels: bool
-) -> LossFunction | None:
-    """Return the function that computes the loss from outputs and labels, or ``None`` for the model's own loss."""
-    if compute_loss_func is not None:
-        return lambda outputs, labels: compute_loss_func(outputs, labels, num_items_in_batch=None)
-    if label_smoother is not None:
-        return lambda outputs, labels: label_smoother(outputs, labels, shift_labels=shifts_labels)
-    return None
 
 
 def _tensors_by_name(outputs: Nested) -> dict[str, Any]:
@@ -152,7 +135,16 @@ class TracedStep(nn.Module):
             outputs = getattr(module, self.step_name)(batch, *scalars)
         finally:
             del module.__dict__["log"]
-        return _with_marked_loss(outputs) if self.step_name == "training_step" else outputs
+        if self.step_name != "training_step":
+            return outputs
+        if isinstance(outputs, Tensor):
+            return backend.identity_loss(outputs, "none")
+        if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
+            return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
+        raise InputError(
+            f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the "
+            "loss under 'loss', for every batch."
+        )
 
     def _warn_not_logged(self, name: str, *args: Any, **kwargs: Any) -> None:
         if not self._has_warned:
@@ -163,17 +155,6 @@ class TracedStep(nn.Module):
                 UserWarning,
                 stacklevel=3,
             )
-
-
-def _with_marked_loss(outputs: Nested) -> Nested:
-    if isinstance(outputs, Tensor):
-        return backend.identity_loss(outputs, "none")
-    if isinstance(outputs, Mapping) and isinstance(outputs.get("loss"), Tensor):
-        return {**outputs, "loss": backend.identity_loss(outputs["loss"], "none")}
-    raise InputError(
-        f"`training_step` returned {type(outputs).__name__}; on IPUs it must return the loss, or a dict with the loss "
-        "under 'loss', for every batch."
-    )
 
 
 def step_arguments(batch: Nested, indices: tuple[int, ...], num_micro_batches: int) -> tuple[Any, ...]:

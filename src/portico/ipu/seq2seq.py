@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from portico.ipu.arguments import IPUTrainingArguments
@@ -29,15 +29,6 @@ class IPUSeq2SeqTrainer(IPUMixin, Seq2SeqTrainer):
 
     @override
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> Tensor:
-        options = {
-            name: value
-            for name, value in gen_kwargs.items()
-            if value is not None or name not in ("num_beams", "max_length")
-        }
+        unset = [name for name in ("num_beams", "max_length") if gen_kwargs.get(name) is None]
+        options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         return self.generate(generation_inputs(inputs), **options)
-
-    @override
-    def _generation_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        # The whole loss, with label smoothing, is part of the program.
-        loss: Tensor = self.compute_loss(model, inputs)
-        return loss.detach()

@@ -128,7 +128,7 @@ class IPUStrategy(SingleDeviceStrategy):
         configured = self.ipu_config.gradient_accumulation_steps if self.ipu_config is not None else 1
         if options is not None:
             configured = options.Training.gradient_accumulation
-        if configured not in (1, number) or (options is not None and configured != number):
+        if configured != number and (configured != 1 or options is not None):
             raise InputError(
                 f"`accumulate_grad_batches={number}` contradicts the options of the program, which accumulate "
                 f"{configured}; set one of them."
@@ -168,11 +168,6 @@ class IPUStrategy(SingleDeviceStrategy):
             # torch's schedules warn unless the optimizer has stepped before, and its `step` is never called here.
             stepped._opt_called = True  # type: ignore[attr-defined]
         return result
-
-    @override
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the optimizer's state, including that on the devices."""
-        return super().optimizer_state(optimizer)
 
     # Steps
 

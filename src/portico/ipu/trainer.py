@@ -20,12 +20,11 @@ from portico.annotations import (
     EvalExamples,
     Examples,
     Loader,
-    NumItems,
     Optimizers,
     ProcessingClass,
 )
 from portico.errors import InputError
-from portico.hf_compat import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, TrainOutput, has_length
+from portico.hf_compat import TrainOutput, has_length
 from portico.ipu import backend
 from portico.ipu.arguments import IPUTrainingArguments, resolve_config
 from portico.ipu.config import IPUConfig
@@ -37,7 +36,6 @@ from portico.ipu.data import (
     num_rows,
     pad_rows,
     select_rows,
-    worker_batch_size,
 )
 from portico.ipu.generation import DeviceGenerator, with_decoder_start
 from portico.ipu.optim import (
@@ -51,7 +49,7 @@ from portico.ipu.pipelining.placement import LayerPlacement, place, remove_place
 from portico.ipu.pipelining.report import PlacementReport
 from portico.ipu.pipelining.serialization import serialize
 from portico.ipu.precision import IPUPrecision
-from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool, program_loss
+from portico.ipu.program import DeviceProgram, LossFunction, ModelOnIPUs, ProgramPool
 from portico.loop.evaluation import EvaluationSession
 from portico.trainer import Trainer
 from portico.tree import map_tensors
@@ -159,9 +157,12 @@ class IPUMixin(_MixedInto):
         self.module.runs_steps_on_host = True
         # A program's losses are means over micro-batches, so `num_items_in_batch` cannot be used.
         self.model_accepts_loss_kwargs = False
-        causal = type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        self.loss_function = program_loss(self.label_smoother, self.compute_loss_func, shifts_labels=causal)
-        self.compute_loss_func = None
+        if self.compute_loss_func is not None:
+            self.loss_function = functools.partial(self.compute_loss_func, num_items_in_batch=None)
+        elif self.label_smoother is not None:
+            self.loss_function = functools.partial(self.label_smoother, **self._smoothing_options(model))
+        # `compute_loss` takes what the program computed.
+        self.compute_loss_func = self.label_smoother = None
         self._train_batch_size = self.combined_train_batch_size
         self._adopt_optimizer()
         if args.compile_only:
@@ -249,13 +250,15 @@ class IPUMixin(_MixedInto):
         size = self._call_size(is_training)
         mode = self.args.dataloader_mode if is_training else "sync"
         rebatches = mode == "async_rebatched"
+        # Batches that are joined and cut anyway are loaded by the workers in parts.
+        num_parts = self.args.dataloader_num_workers if rebatches else 0
         usual = self.data_collator
         self.data_collator = usual if is_training else self.eval_data_collator
         try:
             loader = self.datamodule.build_loader(
                 dataset,
                 description=description,
-                batch_size=worker_batch_size(size, self.args.dataloader_num_workers) if rebatches else size,
+                batch_size=min(max(2 * (size // num_parts), 1), size) if num_parts else size,
                 sampler_fn=sampler_fn,
                 is_training=is_training,
             )
@@ -324,13 +327,18 @@ class IPUMixin(_MixedInto):
         return model
 
     def call_model(self, model: nn.Module, inputs: Mapping[str, Any], is_training: bool = False) -> dict[str, Any]:
-        """Run a combined batch, or a part of one, and return the outputs without those of padding.
+        """Run a combined batch, or a part of one, and return the outputs by name without those of padding.
 
-        Returns:
-            Outputs by name; ``loss`` is the mean over real rows.
+        ``loss`` is the mean over real rows.
         """
         size, rows = self._call_size(is_training), num_rows(inputs)
-        _check_rows(rows, size, is_training, pads=self.args.pad_on_batch_axis)
+        if rows > size or (rows < size and is_training and not self.args.pad_on_batch_axis):
+            verb = "trains" if is_training else "evaluates"
+            cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
+            raise InputError(
+                f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader "
+                f"return batches of {size} rows, {cure}."
+            )
         batch = self._precision.convert_input(pad_rows(inputs, size))
         if not is_training and rows < size:
             batch = ignore_padded_labels(batch, rows, self.label_names)
@@ -355,26 +363,6 @@ class IPUMixin(_MixedInto):
                 label_names=self.label_names,
             )
         return select_rows(outputs, size, slice(rows))
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: Batch,
-        return_outputs: bool = False,
-        num_items_in_batch: "NumItems" = None,
-    ) -> Any:
-        """Return the loss that the program computed.
-
-        Raises:
-            ValueError: If it computed none.
-        """
-        outputs = model(**inputs)
-        if "loss" not in outputs:
-            raise ValueError(
-                f"The model did not return a loss from the inputs, only the following keys: {','.join(outputs)}. For "
-                f"reference, the inputs it received are {','.join(inputs)}."
-            )
-        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
     def generate(self, inputs: dict[str, Any], **options: Any) -> Tensor:
         """Return generated tokens, ``int64 [rows, length]``, with the options of ``transformers``' ``generate``."""
@@ -511,12 +499,7 @@ class IPUTrainer(IPUMixin, Trainer):
     """Hugging Face's ``Trainer`` on IPUs; see :class:`IPUMixin` for the arguments."""
 
 
-def _check_parts(
-    model: nn.Module | None,
-    model_init: Callable[..., nn.Module] | None,
-    args: object,
-    arguments_class: type[IPUTrainingArguments],
-) -> None:
+def _check_parts(model: object, model_init: object, args: object, arguments_class: type[IPUTrainingArguments]) -> None:
     if not isinstance(args, arguments_class):
         raise TypeError(f"`args` is a {type(args).__name__}; give `portico.{arguments_class.__name__}`.")
     if model is None and model_init is not None:
@@ -529,14 +512,3 @@ def _check_parts(
         warnings.warn(
             "`IPUTrainer` got both `model` and `model_init`; `model_init` has no effect.", FutureWarning, stacklevel=3
         )
-
-
-def _check_rows(rows: int, size: int, is_training: bool, *, pads: bool) -> None:
-    if rows == size or (rows < size and (not is_training or pads)):
-        return
-    verb = "trains" if is_training else "evaluates"
-    cure = "without an incomplete last one (`dataloader_drop_last=True`)" if is_training else "or fewer"
-    raise InputError(
-        f"A batch has {rows} rows, but one call of the program that {verb} takes {size}; let the loader return "
-        f"batches of {size} rows, {cure}."
-    )

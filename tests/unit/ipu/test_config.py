@@ -73,7 +73,7 @@ def test_every_assignment_is_checked(name, value, error, message):
     ("values", "message"),
     [
         ({"layers_per_ipu": [1, 2], "ipus_per_replica": 4}, "its length does not match `ipus_per_replica`"),
-        ({"matmul_proportion": [0.1, 0.2]}, r"`matmul_proportion=\[0.1, 0.2\]` lists 2 IPU"),
+        ({"matmul_proportion": [0.1, 0.2]}, r"`matmul_proportion` has .* \[0.1, 0.2\] lists 2 IPU"),
         ({**FOUR, "inference_matmul_proportion": [0.1]}, "`inference_matmul_proportion"),
         ({**FOUR, "serialized_projection_splits_per_ipu": [1, 1]}, "`serialized_projection_splits_per_ipu"),
         (

@@ -6,7 +6,7 @@ import transformers
 
 import poptorch_emulator as poptorch
 from emulator_peers import largest_difference, weights
-from ipu_trainers import Sentences, classifier, ipu_trainer, plain_trainer
+from ipu_trainers import Sentences, classifier, ipu_trainer, plain_trainer, scaled_classifier
 from portico.errors import InputError
 
 
@@ -39,8 +39,9 @@ class TestOptimizers:
             lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.5),
         ],
     )
-    def test_torch_optimizers_are_converted_with_state(self, tmp_path, make):
-        ours, theirs = classifier(), classifier()
+    @pytest.mark.parametrize("make_model", [classifier, scaled_classifier])
+    def test_torch_optimizers_are_converted_with_state(self, tmp_path, make, make_model):
+        ours, theirs = make_model(), make_model()
         for model in (ours, theirs):
             optimizer = make(model.parameters())
             model(**transformers.default_data_collator([Sentences(seed=9)[0]])).loss.backward()

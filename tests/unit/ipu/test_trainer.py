@@ -9,7 +9,16 @@ import transformers
 
 import portico
 from emulator_peers import free_ipus, largest_difference, weights
-from ipu_trainers import Questions, Sentences, classifier, ipu_arguments, ipu_trainer, plain_trainer, reader
+from ipu_trainers import (
+    Questions,
+    Sentences,
+    classifier,
+    ipu_arguments,
+    ipu_trainer,
+    plain_trainer,
+    reader,
+    scaled_classifier,
+)
 from portico.ipu.config import IPUConfig
 
 EIGHT_MICRO_BATCHES = {"inference_replication_factor": 2, "inference_device_iterations": 4}
@@ -153,6 +162,15 @@ class TestResuming:
         assert resumed.state.global_step == whole.state.global_step == 12
         assert largest_difference(weights(whole.model), weights(resumed.model)) == 0
         assert whole.training_model.rng_state == resumed.training_model.rng_state
+
+    def test_is_bit_identical_with_a_scalar_parameter(self, tmp_path):
+        changes = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        whole = ipu_trainer(tmp_path, None, scaled_classifier(), **changes)
+        whole.train()
+        resumed = ipu_trainer(tmp_path, None, scaled_classifier(), **changes)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        assert resumed.model.logit_scale != 0.5
+        assert largest_difference(weights(whole.model), weights(resumed.model)) == 0
 
     def test_unchanged_batch_size_does_not_warn(self, tmp_path, caplog):
         config = IPUConfig(replication_factor=2, device_iterations=2)

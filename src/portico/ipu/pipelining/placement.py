@@ -16,7 +16,7 @@ from portico.annotations import Nested
 from portico.errors import InputError
 from portico.ipu import backend
 from portico.ipu.config import IncompatibleIPUConfigError, IPUConfig
-from portico.ipu.pipelining.serialization import piece_ipus, remove_serialization
+from portico.ipu.pipelining.serialization import Piece, remove_serialization
 from portico.tree import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -26,33 +26,25 @@ logger = logging.getLogger(__name__)
 class LayerPlacement:
     """The IPU of each part of a model.
 
-    Args:
-        steps: Layers and the modules between them in the order they run, each with its IPU.
-        layers: Names of the layers.
-        num_ipus: IPUs of a replica.
-        ipu_of_parameter: IPU of each parameter that is used, by name.
-        uncalled: Modules that are never called, and whose parameters other modules read.
+    ``steps`` are layers and the modules between them in the order they run; ``uncalled`` are modules that are never
+    called, and whose parameters other modules read; ``ipu_of_parameter`` has the parameters that are used.
     """
 
     steps: tuple[tuple[str, int], ...]
     layers: tuple[str, ...]
     num_ipus: int
     ipu_of_parameter: Mapping[str, int]
-    uncalled: tuple[str, ...] = ()
+    uncalled: tuple[str, ...]
 
     def stages(self) -> list[tuple[int, list[str]]]:
         """Return the pipeline stages in order, each with its IPU and what runs in it."""
         return [(ipu, [name for name, _ in steps]) for ipu, steps in groupby(self.steps, key=itemgetter(1))]
 
     @property
-    def num_stages(self) -> int:
-        return len(self.stages())
-
-    @property
     def minimum_gradient_accumulation(self) -> int:
         """Micro-batches that fill the pipeline of a training program forward and backward."""
         # In training `poptorch` adds n - 1 stages for the backward pass, and wants as many micro-batches as stages.
-        return 2 * self.num_stages - 1
+        return 2 * len(self.stages()) - 1
 
 
 def place(model: nn.Module, sample: Mapping[str, Any], config: IPUConfig) -> LayerPlacement:
@@ -138,10 +130,16 @@ def plan_placement(model: nn.Module, sample: Mapping[str, Any], config: IPUConfi
     used = [name for name in order if name in layers]
     _check_layers(model, used)
     ipus = layer_ipus(config._layers_per_ipu, config._ipus_per_replica, len(used))
-    chosen = {**(options.get("modules") or {}), **piece_ipus(model)}
-    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), chosen)
+    pieces = {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
+    steps = _steps(model, order, dict(zip(used, ipus, strict=True)), {**(options.get("modules") or {}), **pieces})
     placed = _parameters(model, steps, set(used))
-    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, _uncalled(model, placed))
+    in_use = {id(model.get_parameter(name)) for name in placed}
+    uncalled = tuple(
+        name
+        for name, module in model.named_modules()
+        if module._parameters and in_use.isdisjoint(map(id, module._parameters.values()))
+    )
+    return LayerPlacement(tuple(steps), tuple(used), config._ipus_per_replica, placed, uncalled)
 
 
 _OPTIONS = ("layers", "modules")
@@ -158,15 +156,13 @@ _GENERATION_OPTIONS = (
 
 
 def _check_options(options: Mapping[str, Any], model: nn.Module, num_ipus: int) -> None:
-    without_effect = sorted(set(options) & set(_GENERATION_OPTIONS))
-    if without_effect:
+    if without_effect := sorted(set(options) & set(_GENERATION_OPTIONS)):
         logger.warning(
             "`parallelize_kwargs` has %s, which has no effect here: tokens are generated without caches, in programs "
             "made for each shape.",
             ", ".join(without_effect),
         )
-    unknown = sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS))
-    if unknown:
+    if unknown := sorted(set(options) - set(_OPTIONS) - set(_GENERATION_OPTIONS)):
         raise IncompatibleIPUConfigError(
             f"Unknown `parallelize_kwargs` {', '.join(unknown)}; expected {' and '.join(_OPTIONS)}."
         )
@@ -240,19 +236,9 @@ def _parameters(model: nn.Module, steps: Sequence[tuple[str, int]], layers: set[
     return {name: min(where) for name, where in ipus.items()}
 
 
-def _uncalled(model: nn.Module, placed: Mapping[str, int]) -> tuple[str, ...]:
-    called = {id(model.get_parameter(name)) for name in placed}
-    return tuple(
-        name
-        for name, module in model.named_modules()
-        if module._parameters and not any(id(parameter) in called for parameter in module._parameters.values())
-    )
-
-
 # Layers
 
 _WILDCARD = -1
-_LAYER_SUFFIXES = ("Layer", "Block")
 
 
 def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[str]:
@@ -261,9 +247,16 @@ def layer_names(model: nn.Module, stacks: Sequence[str] | None = None) -> list[s
     A stack is a topmost ``ModuleList`` of layers. Layers are the modules that ``transformers`` can checkpoint, or else
     those listed in ``_no_split_modules``, or else those whose class is named ``...Layer`` or ``...Block``.
     """
-    if stacks is None:
-        stacks = _find_stacks(model)
-    return [f"{stack}.{index}" for stack in stacks for index in range(len(_module_list(model, stack)))]
+    names = []
+    for stack in _find_stacks(model) if stacks is None else stacks:
+        try:
+            layers = model.get_submodule(stack)
+        except AttributeError as error:
+            raise InputError(f"The model has no layers {stack!r}: {error}; name a `ModuleList` of it.") from error
+        if not isinstance(layers, nn.ModuleList):
+            raise InputError(f"{stack!r} is a {type(layers).__name__}; name a `ModuleList` of layers.")
+        names += [f"{stack}.{index}" for index in range(len(layers))]
+    return names
 
 
 def _find_stacks(model: nn.Module) -> list[str]:
@@ -271,7 +264,7 @@ def _find_stacks(model: nn.Module) -> list[str]:
     criteria: tuple[Callable[[nn.Module], bool], ...] = (
         lambda module: isinstance(module, GradientCheckpointingLayer),
         lambda module: type(module).__name__ in unsplit,
-        lambda module: type(module).__name__.endswith(_LAYER_SUFFIXES),
+        lambda module: type(module).__name__.endswith(("Layer", "Block")),
     )
     for is_layer in criteria:
         found = [
@@ -280,34 +273,24 @@ def _find_stacks(model: nn.Module) -> list[str]:
             if isinstance(module, nn.ModuleList) and len(module) and all(map(is_layer, module))
         ]
         if found:
-            return [
-                name for name in found if not any(name.startswith(f"{other}.") for other in found if other != name)
-            ]
+            return [name for name in found if not name.startswith(tuple(f"{other}." for other in found))]
     return []
-
-
-def _module_list(model: nn.Module, name: str) -> nn.ModuleList:
-    try:
-        stack = model.get_submodule(name)
-    except AttributeError as error:
-        raise InputError(f"The model has no layers {name!r}: {error}; name a `ModuleList` of it.") from error
-    if not isinstance(stack, nn.ModuleList):
-        raise InputError(f"{name!r} is a {type(stack).__name__}; name a `ModuleList` of layers.")
-    return stack
 
 
 def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str, Any]) -> list[str]:
     """Run a micro-batch forward once, and return the modules with parameters in the order they are called.
 
-    Returns:
-        Names of layers, and of modules outside the layers that hold parameters themselves; a module that is called
-        several times is listed several times.
+    These are layers, and modules outside the layers that hold parameters themselves; a module that is called several
+    times is listed several times.
     """
     called: list[str] = []
     inside = tuple(f"{layer}." for layer in layers)
     names: dict[nn.Module, str] = {}
     for name, module in model.named_modules():
-        if name in layers or (not name.startswith(inside) and _uses_own_parameters(module)):
+        inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
+        # A module that holds parameters which no module inside it holds too uses them itself.
+        uses_own = any(one is not None and id(one) not in inner for one in module._parameters.values())
+        if name in layers or (uses_own and not name.startswith(inside)):
             names.setdefault(module, name)
     # `append` returns None; a pre-hook that returns something else replaces the inputs.
     hooks = [module.register_forward_pre_hook(lambda module, inputs: called.append(names[module])) for module in names]
@@ -325,12 +308,6 @@ def execution_order(model: nn.Module, layers: Sequence[str], sample: Mapping[str
         for name, tensor in model.named_buffers():
             tensor.data.copy_(buffers[name])
     return called
-
-
-def _uses_own_parameters(module: nn.Module) -> bool:
-    """Return whether a module holds parameters that no module inside it holds too, and so uses them itself."""
-    inner = {id(parameter) for child in module.children() for parameter in child.parameters()}
-    return any(parameter is not None and id(parameter) not in inner for parameter in module._parameters.values())
 
 
 def layer_ipus(layers_per_ipu: Sequence[int], num_ipus: int, num_layers: int) -> list[int]:

@@ -117,22 +117,19 @@ def _memory(ipu: int, weights: list[nn.Parameter], config: IPUConfig, optimizer:
     count = sum(weight.numel() for weight in weights)
     accumulator = getattr(optimizer, "accum_type", None)
     accumulated = weights if config.gradient_accumulation_steps > 1 else []
+    first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
+    has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
+    first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32
+    state_bytes = count * ((first or has_velocity) * first_type.itemsize + second * torch.float32.itemsize)
+    if config.replicated_tensor_sharding:
+        state_bytes //= config.replication_factor
     return IPUMemory(
         ipu=ipu,
         num_parameters=count,
         weight_bytes=sum(weight.numel() * weight.dtype.itemsize for weight in weights),
         gradient_bytes=sum(weight.numel() * (accumulator or weight.dtype).itemsize for weight in accumulated),
-        optimizer_bytes=0 if config.optimizer_state_offchip else _state_bytes(count, config, optimizer),
+        optimizer_bytes=0 if config.optimizer_state_offchip else int(state_bytes),
     )
-
-
-def _state_bytes(count: int, config: IPUConfig, optimizer: Optimizer) -> int:
-    first, second = _STATE_TENSORS.get(type(optimizer).__name__, (0, 0))
-    has_velocity = any(group.get("momentum") for group in optimizer.param_groups)
-    first_type = getattr(optimizer, "first_order_momentum_accum_type", None) or torch.float32
-    bytes_per_weight = (first or has_velocity) * first_type.itemsize + second * torch.float32.itemsize
-    sharded = config.replicated_tensor_sharding and config.replication_factor > 1
-    return int(count * bytes_per_weight // (config.replication_factor if sharded else 1))
 
 
 # The picture, in pixels
@@ -144,41 +141,36 @@ _LABEL_CHARACTERS = 20
 
 def pipeline_picture(report: PlacementReport) -> str:
     """Return the stages of a report as SVG: a row for each IPU, a column for each stage, arrows between them."""
-    width = len(report.stages) * (_BOX_WIDTH + _GAP) + _MARGIN
-    height = len(report.memory) * (_BOX_HEIGHT + _GAP)
-    parts = [_row(one.ipu, one.share, width) for one in report.memory]
-    before: int | None = None
-    for column, (ipu, names) in enumerate(report.stages):
-        left, top = _MARGIN + column * (_BOX_WIDTH + _GAP), ipu * (_BOX_HEIGHT + _GAP)
-        parts.append(_box(column, names, left, top))
-        if before is not None:
-            parts.append(_arrow(left, before + _BOX_HEIGHT // 2, top + _BOX_HEIGHT // 2))
-        before = top
+    column_width, row_height = _BOX_WIDTH + _GAP, _BOX_HEIGHT + _GAP
+    width, height = _MARGIN + len(report.stages) * column_width, len(report.memory) * row_height
+    parts = []
+    for one in report.memory:
+        top = one.ipu * row_height
+        parts.append(
+            f'<rect x="0" y="{top}" width="{width}" height="{_BOX_HEIGHT}" fill="currentColor" opacity="0.06"/>'
+            f'<text x="6" y="{top + 22}" fill="currentColor">IPU {one.ipu}</text>'
+            f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{one.share:.1%}</text>'
+        )
+    for number, (ipu, names) in enumerate(report.stages):
+        left, top, label = _MARGIN + number * column_width, ipu * row_height, _stage_label(names)
+        # Longer labels are squeezed, as fonts differ in width.
+        squeezed = f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' * (len(label) > _LABEL_CHARACTERS)
+        parts.append(
+            f'<rect x="{left}" y="{top}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" fill="none" '
+            'stroke="currentColor"/>'
+            f"<title>{escape(', '.join(names))}</title>"
+            f'<text x="{left + 8}" y="{top + 22}" fill="currentColor">stage {number}</text>'
+            f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{squeezed}>{escape(label)}</text>'
+        )
+        if number:
+            start, end = (stage[0] * row_height + _BOX_HEIGHT // 2 for stage in report.stages[number - 1 : number + 1])
+            parts.append(
+                f'<path d="M{left - _GAP} {start} L{left} {end}" stroke="currentColor" fill="none"/>'
+                f'<circle cx="{left}" cy="{end}" r="3" fill="currentColor"/>'
+            )
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="The pipeline, stage by stage" '
         f'style="max-width:100%;font:12px system-ui,sans-serif">{"".join(parts)}</svg>'
-    )
-
-
-def _row(ipu: int, share: float, width: int) -> str:
-    top = ipu * (_BOX_HEIGHT + _GAP)
-    return (
-        f'<rect x="0" y="{top}" width="{width}" height="{_BOX_HEIGHT}" fill="currentColor" opacity="0.06"/>'
-        f'<text x="6" y="{top + 22}" fill="currentColor">IPU {ipu}</text>'
-        f'<text x="6" y="{top + 40}" fill="currentColor" opacity="0.7">{share:.1%}</text>'
-    )
-
-
-def _box(column: int, names: list[str], left: int, top: int) -> str:
-    label = _stage_label(names)
-    # Longer labels are squeezed, as fonts differ in width.
-    width = f' textLength="{_LABEL_WIDTH}" lengthAdjust="spacingAndGlyphs"' if len(label) > _LABEL_CHARACTERS else ""
-    return (
-        f'<rect x="{left}" y="{top}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" fill="none" '
-        'stroke="currentColor"/>'
-        f"<title>{escape(', '.join(names))}</title>"
-        f'<text x="{left + 8}" y="{top + 22}" fill="currentColor">stage {column}</text>'
-        f'<text x="{left + 8}" y="{top + 40}" fill="currentColor" opacity="0.7"{width}>{escape(label)}</text>'
     )
 
 
@@ -189,10 +181,3 @@ def _stage_label(names: list[str]) -> str:
     while len(parts) > 1 and len(before + ".".join(parts)) > _LABEL_CHARACTERS:
         del parts[0]
     return before + ".".join(parts)
-
-
-def _arrow(end: int, from_height: int, to_height: int) -> str:
-    return (
-        f'<path d="M{end - _GAP} {from_height} L{end} {to_height}" stroke="currentColor" fill="none"/>'
-        f'<circle cx="{end}" cy="{to_height}" r="3" fill="currentColor"/>'
-    )

@@ -56,13 +56,8 @@ def remove_serialization(model: nn.Module) -> None:
 def _look_up(index: Tensor, piece: Tensor, *, first: int, padding_idx: int | None) -> Tensor:
     """Return the rows of a piece of a table that ``index`` points at, and zeros where it points elsewhere.
 
-    The sum over all pieces is the lookup in the whole table.
-
-    Args:
-        index: Rows of the whole table, ``int [...]``.
-        piece: Some of its rows, ``float [rows, features]``.
-        first: Index of the first of them in the whole table.
-        padding_idx: Row of the whole table that receives no gradient.
+    The sum over all pieces is the lookup in the whole table. ``index``, ``int [...]``, ``first``, the place of the
+    first row of ``piece``, ``float [rows, features]``, and ``padding_idx``, without gradient, count the whole table.
     """
     local = index - first
     padding = None if padding_idx is None or not 0 <= padding_idx - first < len(piece) else padding_idx - first
@@ -125,14 +120,10 @@ class Piece(nn.Module):
 
 
 class SplitModule(nn.Module):
-    """A module whose parameters are those of its pieces; a state dict holds the whole ones.
-
-    Attributes:
-        pieces: The pieces.
-        whole: The whole weights, by their names in the class of the module without pieces.
-    """
+    """A module whose parameters are those of its pieces; a state dict holds the whole ones."""
 
     pieces: nn.ModuleList
+    # By their names in the class of the module without pieces.
     whole: dict[str, nn.Parameter]
 
     # Models look at its shape and its dtype.
@@ -237,10 +228,6 @@ def _pieces_of(whole: nn.Parameter, count: int) -> list[nn.Parameter]:
 
 
 # Weights and their pieces
-
-
-def piece_ipus(model: nn.Module) -> dict[str, int]:
-    return {name: module.ipu_id for name, module in model.named_modules() if isinstance(module, Piece)}
 
 
 def parts_of_parameters(model: nn.Module) -> dict[str, list[tuple[str, slice]]]:
