@@ -10,8 +10,7 @@ import torch
 import transformers
 
 from portico.deprecated import AcceptsOldNames, RetiredArguments, with_old_names
-from portico.distributed.accelerator import forget_unused_state
-from portico.hf_compat import ParallelMode
+from portico.hf_compat import AcceleratorConfig, ParallelMode
 
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy
@@ -76,9 +75,7 @@ class LightningPlacement:
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """Run the block on the first process before the others, for example to fill a shared cache.
 
-        Args:
-            local: The first process of each machine, instead of the first of all.
-            desc: Unused, as in transformers' signature.
+        With ``local`` it is the first of each machine instead of the first of all; ``desc`` is transformers', unused.
         """
         from portico.distributed.processes import connect_early, first_process_first
 
@@ -124,7 +121,10 @@ class TrainingArguments(
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        forget_unused_state(self.accelerator_config)
+        config: Any = self.accelerator_config
+        # Transformers drops the switch when it sets up the processes, so both write the same arguments.
+        if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
+            config.pop("use_configured_state")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments as plain values; retired ones that are not set are left out."""

@@ -443,10 +443,8 @@ def with_older_names(trainer_class: _Class) -> _Class:
 def evaluation_loop_in_use(trainer: Any) -> Callable[..., EvalLoopOutput]:
     """Return the loop that ``evaluate`` and ``predict`` run: ``prediction_loop`` if a subclass still overrides it."""
     is_overridden = type(trainer).prediction_loop is not _OlderTrainerNames.prediction_loop
-    if is_overridden and getattr(trainer.args, "use_legacy_prediction_loop", False):
-        loop: Callable[..., EvalLoopOutput] = trainer.prediction_loop
-    else:
-        loop = trainer.evaluation_loop
+    is_used = is_overridden and getattr(trainer.args, "use_legacy_prediction_loop", False)
+    loop: Callable[..., EvalLoopOutput] = trainer.prediction_loop if is_used else trainer.evaluation_loop
     return loop
 
 

@@ -66,18 +66,14 @@ class GroupSpec:
 
     The default of the field is the class that is built if the group names none. Where it is a partial, the group is
     kept as one: the experiment builds it.
-
-    Args:
-        needs: Method that another class must have; the default class documents it.
-        base: Class that another class must derive from, or several of which one; without ``needs`` the default.
-        decided: Arguments of the class that the experiment gives, and no setting.
-        settings: Returns the keys that a class takes, if they are not its arguments.
     """
 
+    # Another class than the default must have this method, which the default documents, ...
     needs: str | None = None
+    # ... and derive from this class or one of several; without `needs` from the default.
     base: type | tuple[type, ...] | None = None
-    decided: Sequence[str] = ()
-    settings: Callable[[Any], GroupSchema] = schema_of
+    decided: Sequence[str] = ()  # arguments of the class that the experiment gives, and no setting
+    settings: Callable[[Any], GroupSchema] = schema_of  # returns the keys that a class takes
 
     def schema_of(self, target: Any) -> GroupSchema:
         """Return the keys that a class in this group takes."""
@@ -109,25 +105,18 @@ def key_of_group(name: str, default: Any) -> Any:
 
 @dataclass(kw_only=True)
 class Experiment(ABC):
-    """What every experiment has; a subclass adds its groups.
-
-    Args:
-        args: Makes the training arguments; a partial of their class.
-        strategy: Where it runs.
-        callbacks: Callbacks of Hugging Face.
-        logger: Lightning loggers.
-        output_dir: Folder of the run.
-    """
+    """What every experiment has; a subclass adds its groups."""
 
     MODES: ClassVar[Sequence[str]] = ("train",)
 
+    # Makes the training arguments.
     args: Callable[..., Any] = field(
         default=partial(TrainingArguments), metadata=group(decided=RESERVED_TRAINING_ARGUMENTS)
     )
     strategy: Any = field(default_factory=Placement, metadata=group())
-    callbacks: Sequence[Any] = ()
-    logger: Sequence[Any] = ()
-    output_dir: str
+    callbacks: Sequence[Any] = ()  # of Hugging Face
+    logger: Sequence[Any] = ()  # of Lightning
+    output_dir: str  # folder of the run
 
     @abstractmethod
     def train(self) -> dict[str, float]:
@@ -144,26 +133,18 @@ class TrainerExperiment(Experiment):
 
     @abstractmethod
     def make_trainer(self, args: Any) -> "Trainer":
-        """Load the data, make the model and return their trainer.
-
-        Args:
-            args: The training arguments.
-        """
+        """Load the data, make the model and return their trainer."""
 
     def report(self, trainer: Any, metrics: Mapping[str, float], *, seconds: float) -> None:
-        """Show and write what was reached; called in the first process. By default nothing.
+        """Show and write what ``trainer`` reached; called in the first process, by default nothing.
 
-        Args:
-            trainer: The trainer, after training and evaluation.
-            metrics: Metrics of both.
-            seconds: Wall time of the whole run.
+        ``metrics`` are those of training and evaluation, and ``seconds`` the wall time of the whole run.
         """
 
     def train(self) -> dict[str, float]:
         """Train, evaluate, write everything into the folder of the run, and return the metrics of both.
 
-        Raises:
-            InputError: If a setting or a file cannot be used; before training.
+        A setting or a file that cannot be used is refused before training.
         """
         started = time.time()
         args = self.training_arguments()
@@ -280,10 +261,8 @@ def _plain_fields(settings: Mapping[str, Any]) -> set[str]:
 def check_settings(settings: Mapping[str, Any], further: Mapping[str, Sequence[str]] | None = None) -> None:
     """Refuse settings of an experiment that do not exist, and values that cannot be used, before any work.
 
-    ``further`` are keys that someone else reads, by group; a group without keys is not looked into.
-
-    Raises:
-        InputError: Names all unknown keys with the nearest known ones, or the first value that cannot be used.
+    ``further`` are keys that someone else reads, by group; a group without keys is not looked into. The ``InputError``
+    names all unknown keys with the nearest known ones, or the first value that cannot be used.
     """
     known, unknown = [], []
     for name, keys in (further or {}).items():
@@ -333,10 +312,7 @@ def _plain(value: Any) -> Any:
 def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment:
     """Return the experiment that settings describe, checked and with all its groups built.
 
-    ``callbacks`` and ``logger`` are objects already.
-
-    Raises:
-        InputError: If a class cannot be imported or does not fit, or a setting is unknown or cannot be used.
+    ``callbacks`` and ``logger`` are objects already. What does not exist or does not fit raises ``InputError``.
     """
     check_settings(settings)
     own = {one.name for one in dataclasses.fields(experiment_class(settings)) if "key_of" in one.metadata}
@@ -345,18 +321,14 @@ def build_experiment(settings: Mapping[str, Any], output_dir: str) -> Experiment
         parts |= {key: value for key, value in one.values.items() if key in own}
         rest = {key: value for key, value in one.values.items() if key not in own}
         make = partial(one.target, **without_further_keys(one.target, rest))
-        parts[one.name] = make if one.is_partial else _built(one, make)
+        try:
+            parts[one.name] = make if one.is_partial else make()
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
     return experiment_class(settings)(**parts, output_dir=output_dir)
-
-
-def _built(one: _Configured, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"The group `{one.name}` cannot build {path_of(one.target)} ({reason}).") from error
 
 
 def settings_help(settings: Mapping[str, Any]) -> str:

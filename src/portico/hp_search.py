@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
 from portico import hf_compat
-from portico.checkpoint.writer import STATE_FILE, export_callbacks, save_optimizer_and_scheduler
 from portico.distributed.processes import kill_children_on_error
 from portico.errors import InputError, InputRuntimeError
 from portico.hf_compat import BestRun, HPSearchBackend
@@ -54,15 +52,10 @@ def checked_directions(direction: str | list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class FiniteObjective:
-    """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray.
+    """An objective that is never NaN, which optuna rejects and which cannot be compared; picklable, for Ray."""
 
-    Args:
-        compute_objective: Computes one number, or a sequence of them, from the metrics of an evaluation.
-        directions: The direction of each.
-    """
-
-    compute_objective: Callable[[dict[str, float]], Any]
-    directions: Sequence[str]
+    compute_objective: Callable[[dict[str, float]], Any]  # returns one number or a sequence of them
+    directions: Sequence[str]  # of each
 
     def __call__(self, metrics: dict[str, float]) -> Any:
         """Return the objective, with NaN replaced by the worst finite value."""
@@ -84,15 +77,10 @@ def _finite(value: object, direction: str) -> Any:
 
 
 class SearchBackend(hf_compat.HyperParamSearchBackendBase, ABC):
-    """One library that chooses hyperparameters, trial by trial, next to its backend in transformers.
-
-    Attributes:
-        takes_several_directions: Whether it optimises several objectives at once.
-        spans_processes: Whether several processes can train a trial together.
-    """
+    """One library that chooses hyperparameters, trial by trial, next to its backend in transformers."""
 
     takes_several_directions: ClassVar[bool] = False
-    spans_processes: ClassVar[bool] = False
+    spans_processes: ClassVar[bool] = False  # whether several processes can train a trial together
 
     def hyperparameters(self, trainer: "Trainer", trial: "Trial") -> Mapping[str, Any]:
         """Return the training arguments that ``trial`` chooses."""
@@ -130,7 +118,12 @@ class OptunaSearch(SearchBackend, hf_compat.OptunaBackend):
     def report(self, trainer: "Trainer", trial: "Trial", step: int, metrics: dict[str, Any]) -> None:
         import optuna
 
-        if trainer.accelerator.from_first_process(_is_to_be_pruned(trial, trainer.objective, step)):
+        is_pruned = False
+        # A fixed trial, which replays known parameters, has no study; Optuna does not prune with several objectives.
+        if hasattr(trial, "study") and len(trial.study.directions) == 1:
+            trial.report(trainer.objective, step)
+            is_pruned = trial.should_prune()
+        if trainer.accelerator.from_first_process(is_pruned):
             trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
             raise optuna.TrialPruned()
 
@@ -175,14 +168,6 @@ def _follow_trials(trainer: "Trainer", survived: type | tuple[type, ...]) -> Non
     while (trial := trainer.accelerator.from_first_process(None)) is not None:
         with suppress(optuna.TrialPruned, *survived):
             _train_and_evaluate(trainer, trial)
-
-
-def _is_to_be_pruned(trial: "Trial", objective: Any, step: int) -> bool:
-    # A fixed trial, which replays known parameters, has no study; Optuna does not prune with several objectives.
-    if not hasattr(trial, "study") or len(trial.study.directions) > 1:
-        return False
-    trial.report(objective, step)
-    return trial.should_prune()
 
 
 def _train_and_evaluate(trainer: "Trainer", trial: "Trial") -> Any:
@@ -244,17 +229,6 @@ class RaySearch(SearchBackend, hf_compat.RayTuneBackend):
         return best
 
 
-def save_trial_checkpoint(trainer: "Trainer", folder: str) -> None:
-    """Write a checkpoint below ``folder`` from which Ray Tune can resume a trial."""
-    checkpoint = Path(folder) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
-    trainer.save_model(str(checkpoint), _internal_call=True)
-    if not trainer.args.should_save:
-        return
-    export_callbacks(trainer)
-    trainer.state.save_to_json(str(checkpoint / STATE_FILE))
-    save_optimizer_and_scheduler(trainer, str(checkpoint))
-
-
 class WandbSearch(SearchBackend, hf_compat.WandbBackend):
     """Runs of a sweep; options are ``sweep_id``, ``project``, ``entity``, ``name`` and ``metric``."""
 
@@ -305,18 +279,9 @@ def installed_backend(name: object = None) -> SearchBackend:
 # ---- The search ----
 
 
-def search(
-    trainer: "Trainer",
-    hp_space: Callable[[Any], dict[str, Any]] | None,
-    compute_objective: Callable[[dict[str, float]], Any] | None,
-    n_trials: int,
-    direction: str | list[str],
-    backend: str | HPSearchBackend | None,
-    hp_name: Callable[[Any], str] | None,
-    **options: Any,
-) -> BestRun | list[BestRun] | None:
-    """Run a search over the training arguments of ``trainer`` (see ``Trainer.hyperparameter_search``)."""
-    chosen = installed_backend(backend)
+def checked_search(trainer: "Trainer", name: object, direction: str | list[str]) -> tuple[SearchBackend, list[str]]:
+    """Return the backend of a search and the direction of each objective; refuse a search that cannot be run."""
+    chosen = installed_backend(name)
     if trainer.model_init is None:
         raise InputRuntimeError(
             "To use hyperparameter search, you need to pass your model through a model_init function."
@@ -332,14 +297,7 @@ def search(
             f"The run is placed on {trainer.args.world_size} processes, and {chosen.name} trains each trial on one; "
             "set `backend='optuna'`, or `devices=1` and start one process."
         )
-    trainer.hp_search_backend = HPSearchBackend(chosen.name)
-    trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
-    trainer.hp_name = hp_name
-    trainer.compute_objective = FiniteObjective(compute_objective or hf_compat.default_compute_objective, directions)
-    try:
-        return chosen.run(trainer, n_trials, direction, **options)  # type: ignore[arg-type]  # transformers: one only
-    finally:
-        trainer.hp_search_backend = None
+    return chosen, directions
 
 
 def apply_trial(trainer: "Trainer", trial: "Trial") -> None:

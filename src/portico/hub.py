@@ -11,7 +11,6 @@ from transformers import CONFIG_NAME, WEIGHTS_NAME
 
 from portico import hf_compat
 from portico.checkpoint.writer import save_arguments
-from portico.hf_compat import logger
 
 if TYPE_CHECKING:
     from portico.arguments import TrainingArguments
@@ -96,14 +95,6 @@ def upload_checkpoint(trainer: "Trainer", checkpoint_folder: str) -> None:
         trainer.push_in_progress = hf_compat.PushInProgress(jobs)
 
 
-def finish_uploads(trainer: "Trainer") -> None:
-    """Wait until the uploads started by :func:`upload_checkpoint` are done."""
-    running = trainer.push_in_progress
-    if running is not None and not running.is_done():
-        logger.info("Waiting until the last upload to the hub is done.")
-        running.wait_until_done()
-
-
 def _gather_run_folder(trainer: "Trainer", checkpoint: Path) -> None:
     """Copy the model of ``checkpoint`` into the output folder, rather than gather the weights a second time."""
     folder = Path(trainer.args.output_dir)
@@ -125,21 +116,15 @@ def _model_files(checkpoint: Path) -> list[str]:
 
 
 def push(
-    trainer: "Trainer",
-    commit_message: str | None,
-    blocking: bool,
-    token: str | None,
-    revision: str | None,
-    private: bool | None,
-    card: dict[str, Any],
+    trainer: "Trainer", commit_message: str | None, card: dict[str, Any], *, private: bool | None, **options: Any
 ) -> Any:
-    """Save the model, write its card and upload the output folder (see ``Trainer.push_to_hub``)."""
+    """Save the model, write its card and upload the output folder; ``options`` are those of ``upload_folder``."""
     args = trainer.args
     model_name = card.pop("model_name", None)
     if model_name is None and args.should_save:
         model_name = (args.hub_model_id or Path(args.output_dir).name).split("/")[-1]
     if trainer.hub_model_id is None:
-        trainer.init_hf_repo(token=token, private=private)
+        trainer.init_hf_repo(token=options["token"], private=private)
     trainer.save_model(_internal_call=True)
     if not trainer.is_world_process_zero():
         return None
@@ -150,5 +135,4 @@ def push(
         card["tags"] = tags + [tag for tag in model_tags if tag not in tags]
     trainer.create_model_card(model_name=model_name, **card)
     trainer._finish_current_push()
-    options = {"token": token, "revision": revision, "run_as_future": not blocking, "ignore_patterns": _NOT_UPLOADED}
-    return _upload(trainer, args.output_dir, commit_message, **options)
+    return _upload(trainer, args.output_dir, commit_message, ignore_patterns=_NOT_UPLOADED, **options)

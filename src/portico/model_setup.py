@@ -72,10 +72,7 @@ def label_smoother(args: "TrainingArguments", model: nn.Module) -> hf_compat.Lab
 def prepared_for_training(model: nn.Module, args: "TrainingArguments") -> Iterator[None]:
     """Apply Liger kernels, activation checkpointing, overflow detection and NEFTune noise, as the arguments say.
 
-    The noise is removed afterwards, also when training fails.
-
-    Raises:
-        InputError: If the model does not support it.
+    The noise is removed afterwards, also when training fails. What the model does not support is refused.
     """
     # transformers 5.23 calls it `activation_checkpointing` and keeps the older names in step; earlier releases have
     # only the older ones.

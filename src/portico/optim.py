@@ -139,8 +139,7 @@ def learning_rate(optimizer: Any, scheduler: "Scheduler | None") -> float:
 def named_optimizer(args: "TrainingArguments", model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the class of the optimizer that ``args.optim`` names, and its keyword arguments.
 
-    Raises:
-        InputError: If its package is missing (an ``ImportError`` too), or other arguments do not fit it.
+    A missing package, and arguments that do not fit it, raise ``InputError`` (and ``ImportError``).
     """
     options = args.optim_args
     wrong = [part for part in options.replace(" ", "").split(",") if part.count("=") != 1] if options else []

@@ -14,15 +14,10 @@ from portico.errors import InputError
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where in the data a run continues.
+    """Where in the data a run continues."""
 
-    Args:
-        epoch: Epoch to continue with, counted from 0.
-        num_batches_to_skip: Loader batches of that epoch that were trained on already.
-    """
-
-    epoch: int = 0
-    num_batches_to_skip: int = 0
+    epoch: int = 0  # counted from 0
+    num_batches_to_skip: int = 0  # loader batches of that epoch that were trained on already
 
     @classmethod
     def after(
@@ -40,28 +35,18 @@ class ResumePoint:
 class RunPlan:
     """The counts of one training run, with the meaning they have in ``transformers.Trainer``.
 
-    ``_steps`` are optimizer steps, ``_batches`` loader batches.
-
-    Args:
-        num_train_epochs: Passes over the loader, at most; the run may stop inside the last one.
-        num_update_steps_per_epoch: Optimizer steps in one pass.
-        num_examples: Examples in one pass.
-        num_train_samples: Examples in the whole run, for the throughput figures.
-        total_train_batch_size: Examples that make one optimizer step, over all processes.
-        steps_in_epoch: Loader batches in one pass (HF's name).
-        max_steps: Optimizer steps of the whole run.
-        gradient_accumulation_steps: Loader batches in a full accumulation window.
+    ``_steps`` are optimizer steps, ``_batches`` loader batches; a pass is one over the training loader.
     """
 
     # The first seven in the order of `transformers.Trainer.set_initial_training_values`.
-    num_train_epochs: int
-    num_update_steps_per_epoch: int
-    num_examples: int
-    num_train_samples: float
-    total_train_batch_size: int
-    steps_in_epoch: int
-    max_steps: int
-    gradient_accumulation_steps: int
+    num_train_epochs: int  # passes, at most; the run may stop inside the last one
+    num_update_steps_per_epoch: int  # in one pass
+    num_examples: int  # in one pass
+    num_train_samples: float  # examples in the whole run, for the throughput figures
+    total_train_batch_size: int  # examples that make one optimizer step, over all processes
+    steps_in_epoch: int  # loader batches in one pass (HF's name)
+    max_steps: int  # of the whole run
+    gradient_accumulation_steps: int  # loader batches in a full accumulation window
 
     @classmethod
     def make(
@@ -77,10 +62,8 @@ class RunPlan:
         """Count the steps of a run, as ``transformers.Trainer.set_initial_training_values`` does.
 
         Epochs, possibly a fraction, decide if ``max_steps`` is not positive. ``num_batches`` is the length of the
-        loader and ``num_examples`` that of the data set, each ``None`` when there is none.
-
-        Raises:
-            InputError: If neither ``max_steps`` nor the length of the loader determines the end.
+        loader and ``num_examples`` that of the data set, each ``None`` when there is none. ``InputError`` is raised if
+        neither ``max_steps`` nor the length of the loader determines the end.
         """
         if not num_batches:
             if max_steps <= 0:

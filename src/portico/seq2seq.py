@@ -271,12 +271,8 @@ class Seq2SeqTrainer(Trainer):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Evaluate one batch, and generate from it with ``args.predict_with_generate``.
 
-        Args:
-            model: The model to evaluate.
-            inputs: Model inputs of the batch.
-            prediction_loss_only: Return only the loss.
-            ignore_keys: Model outputs to leave out if nothing is generated.
-            **gen_kwargs: Keywords of ``generate``; by default those of the running evaluation.
+        ``ignore_keys`` matter if nothing is generated, and ``gen_kwargs`` are keywords of ``generate``, by default
+        those of the running evaluation; the other arguments are those of ``Trainer.prediction_step``.
 
         Returns:
             Loss (a scalar, or ``None`` without labels), generated tokens and labels (``None`` where there are none),

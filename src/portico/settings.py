@@ -1,7 +1,6 @@
 """Settings of a class: the keys a configuration may set, what each may be, its default and its documentation.
 
-All four are read from the class itself: from the fields of a dataclass, with the docstring below each field, or from
-the parameters of a constructor. Nothing has to be written down twice.
+All four are read from the fields of a dataclass, with the docstring below each, or from the parameters of a class.
 """
 
 import ast
@@ -34,17 +33,11 @@ _WORDS: Mapping[type, str] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What a setting may be.
+    """What a setting may be."""
 
-    Args:
-        kinds: Types it may have; an integer passes for a number, a Boolean for neither.
-        least: Smallest number allowed; ``None`` for no bound.
-        choices: Values allowed next to those of ``kinds``.
-    """
-
-    kinds: tuple[type, ...]
-    least: float | None = None
-    choices: tuple[Any, ...] = ()
+    kinds: tuple[type, ...]  # types; an integer passes for a number, a Boolean for neither
+    least: float | None = None  # smallest number allowed
+    choices: tuple[Any, ...] = ()  # values allowed next to those of `kinds`
 
     def allows(self, value: Any) -> bool:
         """Return whether ``value`` is one of the choices, or of an allowed type and in range."""
@@ -125,30 +118,19 @@ NO_DEFAULT: Any = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Setting:
-    """One key of a group.
+    """One key of a group."""
 
-    Args:
-        default: Its default; ``NO_DEFAULT`` if it has to be set or is not known.
-        rule: What it may be; ``None`` if the class itself decides.
-        help: Its documentation, on one line.
-    """
-
-    default: Any = NO_DEFAULT
-    rule: Rule | None = None
-    help: str = ""
+    default: Any = NO_DEFAULT  # `NO_DEFAULT` also where it is not known
+    rule: Rule | None = None  # `None`: the class itself decides
+    help: str = ""  # on one line
 
 
 @dataclass(frozen=True)
 class GroupSchema:
-    """All keys that a class takes.
-
-    Args:
-        known: Settings by name.
-        is_open: Whether the class takes any other key too (``**kwargs``).
-    """
+    """All keys that a class takes."""
 
     known: Mapping[str, Setting]
-    is_open: bool = False
+    is_open: bool = False  # whether it takes any other key too (`**kwargs`)
 
 
 def setting(default: Any, *, least: float | None = None) -> Any:

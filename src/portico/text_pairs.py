@@ -33,11 +33,7 @@ class PairData:
     """Key of the string that is written."""
 
     def load(self) -> tuple[list[Pair], list[Pair]]:
-        """Return the pairs to train and to evaluate on.
-
-        Raises:
-            InputError: If a file is not named, is missing, or holds something else.
-        """
+        """Return the pairs to train and to evaluate on; refuse files that are missing or hold something else."""
         _check_set("data", train_file=self.train_file, validation_file=self.validation_file)
         train, validation = (
             read_pairs(str(file), source=self.source, target=self.target)
@@ -54,11 +50,7 @@ class PairModel:
     """A local folder or a hub name of model and tokenizer; has to be set."""
 
     def load(self) -> tuple[Any, Any]:
-        """Return model and tokenizer.
-
-        Raises:
-            InputError: If there are none.
-        """
+        """Return model and tokenizer; refuse a name that has none."""
         _check_set("model", name_or_path=self.name_or_path)
         try:
             name = str(self.name_or_path)
@@ -151,10 +143,7 @@ class TokenizedPairs(Dataset[Mapping[str, Any]]):
 def read_pairs(file: str, *, source: str, target: str) -> list[Pair]:
     """Return the strings under the keys ``source`` and ``target`` of a UTF-8 file with one JSON object a line.
 
-    Empty lines are skipped.
-
-    Raises:
-        InputError: If the file is missing or empty, or a line lacks one of the two strings.
+    Empty lines are skipped; a file without pairs, or a line without one of the two strings, is refused.
     """
     if not Path(file).is_file():
         raise InputError(f"{file} does not exist; set it to a file with one JSON object a line.")

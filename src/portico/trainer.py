@@ -298,11 +298,7 @@ class Trainer:
         )
 
     def get_eval_dataloader(self, eval_dataset: "str | EvalExamples | None" = None) -> "Loader":
-        """Return the evaluation loader.
-
-        Args:
-            eval_dataset: A data set, or the name of one in the trainer's ``eval_dataset``; by default the latter.
-        """
+        """Return a loader over ``eval_dataset``, or over the trainer's set of that name; by default the trainer's."""
         if eval_dataset is None and self.eval_dataset is None:
             raise ValueError("There is no evaluation data: give `eval_dataset` to the trainer or to `evaluate()`.")
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
@@ -654,17 +650,8 @@ class Trainer:
     ) -> Any:
         """Return the loss of a batch: the model's own, a label-smoothed one, or that of ``compute_loss_func``.
 
-        Args:
-            model: The model.
-            inputs: Model inputs of the batch, tensors ``[batch, ...]``.
-            return_outputs: Return ``(loss, outputs)``.
-            num_items_in_batch: Number of labels in the accumulation window, if the loss is a mean over them.
-
-        Returns:
-            The loss, a scalar tensor; with ``return_outputs`` a pair of it and what the model returned.
-
-        Raises:
-            ValueError: If the model returns no loss.
+        Arguments are those of :meth:`training_step`. The loss is a scalar tensor; with ``return_outputs`` the result
+        is a pair of it and what the model returned. A model that returns no loss raises ``ValueError``.
         """
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
         labels = inputs.pop("labels") if takes_labels and "labels" in inputs else None
@@ -978,7 +965,7 @@ class Trainer:
 
         Args:
             model: The model to evaluate.
-            inputs: Model inputs of the batch, tensors ``[batch, ...]``.
+            inputs: Model inputs, as for :meth:`training_step`.
             prediction_loss_only: Return only the loss.
             ignore_keys: Model outputs to leave out; by default ``keys_to_ignore_at_inference`` of the configuration.
 
@@ -1090,12 +1077,8 @@ class Trainer:
         writer.save_scaler(self, output_dir)
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        folder, limit, best = (
-            output_dir or self.args.output_dir,
-            self.args.save_total_limit,
-            self.state.best_model_checkpoint,
-        )
-        writer.rotate_checkpoints(folder, limit=limit, best=best, use_mtime=use_mtime)
+        limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
+        writer.rotate_checkpoints(output_dir or self.args.output_dir, limit=limit, best=best, use_mtime=use_mtime)
 
     # ---- Checkpoint Resuming ----
 
@@ -1148,7 +1131,7 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         logger.info(f"Saving model checkpoint to {writer.destination(output_dir or self.args.output_dir)}")
         unwrapped = self.accelerator.unwrap_model(self.model)
-        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict, is_main_process=True)
+        weights.save_weights(self.model, unwrapped, str(folder), state_dict=state_dict)
         tokenizer = getattr(self.data_collator, "tokenizer", None)
         if self.processing_class is None and tokenizer is not None:
             logger.info("The tokenizer of the data collator is saved, since there is no `processing_class`.")
@@ -1162,9 +1145,7 @@ class Trainer:
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write ``logs`` into the history, to the callbacks, to the Lightning loggers and to Lightning's monitors.
 
-        Args:
-            logs: Values by name; the epoch is added.
-            start_time: Start of training, for the token throughput.
+        The epoch is added, and with the ``start_time`` of training the token throughput.
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -1266,17 +1247,20 @@ class Trainer:
     ) -> Any:
         """Save the model, write its card (``kwargs`` as for :meth:`create_model_card`) and upload the output folder.
 
-        Returns:
-            The hub's ``CommitInfo``, or a future of it unless ``blocking``; ``None`` except in the first process.
+        The first process returns the hub's ``CommitInfo``, or a future of it unless ``blocking``; others ``None``.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        return hub.push(self, commit_message, blocking, token, revision, private, card=kwargs)
+        options = {"token": token, "revision": revision, "run_as_future": not blocking}
+        return hub.push(self, commit_message, kwargs, private=private, **options)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         hub.upload_checkpoint(self, checkpoint_folder)
 
     def _finish_current_push(self) -> None:
-        hub.finish_uploads(self)
+        running = self.push_in_progress
+        if running is not None and not running.is_done():
+            logger.info("Waiting until the last upload to the hub is done.")
+            running.wait_until_done()
 
     # ---- Hyperparameter Search ----
 
@@ -1317,7 +1301,16 @@ class Trainer:
             RuntimeError: If the backend is not installed, or there is no ``model_init``.
             ValueError: If the backend or a direction is unknown.
         """
-        return hp_search.search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
+        chosen, directions = hp_search.checked_search(self, backend, direction)
+        self.hp_search_backend = HPSearchBackend(chosen.name)
+        self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
+        self.hp_name = hp_name
+        compute_objective = compute_objective or hf_compat.default_compute_objective
+        self.compute_objective = hp_search.FiniteObjective(compute_objective, directions)
+        try:
+            return chosen.run(self, n_trials, direction, **kwargs)  # type: ignore[arg-type]  # transformers: one only
+        finally:
+            self.hp_search_backend = None
 
     def call_model_init(self, trial: "Trial" = None) -> nn.Module:
         """Make a new model; ``trial`` is passed to ``model_init`` if it takes an argument."""
@@ -1349,7 +1342,12 @@ class Trainer:
         hp_search.search_backend(self.hp_search_backend).report(self, trial, step, metrics)
 
     def _tune_save_checkpoint(self, checkpoint_dir: str) -> None:
-        hp_search.save_trial_checkpoint(self, checkpoint_dir)
+        checkpoint = Path(checkpoint_dir) / f"{hf_compat.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        self.save_model(str(checkpoint), _internal_call=True)
+        if self.args.should_save:
+            writer.export_callbacks(self)
+            self.state.save_to_json(str(checkpoint / writer.STATE_FILE))
+            writer.save_optimizer_and_scheduler(self, str(checkpoint))
 
     # ---- Callbacks ----
 

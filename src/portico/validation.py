@@ -80,18 +80,19 @@ def check_part_kinds(
         if not hasattr(callback, "on_init_end"):
             advice = "; give this one in `lightning_callbacks`" if isinstance(callback, Callback) else ""
             raise InputTypeError(
-                f"`callbacks` holds a {_kind(callback)}, which has no `on_init_end`; give instances or subclasses of "
-                f"`TrainerCallback`{advice}."
+                f"`callbacks` holds a {type(callback).__name__}, which has no `on_init_end`; give instances or "
+                f"subclasses of `TrainerCallback`{advice}."
             )
     for callback in _listed("lightning_callbacks", lightning_callbacks):
         if not isinstance(callback, Callback):
             raise InputTypeError(
-                f"`lightning_callbacks` holds a {_kind(callback)}; give instances of Lightning's `Callback` there, "
-                "and those of `TrainerCallback` in `callbacks`."
+                f"`lightning_callbacks` holds a {type(callback).__name__}; give instances of Lightning's `Callback` "
+                "there, and those of `TrainerCallback` in `callbacks`."
             )
     is_pair = isinstance(optimizers, list | tuple) and len(optimizers) == 2
     if not is_pair or not (optimizers[0] is None or hasattr(optimizers[0], "param_groups")):
-        shown = f"({', '.join(map(_kind, optimizers))})" if is_pair else f"a {_kind(optimizers)}"
+        kinds = [type(part).__name__ for part in optimizers] if is_pair else []
+        shown = f"({', '.join(kinds)})" if is_pair else f"a {type(optimizers).__name__}"
         raise InputTypeError(
             f"`optimizers` is {shown}; give a tuple of an optimizer and a scheduler, each of which may be None."
         )
@@ -99,12 +100,8 @@ def check_part_kinds(
 
 def _listed(name: str, callbacks: object) -> Sequence[Any]:
     if callbacks is not None and not isinstance(callbacks, list | tuple):
-        raise InputTypeError(f"`{name}` is a {_kind(callbacks)}; give a list of callbacks.")
+        raise InputTypeError(f"`{name}` is a {type(callbacks).__name__}; give a list of callbacks.")
     return callbacks or []
-
-
-def _kind(part: object) -> str:
-    return type(part).__name__
 
 
 # ---- The training arguments ----
@@ -206,25 +203,6 @@ def check_parts(trainer: "Trainer") -> None:
     """Refuse parts that contradict each other or the training arguments."""
     args = trainer.args
     check_metrics(trainer.compute_metrics, args)
-    _check_evaluation(trainer)
-    _check_optimizer_parts(trainer)
-    if not callable(trainer.data_collator):
-        raise TypeError(
-            f"`data_collator` is a {_kind(trainer.data_collator)}, which cannot be called; give a function or an "
-            "object with `__call__` that makes a batch of a list of examples."
-        )
-    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
-        raise InputError(
-            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
-        )
-    if trainer._runs_own_backward:
-        refuse_own_backward(trainer.lightning_trainer.strategy)
-    if args.save_strategy != "no":
-        refuse_sharded_weights(trainer.lightning_trainer.strategy)
-
-
-def _check_evaluation(trainer: "Trainer") -> None:
-    args = trainer.args
     if args.eval_strategy != "no" and trainer.eval_dataset is None:
         strategy = getattr(args.eval_strategy, "value", args.eval_strategy)
         raise InputError(
@@ -236,9 +214,6 @@ def _check_evaluation(trainer: "Trainer") -> None:
             "`save_strategy='best'` and `load_best_model_at_end` need a metric to compare checkpoints by; set "
             "`metric_for_best_model`, for example to 'loss'."
         )
-
-
-def _check_optimizer_parts(trainer: "Trainer") -> None:
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise InputRuntimeError(
             "`optimizers` and `optimizer_cls_and_kwargs` both choose an optimizer; give one of them."
@@ -248,3 +223,16 @@ def _check_optimizer_parts(trainer: "Trainer") -> None:
             "`optimizers` belong to one model, but `model_init` makes a new one for each run; override "
             "`create_optimizer_and_scheduler` in a subclass instead."
         )
+    if not callable(trainer.data_collator):
+        raise TypeError(
+            f"`data_collator` is a {type(trainer.data_collator).__name__}, which cannot be called; give a function or "
+            "an object with `__call__` that makes a batch of a list of examples."
+        )
+    if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
+        raise InputError(
+            "The training set has no length, so nothing says when training ends; set `max_steps` to an int >= 1."
+        )
+    if trainer._runs_own_backward:
+        refuse_own_backward(trainer.lightning_trainer.strategy)
+    if args.save_strategy != "no":
+        refuse_sharded_weights(trainer.lightning_trainer.strategy)

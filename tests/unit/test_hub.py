@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from models import toy_trainer
-from portico.hub import finish_uploads, upload_checkpoint
+from portico.hub import upload_checkpoint
 
 
 def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
@@ -32,7 +32,7 @@ def test_sharded_weights_are_uploaded(tmp_path, monkeypatch):
         "training_args.bin",
     }
     assert uploaded[0]["commit_message"] == "Training in progress, step 0"
-    finish_uploads(trainer)
+    trainer._finish_current_push()
 
 
 def test_only_main_process_uploads(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Resume a run from a checkpoint; functions in the order of the calls.
 
-The counterpart of :mod:`portico.checkpoint.writer`. Where in the data a run continues is counted by
-:class:`portico.plan.ResumePoint`, and Lightning's loops are set by :class:`portico.loop.run.TrainingRun`.
+:class:`portico.plan.ResumePoint` counts where in the data a run continues.
 """
 
 import random

@@ -27,9 +27,9 @@ from portico.hf_compat import (
 
 
 def save_weights(
-    model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None, is_main_process: bool
+    model: nn.Module, unwrapped: nn.Module, folder: str, *, state_dict: dict[str, Any] | None = None
 ) -> None:
-    """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``, from the main process.
+    """Write ``model``, or ``state_dict`` instead of its weights, into the existing ``folder``.
 
     The configuration is written too, if ``unwrapped``, the model without wrappers, has one.
     """
@@ -38,9 +38,8 @@ def save_weights(
             state_dict = model.state_dict()
         # A bar over one file would only break the bar of the training.
         with _without_progress_bars():
-            model_with_files = cast(PreTrainedModel, unwrapped)
-            model_with_files.save_pretrained(folder, state_dict=state_dict, is_main_process=is_main_process)
-    elif is_main_process:
+            cast(PreTrainedModel, unwrapped).save_pretrained(folder, state_dict=state_dict)
+    else:
         logger.info("The model is not a `PreTrainedModel`, so its weights are saved without a configuration.")
         weights = model.state_dict() if state_dict is None else state_dict
         safetensors.torch.save_file(_storable(weights), Path(folder) / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})

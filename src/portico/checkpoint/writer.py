@@ -1,8 +1,4 @@
-"""Write checkpoint folders in Hugging Face's layout, atomically.
-
-Read :func:`write_checkpoint` first, then what it calls: the parts of a checkpoint, the staging folder, and at the end
-the states of callbacks, with their way back.
-"""
+"""Write checkpoint folders in Hugging Face's layout, atomically; at the end the states of callbacks, both ways."""
 
 import errno
 import os
@@ -123,8 +119,7 @@ def rotate_checkpoints(run_folder: str, *, limit: int | None, best: str | None, 
 def clear_leftovers(run_folder: str) -> None:
     """Remove what a killed run left half written or half deleted; a checkpoint that it was replacing comes back.
 
-    Raises:
-        InputError: If the folder in which checkpoints are written is a link.
+    If the folder in which checkpoints are written is a link, ``InputError`` is raised.
     """
     folder = Path(run_folder)
     _refuse_link(folder / _PARTIAL)

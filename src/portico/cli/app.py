@@ -77,11 +77,7 @@ def main() -> None:
 
 
 def run(config: DictConfig) -> float | None:
-    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained.
-
-    Raises:
-        InputError: If the configuration, or what it points to, cannot be used.
-    """
+    """Run one composed configuration and return the objective of a sweep; `None` where nothing was trained."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     of_a_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
     with removed_if_refused(folder), _processes_of_one_job(folder) if of_a_sweep else nullcontext():
@@ -90,7 +86,10 @@ def run(config: DictConfig) -> float | None:
         settings = checked(to_plain(config))
         # The processes of a run other than the first join the folder that it has claimed.
         is_first = all(int(os.environ.get(rank, "0")) == 0 for rank in ("RANK", "LOCAL_RANK", "NODE_RANK"))
-        with _claimed(folder, settings) if is_first else nullcontext():
+        if is_first:
+            claim(folder, settings)
+        yaml = OmegaConf.to_yaml(OmegaConf.create(settings))
+        with recorded_config(folder, yaml) if is_first else nullcontext():
             experiment = experiment_of(settings, str(folder))
             metrics = getattr(experiment, settings["mode"])()
     return objective_value(metrics, settings["objective"]) if settings["mode"] == "train" else None
@@ -118,10 +117,9 @@ def _processes_of_one_job(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        from torch import distributed
+        from portico.distributed.processes import disconnect
 
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+        disconnect()
         sys.argv = arguments
         os.environ.clear()
         os.environ.update(environment)
@@ -142,10 +140,7 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     """Return the metric that a sweep optimises, named under `metric` of the objective; None if none is.
 
     It is a finite Python float, since a sweeper stops at anything else: instead of NaN or infinity the worst value of
-    the `mode`, "max" or "min", with a warning.
-
-    Raises:
-        InputError: If the run has no such metric.
+    the `mode`, "max" or "min", with a warning. A metric that the run does not have is refused.
     """
     name, mode = objective["metric"], objective["mode"]
     if name is None:
@@ -161,13 +156,6 @@ def objective_value(metrics: Mapping[str, float], objective: Mapping[str, Any]) 
     worst = -sys.float_info.max if mode == "max" else sys.float_info.max
     log.warning("%s is %s; the sweep is given the worst finite value %g instead.", name, value, worst)
     return worst
-
-
-@contextmanager
-def _claimed(folder: Path, settings: dict[str, Any]) -> Iterator[None]:
-    claim(folder, settings)
-    with recorded_config(folder, OmegaConf.to_yaml(OmegaConf.create(settings))):
-        yield
 
 
 class _JobFailed(Exception):

@@ -56,9 +56,7 @@ def explain(error: Exception) -> str:
         return f"'{error.full_key}' cannot be resolved: {str(error).splitlines()[0]}."
     if isinstance(error.__cause__, ConfigKeyError | ConfigAttributeError):
         return _unknown_key(error)
-    if isinstance(error, ConfigCompositionException):
-        return _not_composed(_one_line(error))
-    return _one_line(error)
+    return _with_advice(_one_line(error)) if isinstance(error, ConfigCompositionException) else _one_line(error)
 
 
 def _unknown_key(error: Exception) -> str:
@@ -73,7 +71,7 @@ def _unknown_key(error: Exception) -> str:
     return f"'{key}' is not a setting{suggestion(group, TOP_LEVEL_NAMES)} All: {', '.join(TOP_LEVEL_NAMES)}."
 
 
-def _not_composed(message: str) -> str:
+def _with_advice(message: str) -> str:
     """Return Hydra's sentence about an override, with what to do where Hydra does not say it."""
     deleted = re.search(r"Could not delete from config\. '([^']+)' does not exist", message)
     if deleted is not None:

@@ -1,7 +1,5 @@
 """The ``LightningDataModule`` and the feeds that Lightning's loops read batches from.
 
-Read in order: the two feeds, :class:`TrainerDataModule`, then the samplers that ``train_sampling_strategy`` names.
-
 Lightning rebuilds a ``DataLoader``, adds samplers to it and fetches ahead of it, but takes any other sized iterable
 unchanged. Both feeds are generators, so that nothing happens before the first batch is fetched.
 """

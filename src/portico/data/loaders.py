@@ -3,8 +3,6 @@
 Two facts carry bit-identity: a loader draws **one** base seed from the global generator each time it is iterated, and
 it fetches **one batch ahead** of the batch it yields, so data sets and collators that draw random numbers do so at the
 same moments. Both are accelerate's (``data_loader.py``), which ``transformers.Trainer`` uses.
-
-Read :func:`prepare_data_loader` at the end first, which chooses; then the samplers and the two loaders.
 """
 
 import math
@@ -83,14 +81,7 @@ class SkipBatchSampler(BatchSampler):
 
 
 class DataLoaderShard(DataLoader[Any]):
-    """A ``DataLoader`` that knows which batch is the last when it yields it.
-
-    Args:
-        dataset: Examples, shared as ``config`` says.
-        num_batches_to_skip: Batches fetched but not yielded at the start (for data without indices).
-        keeps_remainder: Whether the last, smaller batch is yielded (``drop_last`` is off).
-        epoch: Epoch of the first iteration.
-        shared_generator: Generator that takes the first process's state at the start of each iteration.
+    """A ``DataLoader``, shared as ``config`` says, that knows which batch is the last when it yields it.
 
     Attributes:
         end_of_dataloader: Whether the batch yielded last is the final one.
@@ -111,10 +102,10 @@ class DataLoaderShard(DataLoader[Any]):
     ) -> None:
         super().__init__(dataset, **options)
         self.config = config
-        self.num_batches_to_skip = num_batches_to_skip
-        self.keeps_remainder = keeps_remainder
-        self.epoch = epoch
-        self.shared_generator = shared_generator
+        self.num_batches_to_skip = num_batches_to_skip  # fetched but not yielded, for data without indices
+        self.keeps_remainder = keeps_remainder  # whether the last, smaller batch is yielded
+        self.epoch = epoch  # of the next iteration
+        self.shared_generator = shared_generator  # takes the first process's state at the start of each iteration
         self.end_of_dataloader = False
         self.remainder = -1
         self.announce: Callable[[DataLoaderShard], AbstractContextManager[Any]] = nullcontext
@@ -182,15 +173,9 @@ def skip_first_batches(loader: "Loader", num_batches: int) -> Any:
         if by_index and name in options:
             options[name] = SkipBatchSampler(options[name], num_batches)
     if isinstance(loader, DataLoaderShard):
-        rest = type(loader)(
-            loader.dataset,
-            config=loader.config,
-            num_batches_to_skip=0 if by_index else num_batches,
-            keeps_remainder=loader.keeps_remainder,
-            epoch=loader.epoch,
-            shared_generator=loader.shared_generator,
-            **options,
-        )
+        own = ("config", "keeps_remainder", "epoch", "shared_generator")
+        options |= {name: getattr(loader, name) for name in own}
+        rest = type(loader)(loader.dataset, num_batches_to_skip=0 if by_index else num_batches, **options)
         rest.announce = loader.announce
         return rest
     plain: DataLoader[Any] = DataLoader(loader.dataset, **options)
@@ -326,12 +311,7 @@ def _concatenated(batches: list[Any]) -> Any:
 def prepare_data_loader(loader: "Loader", config: DataLoaderConfig) -> "Loader":
     """Return the ``DataLoaderShard`` of a plain ``DataLoader``; anything else is returned unchanged.
 
-    Args:
-        loader: Loader to prepare; its random sampler, if it has one, becomes a seeded one.
-        config: How the processes share its batches.
-
-    Raises:
-        InputError: If batches are to be split and their size is not a multiple of the number of processes.
+    A random sampler becomes a seeded one. A batch size that cannot be split as ``config`` says is refused.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader, DataLoaderShard):
         return loader

@@ -1,8 +1,4 @@
-"""Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``).
-
-:class:`DataLoaderConfig` says how; :class:`BatchSamplerShard` shares the indices of data that have them,
-:class:`IterableDatasetShard` the examples of other data.
-"""
+"""Each process's share of the data, cut as accelerate cuts it for ``transformers.Trainer`` (``data_loader.py``)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,31 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataLoaderConfig:
-    """How to prepare a loader for this process.
+    """How to prepare a loader for this process."""
 
-    Args:
-        device: Where batches are moved.
-        num_processes: Processes that share the batches.
-        process_index: Which of them this is.
-        broadcast: Sends an object of the first process to all.
-        data_seed: Seed of the order; ``None`` takes the seed of torch's global generator when a loader is prepared.
-        split_batches: Split each batch over the processes, instead of giving them batches in turn.
-        dispatch_batches: Read data on the first process only; ``None`` does so for data without indices.
-        even_batches: Complete the last round of batches with examples from the start.
-        seeded_order: Draw the random order from a seed and the epoch.
-        non_blocking: Do not wait for copies to the device.
-    """
-
-    device: torch.device | None = None
-    num_processes: int = 1
+    device: torch.device | None = None  # where batches are moved
+    num_processes: int = 1  # that share the batches
     process_index: int = 0
-    broadcast: Callable[[Any], Any] = lambda data: data
-    data_seed: int | None = None
-    split_batches: bool = False
-    dispatch_batches: bool | None = None
-    even_batches: bool = True
-    seeded_order: bool = True
-    non_blocking: bool = False
+    broadcast: Callable[[Any], Any] = lambda data: data  # sends an object of the first process to all
+    data_seed: int | None = None  # of the order; None: that of torch's global generator when a loader is prepared
+    split_batches: bool = False  # over the processes, instead of giving them batches in turn
+    dispatch_batches: bool | None = None  # read data on the first process only; None: if they have no indices
+    even_batches: bool = True  # complete the last round of batches with examples from the start
+    seeded_order: bool = True  # draw the random order from a seed and the epoch
+    non_blocking: bool = False  # do not wait for copies to the device
 
 
 class BatchSamplerShard(BatchSampler):
@@ -114,11 +97,8 @@ class BatchSamplerShard(BatchSampler):
 class IterableDatasetShard(IterableDataset[Any]):
     """The examples of one process, of a data set without indices that every process reads in full.
 
-    Args:
-        dataset: Examples of all processes.
-        config: How they are shared.
-        batch_size: Examples in a batch of one process; if batches are split, of all.
-        drop_last: Drop the examples that fill no batch, instead of completing them with those of the first.
+    ``batch_size`` is that of one process; if batches are split, of all. Examples that fill no batch are completed with
+    those of the first batch, or dropped with ``drop_last``.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""``trainer.accelerator`` and its settings, ``TrainingArguments.accelerator_config``; accelerate is not needed.
-
-First the settings, then :class:`Accelerator` by topic: processes, waiting, results of several processes, what
-accelerate keeps in other objects, gradients, models and data.
-"""
+"""``trainer.accelerator`` and its settings, ``TrainingArguments.accelerator_config``; accelerate is not needed."""
 
 import functools
 import json
@@ -47,12 +43,14 @@ def accelerator_settings(args: "TrainingArguments") -> dict[str, Any]:
     elif isinstance(config, str):
         config = json.loads(Path(config).read_text(encoding="utf-8"))
     given = dict(config or {})
-    unknown = sorted(set(given) - set(_FIELDS))
-    if unknown:
-        raise InputError(
-            f"`accelerator_config` has no field {', '.join(unknown)}; it has {', '.join(_FIELDS)}: use only those."
-        )
+    _refuse_unknown("`accelerator_config`", given, _FIELDS)
     return {**_FIELDS, **given}
+
+
+def _refuse_unknown(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        raise InputError(f"{where} has no field {', '.join(unknown)}; it has {', '.join(known)}: use only those.")
 
 
 def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
@@ -60,15 +58,6 @@ def dataloader_config(args: "TrainingArguments") -> dict[str, Any]:
     settings = accelerator_settings(args)
     options = {name: settings[name] for name in ("split_batches", "dispatch_batches", "even_batches", "non_blocking")}
     return {**options, "seeded_order": settings["use_seedable_sampler"], "data_seed": args.data_seed}
-
-
-def forget_unused_state(config: object) -> None:
-    """Drop ``use_configured_state`` of an ``AcceleratorConfig`` where it is off, so that it is not saved.
-
-    Transformers drops it when it sets up the processes, so both write the same arguments.
-    """
-    if isinstance(config, AcceleratorConfig) and not config.use_configured_state:
-        config.pop("use_configured_state")
 
 
 def apply_accelerator_settings(args: "TrainingArguments") -> None:
@@ -81,12 +70,7 @@ def apply_accelerator_settings(args: "TrainingArguments") -> None:
             "before, but Lightning makes the processes of this run; leave it out, and set `strategy`, `devices` and "
             "`accelerator` in `portico.TrainingArguments`."
         )
-    unknown = sorted(set(accumulation) - set(_ACCUMULATION))
-    if unknown:
-        raise InputError(
-            f"`gradient_accumulation_kwargs` in `accelerator_config` has no field {', '.join(unknown)}; it has "
-            f"{', '.join(_ACCUMULATION)}: use only those."
-        )
+    _refuse_unknown("`gradient_accumulation_kwargs` in `accelerator_config`", accumulation, _ACCUMULATION)
     if args.gradient_accumulation_steps not in (1, accumulation.get("num_steps", args.gradient_accumulation_steps)):
         raise InputError(
             f"Both `gradient_accumulation_steps={args.gradient_accumulation_steps}` and `num_steps="
@@ -103,11 +87,8 @@ _WRAPPERS = (DataParallel, DistributedDataParallel, FullyShardedDataParallel)
 class Accelerator:
     """What user code calls as ``trainer.accelerator``: the surface of ``accelerate.Accelerator``, without accelerate.
 
-    Each answer comes from the Lightning strategy of the current run.
-
-    Args:
-        strategy: Returns the Lightning strategy of the current run.
-        dataloader_options: Options of ``DataLoaderConfig`` for prepared loaders.
+    Each answer comes from the Lightning strategy of the current run, which ``strategy`` returns; prepared loaders get
+    the ``dataloader_options`` (of ``DataLoaderConfig``).
 
     Attributes:
         sync_gradients: Whether the batch being trained on closes its accumulation window.
@@ -213,9 +194,7 @@ class Accelerator:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather, and drop the examples that fill up the last batch of the evaluation that is running.
 
-        Args:
-            input_data: Nested tensors, or objects in a list.
-            use_gather_object: Treat tensors as objects: they may differ in shape, and are returned in a list.
+        Data are nested tensors or, with ``use_gather_object``, objects in a list: tensors may then differ in shape.
         """
         as_objects = use_gather_object or not _all_tensors(input_data)
         gathered = self.gather_object(input_data) if as_objects else self.gather(input_data)
@@ -273,10 +252,7 @@ class Accelerator:
         """The accelerator itself, which has what accelerate keeps in a separate state."""
         return self
 
-    @property
-    def gradient_state(self) -> "Accelerator":
-        """Where accelerate keeps ``sync_gradients``."""
-        return self
+    gradient_state = state
 
     @property
     def distributed_type(self) -> str:

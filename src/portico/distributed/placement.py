@@ -1,8 +1,4 @@
-"""Where a run happens: the Lightning strategy behind a set of training arguments.
-
-:func:`lightning_placement` reads the arguments, :func:`run_placement` makes the strategy of a run, and
-:func:`resolve_strategy` answers what a run would use (``args.device``, ``args.world_size``).
-"""
+"""Where a run happens: the Lightning strategy behind a set of training arguments."""
 
 import os
 from copy import deepcopy

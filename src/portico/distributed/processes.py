@@ -1,8 +1,4 @@
-"""Start the processes of a run, connect them, run trainer methods in them, and end them together.
-
-First the process group (:func:`connect`) and what several processes do with it, then :func:`run_in_workers` for
-strategies that spawn or fork a worker for each call.
-"""
+"""Start the processes of a run, connect them, run trainer methods in them, and end them together."""
 
 import pickle
 import subprocess

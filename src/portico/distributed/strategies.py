@@ -1,8 +1,4 @@
-"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed.
-
-Read in order: :class:`ModelDDPStrategy` and the ``ddp_*`` arguments, the options of FSDP, then
-:func:`sharded_strategy`, which chooses between FSDP and DeepSpeed, and what sharded weights cannot do.
-"""
+"""Lightning strategies behind the training arguments: data parallel as in transformers, FSDP, DeepSpeed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,11 +42,8 @@ class ModelDDPStrategy(DDPStrategy):
 
     So an override of ``training_step`` gets the same model as under ``transformers.Trainer``: with ``model.module``,
     ``model.no_sync()``, and gradients averaged by every backward pass, including a raw ``loss.backward()``.
-    Evaluations run the bare model.
-
-    Args:
-        sync_each_batch: Average gradients after each batch of an accumulation window, not only after the last.
-        **options: Options of ``DDPStrategy``.
+    Evaluations run the bare model. With ``sync_each_batch`` gradients are averaged after each batch of an accumulation
+    window, not only after the last.
     """
 
     def __init__(self, *, sync_each_batch: bool = False, **options: Any) -> None:
@@ -160,10 +153,8 @@ def fsdp_options(
 ) -> dict[str, Any]:
     """Return options of ``FSDPStrategy``; refuse settings without a counterpart there.
 
-    Args:
-        fsdp: ``True``, or the older words (``"full_shard auto_wrap offload"``), also in a list.
-        fsdp_config: Settings, the path of a JSON file with them, or nothing.
-        model: Where the layers to wrap are looked up.
+    ``fsdp`` may be the older words (``"full_shard auto_wrap offload"``), also in a list; ``fsdp_config`` may be the
+    path of a JSON file. The layers to wrap are looked up in ``model``.
     """
     config = _normalised(fsdp, fsdp_config)
     unknown = sorted(name for name in config if name not in _KNOWN and (name not in _OFF or _is_on(config[name])))
@@ -263,7 +254,13 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
         names.append("strategy")
     if len(names) > 1:
         raise InputError(f"{' and '.join(f'`{name}`' for name in names)} each choose a strategy; set one of them.")
-    _check_place(names[0], args)
+    accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
+    if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
+        raise InputError(
+            f"`{names[0]}` becomes Lightning's {_NAMES[names[0]]}, which needs CUDA devices, and the run is placed on "
+            f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
+            "out, or set `strategy='ddp'` to train on several processes without it."
+        )
     timeout = timedelta(seconds=args.ddp_timeout)
     if names == ["fsdp"]:
         options = fsdp_options(args.fsdp, args.fsdp_config, model)
@@ -276,14 +273,9 @@ def sharded_strategy(args: "TrainingArguments", model: nn.Module | None = None) 
     return DeepSpeedStrategy(config=deepspeed_config(args), timeout=timeout)
 
 
-def is_sharded(strategy: "Strategy") -> bool:
-    """Return whether ``strategy`` shards the weights over the processes."""
-    return isinstance(strategy, DeepSpeedStrategy | FSDPStrategy)
-
-
 def refuse_sharded_weights(strategy: "Strategy") -> None:
     """Raise ``InputError`` instead of writing Hugging Face's files from sharded weights."""
-    if is_sharded(strategy):
+    if isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
         raise InputError(
             f"Under {type(strategy).__name__} each process has only a part of the weights, which are not written as "
             "Hugging Face's files; set `save_strategy='no'`, and save with Lightning's `ModelCheckpoint` in "
@@ -294,28 +286,17 @@ def refuse_sharded_weights(strategy: "Strategy") -> None:
 def refuse_own_backward(strategy: "Strategy") -> None:
     """Raise ``InputError`` for a step that runs backward itself under a strategy around the whole LightningModule."""
     wraps_module = isinstance(strategy, DDPStrategy) and not isinstance(strategy, ModelDDPStrategy)
-    if wraps_module or is_sharded(strategy):
+    if wraps_module or isinstance(strategy, DeepSpeedStrategy | FSDPStrategy):
         raise InputError(
             f"`training_step` is overridden, so backward runs inside it, where {type(strategy).__name__} does not "
             "average the gradients of the processes; set `strategy='ddp'`, or override `compute_loss` instead."
         )
 
 
-def _check_place(name: str, args: "TrainingArguments") -> None:
-    accelerator = getattr(args, "accelerator", None) or ("cpu" if args.use_cpu else "auto")
-    if not torch.cuda.is_available() or accelerator not in ("auto", "cuda", "gpu"):
-        raise InputError(
-            f"`{name}` becomes Lightning's {_NAMES[name]}, which needs CUDA devices, and the run is placed on "
-            f"accelerator={accelerator!r} {'with' if torch.cuda.is_available() else 'without'} CUDA here; leave it "
-            "out, or set `strategy='ddp'` to train on several processes without it."
-        )
-
-
 def deepspeed_config(args: "TrainingArguments") -> dict[str, Any]:
     """Return ``args.deepspeed`` as Lightning takes it, without ``"auto"`` and without values that Lightning sets.
 
-    Raises:
-        InputError: If a value contradicts the training arguments, or chooses an optimizer or scheduler.
+    Values that contradict the training arguments, or choose an optimizer or scheduler, are refused.
     """
     config = _read(args.deepspeed)  # type: ignore[arg-type]  # transformers declares only one of the forms
     for section in ("optimizer", "scheduler"):

@@ -1,8 +1,4 @@
-"""One pass over a data set without training: from batches to an ``EvalLoopOutput``.
-
-Read :func:`run_evaluation` at the end first, then :class:`EvaluationSession` in the order of its calls: ``start``,
-``step`` and ``keep`` for each batch, ``finish``. The reference is ``Trainer.evaluation_loop`` in transformers 5.23.
-"""
+"""One pass over a data set without training, as ``Trainer.evaluation_loop`` in transformers 5.23."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -195,9 +191,7 @@ def run_evaluation(session: "EvaluationSession") -> EvalLoopOutput:
     """Run ``session`` and return its output.
 
     The same loop serves at any point of a fit (from any callback or hook), inside another evaluation, and outside.
-
-    Raises:
-        SystemExit: If the process received SIGTERM meanwhile.
+    SIGTERM ends it with ``SystemExit``.
     """
     trainer = session.trainer
     pl_trainer, module = trainer.lightning_trainer, trainer.module

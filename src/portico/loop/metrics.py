@@ -1,7 +1,4 @@
-"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics.
-
-Read :func:`batch_metrics` first, which chooses, then the two forms, then the checks of what the user passed.
-"""
+"""``compute_metrics``: of the whole evaluation, batch by batch, or by torchmetrics (:func:`batch_metrics` chooses)."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -48,10 +45,8 @@ class TorchMetrics:
     The tensors are already gathered from all processes, without the examples that pad the last batch. So each process
     counts everything, and the metrics must not synchronise, which would count everything once per process.
 
-    Args:
-        metrics: A metric, a collection, or a dict of metrics by name. A metric without a name is named after its
-            class, as in a collection.
-        own: Work on a copy, because an enclosing evaluation is using the same metrics.
+    A metric without a name is named after its class, as in a collection. With ``own`` a copy is updated, because an
+    enclosing evaluation is using the same metrics.
     """
 
     def __init__(self, metrics: "Metric | MetricCollection | dict[str, Metric]", *, own: bool = False) -> None:
@@ -134,7 +129,19 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
     if compute_metrics is None:
         return
     if isinstance(compute_metrics, _TORCH_METRICS):
-        _check_torch_metrics(compute_metrics, args)
+        entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
+        kinds = {type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)}
+        if kinds or not entries:
+            raise InputError(
+                f"`compute_metrics` is a dict of {', '.join(sorted(kinds)) or 'nothing'}; give a dict of "
+                "`torchmetrics.Metric` by name, at least one, or a function that takes an `EvalPrediction`."
+            )
+        if args.include_for_metrics:
+            raise InputError(
+                f"`include_for_metrics={args.include_for_metrics}` gives more than logits and labels to a function, "
+                "but `compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
+                "`include_for_metrics` out, or give a function."
+            )
     elif not callable(compute_metrics):
         raise InputTypeError(
             f"`compute_metrics` is a {type(compute_metrics).__name__}, which cannot be called; give a function that "
@@ -145,20 +152,4 @@ def check_metrics(compute_metrics: "ComputeMetrics | None", args: "TrainingArgum
             "`batch_eval_metrics=True` calls `compute_metrics` once for every batch, so it must take a boolean "
             "`compute_result` argument that tells it to return the metrics of all batches so far; add it to the "
             "function, set `batch_eval_metrics=False`, or give a `torchmetrics.Metric`."
-        )
-
-
-def _check_torch_metrics(compute_metrics: "ComputeMetrics", args: "TrainingArguments") -> None:
-    entries = compute_metrics.values() if isinstance(compute_metrics, dict) else [compute_metrics]
-    others = sorted({type(entry).__name__ for entry in entries if not isinstance(entry, Metric | MetricCollection)})
-    if others or not entries:
-        raise InputError(
-            f"`compute_metrics` is a dict of {', '.join(others) or 'nothing'}; give a dict of `torchmetrics.Metric` "
-            "by name, at least one, or a function that takes an `EvalPrediction`."
-        )
-    if args.include_for_metrics:
-        raise InputError(
-            f"`include_for_metrics={args.include_for_metrics}` gives more than logits and labels to a function, but "
-            "`compute_metrics` is made of torchmetrics, which take only logits and labels; leave "
-            "`include_for_metrics` out, or give a function."
         )

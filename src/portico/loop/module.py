@@ -1,7 +1,6 @@
 """The ``LightningModule`` under the trainer: it decides *when*; the methods that users override decide *what*.
 
-Read after :mod:`portico.loop.run`, whose table says which hook does what: :class:`TrainerModule` in the order in which
-Lightning calls its hooks, then what is computed of one batch (labels, tokens, loss, logits).
+:mod:`portico.loop.run` has a table of which hook does what; they are here in the order in which Lightning calls them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from portico.trainer import Trainer
 
 
-class TrainerModule(lightning_compat.FastHookName, lightning_compat.NoBatchTransfer, pl.LightningModule):
+class TrainerModule(lightning_compat.FastModule, pl.LightningModule):
     """Calls the trainer's methods from Lightning's hooks (the table is in :mod:`portico.loop.run`)."""
 
     def __init__(self, model: nn.Module, trainer: "Trainer") -> None:
@@ -225,11 +224,7 @@ def count_tokens(
 
 
 def loss_of(outputs: "Nested", inputs: "Batch") -> torch.Tensor:
-    """Return the loss that a model computed: the entry ``loss``, or the first one of a tuple.
-
-    Raises:
-        ValueError: If the outputs are named and none is the loss.
-    """
+    """Return the loss that a model computed, ``loss`` or the first of a tuple; raise ``ValueError`` without one."""
     if isinstance(outputs, dict) and "loss" not in outputs:
         raise ValueError(
             f"The model returned no loss, only {', '.join(outputs)}; it received {', '.join(inputs)}. Give it labels "

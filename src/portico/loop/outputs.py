@@ -1,8 +1,5 @@
 """Outputs of an evaluation: many batches, joined into arrays whose peak memory is near the size of the result.
 
-Read from the end: :class:`OutputBuffer` holds nests of :class:`GrowingArray`; :class:`OutputList` is the simple form,
-an entry per batch.
-
 Joining a list of arrays at the end is simpler, but measured a peak of 2.0 times the result for batches under 128 KiB,
 because glibc keeps the freed blocks; this buffer measured 1.05 times.
 """
@@ -62,9 +59,8 @@ class GrowingArray:
     in place and from the last row to the first. So peak memory stays near the size of the result and time is linear,
     however many batches there are and however their widths vary.
 
-    Args:
-        move_every: Batches after which tensors leave the device; ``None`` keeps them there until the end.
-        num_rows: Rows expected, ``None`` if unknown. More or fewer may come.
+    Tensors leave the device after ``move_every`` batches, by default at the end; ``num_rows`` are those expected, and
+    more or fewer may come.
     """
 
     def __init__(self, *, move_every: int | None = None, num_rows: int | None = None) -> None:
@@ -79,11 +75,7 @@ class GrowingArray:
         self._width = 0
 
     def append(self, tensor: torch.Tensor) -> None:
-        """Add the rows of a batch, ``[rows, ...]``; a scalar is one row.
-
-        Raises:
-            InputRuntimeError: If the rows cannot follow those before them, even padded along dimension 1.
-        """
+        """Add the rows of a batch, ``[rows, ...]``; a scalar is one row. Rows that cannot be joined are refused."""
         self._on_device.append(torch.atleast_1d(tensor.detach()))
         if tensor.device.type == "cpu" or len(self._on_device) == self.move_every:
             self._take_from_device()
@@ -187,12 +179,7 @@ class OutputBuffer:
         self._form: Any = None
 
     def add(self, tensors: "Nested | None") -> None:
-        """Keep the outputs of one batch.
-
-        Raises:
-            TypeError: If there is anything but tensors in them.
-            InputError: If they cannot be joined to those of the batches before.
-        """
+        """Keep the outputs of one batch; refuse other than tensors, and what cannot be joined to those before."""
         outputs = named_tensors(tensors)
         if not self._columns:
             self._columns = {name: GrowingArray(**self._options) for name in outputs}
@@ -224,25 +211,24 @@ class OutputList:
 
     def __init__(self, *, move_every: int | None = None) -> None:
         self.move_every = move_every
-        self._batches: list[Any] = []
-        self._num_moved = 0
+        self._on_device: list[Any] = []
+        self._moved: list[Any] = []
 
     def add(self, tensors: "Nested | None") -> None:
         """Keep the outputs of one batch."""
-        self._batches.append(map_tensors(_without_surroundings, tensors))
-        if self.move_every is not None and len(self._batches) - self._num_moved >= self.move_every:
+        self._on_device.append(map_tensors(_without_surroundings, tensors))
+        if len(self._on_device) == self.move_every:
             self._move()
 
     def result(self) -> Any:
         """Return the arrays of each batch, ``None`` if there were no batches; empties the buffer."""
         self._move()
-        batches, self._batches, self._num_moved = self._batches, [], 0
+        batches, self._moved = self._moved, []
         return batches or None
 
     def _move(self) -> None:
-        for index in range(self._num_moved, len(self._batches)):
-            self._batches[index] = to_arrays(self._batches[index])
-        self._num_moved = len(self._batches)
+        while self._on_device:
+            self._moved.append(to_arrays(self._on_device.pop(0)))
 
 
 def to_arrays(data: "Nested") -> Any:

@@ -18,7 +18,7 @@ def changed_line():
 
 
 def save(model, folder, **options):
-    save_weights(model, model, str(folder), **{"state_dict": None, "is_main_process": True, **options})
+    save_weights(model, model, str(folder), **options)
 
 
 def test_weights_round_trip(tmp_path):
@@ -32,11 +32,6 @@ def test_given_state_dict_is_written(tmp_path):
     save(Line(), tmp_path, state_dict=changed_line().state_dict())
     stored = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert (stored["linear.weight"] == 4.0).all()
-
-
-def test_only_main_process_writes(tmp_path):
-    save(Line(), tmp_path, is_main_process=False)
-    assert not list(tmp_path.iterdir())
 
 
 def test_bin_weights_are_read(tmp_path):

@@ -181,7 +181,8 @@ def test_eval_accumulation_moves_lists():
     batch_list = OutputList(move_every=2)
     for _ in range(3):
         batch_list.add(torch.ones(2))
-    assert [type(batch) for batch in batch_list._batches] == [np.ndarray, np.ndarray, torch.Tensor]
+    assert [type(batch) for batch in batch_list._moved] == [np.ndarray, np.ndarray]
+    assert [type(batch) for batch in batch_list._on_device] == [torch.Tensor]
 
 
 def test_output_list_keeps_batches():
