@@ -14,7 +14,7 @@ A class of the user's own takes the place of one of these (``data._target_=my_pa
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,7 +28,7 @@ from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
 from portico.mrc.datasets.examples import contexts_of
 from portico.mrc.datasets.reader import format_named
 from portico.mrc.datasets.sources import paths_of
-from portico.mrc.features.featurizer import Featurizer, check_window
+from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
     GeneratedAnswerProcessing,
@@ -336,30 +336,19 @@ class WindowPreprocessing:
         parts: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
         if len(sources) == 1:
             parts = {name: part[0] for name, part in parts.items()}
-        return {**parts, "data_collator": head_collator(_head(model), tokenizer, self.collator(model, tokenizer))}
+        return {**parts, "data_collator": head_collator(head_of(model), tokenizer, self.collator(model, tokenizer))}
 
     def featurizer(self, tokenizer: Any, *, target_types: bool = False) -> Featurizer:
-        """Return the featurizer of these settings.
-
-        Args:
-            tokenizer: Tokenizer of the model.
-            target_types: Whether the model's head classifies the kind of answer.
-        """
+        """Return the featurizer of these settings; ``target_types`` if the head classifies the kind of answer."""
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
-        options = {one.name: getattr(self, one.name) for one in fields(Featurizer) if hasattr(self, one.name)}
-        return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
+        return window_featurizer(tokenizer, self, subsampling=subsampling, target_types=target_types)
 
     def collator(self, model: Any, tokenizer: Any) -> Any:
         """Return what makes the batches: padded to the longest row, or packed, for which the model is prepared."""
         if self.packing:
             return enable_packing(model, tokenizer, self.max_seq_length)
         return DataCollatorWithPadding(tokenizer)
-
-
-def _head(model: Any) -> str:
-    """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
-    return head_of(model) if hasattr(model, "config") else PLAIN_HEAD
 
 
 @dataclass(kw_only=True)
@@ -420,7 +409,7 @@ class SpanAnswers:
         Raises:
             InputError: If the model's head does not give what the mode reads.
         """
-        options = head_post_processing(_head(model), asdict(self))
+        options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 

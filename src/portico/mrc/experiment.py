@@ -16,7 +16,7 @@ from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
 from portico.mrc.distillation import teaching_parts
-from portico.mrc.features.featurizer import check_window
+from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import (
     Answer,
@@ -25,7 +25,6 @@ from portico.mrc.inference import (
     answers_in_order,
     question_windows,
     read_questions,
-    window_featurizer,
 )
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores
@@ -194,8 +193,7 @@ class MRCExperiment(TrainerExperiment):
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
-        inference = Inference(reader, args)
-        answered = inference.run(features, post_processing.begin(examples, features))
+        answered = Inference(reader, args).answers(post_processing, examples, features)
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)

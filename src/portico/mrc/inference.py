@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.datasets.reader import format_like
 from portico.mrc.datasets.records import Defects, InvalidRecord
 from portico.mrc.datasets.sources import entries, open_text
-from portico.mrc.features.featurizer import Featurizer, check_window
+from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
@@ -27,7 +26,7 @@ from portico.mrc.postprocess.answers import SpanAnswer
 from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.mrc.trainer import MRCTrainer
+from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.settings import check_values, schema_of, setting
 
 Contexts: TypeAlias = str | Sequence[str]
@@ -163,14 +162,14 @@ class Reader:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
         self.calibration = AnswerCalibration.load(model) if is_name else None
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
-        window = min(settings.get("max_seq_length", _LONGEST_WINDOW), self._loaded.max_length)
+        longest = self._loaded.max_length
         defaults = ReaderSettings(
-            max_seq_length=window,
-            doc_stride=window // 3,
+            max_seq_length=min(_LONGEST_WINDOW, longest),
             handle_impossible_answer=threshold is not None,
             null_score_diff_threshold=threshold or 0.0,
         )
-        self._settings = defaults.changed(self._loaded.max_length, settings)
+        chosen = defaults.changed(longest, settings)
+        self._settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
         self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
@@ -212,7 +211,7 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        answers: Answers = self._inference.run(features, post_processing.begin(examples, features)).answers
+        answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -310,12 +309,6 @@ def _pipeline_output(answer: Answer, top_k: int) -> Any:
     return best[0] if top_k == 1 else best[:top_k]
 
 
-def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: ReaderSettings) -> Featurizer:
-    """Return the featurizer of the windows that settings, or those of a preprocessing, describe."""
-    names = ("max_seq_length", "doc_stride", "max_question_length")
-    return Featurizer(tokenizer, **{name: getattr(settings, name) for name in names})
-
-
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
 ) -> tuple[list[dict[str, Any]], FeatureSet]:
@@ -353,20 +346,19 @@ def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None
             ) from error
 
 
-class PostProcessor(Protocol):
-    """Takes the outputs of batches and computes a result from all of them."""
-
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None: ...
-
-    def compute(self) -> Any: ...
+class UnwrittenSession(AnswerSession):
+    def _write(self, answered: Any, stage: str) -> None:
+        pass
 
 
-class Inference:
-    """Runs a model over features, always with the same trainer."""
+class Inference(MRCTrainer):
+    """Runs a trained model over features; it writes no files."""
+
+    _session_class = UnwrittenSession
 
     def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
         collator = head_collator(head_of(loaded.model), loaded.tokenizer)
-        self._trainer = MRCTrainer(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
+        super().__init__(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
 
     @classmethod
     def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
@@ -382,25 +374,10 @@ class Inference:
             )
             return cls(loaded, args)
 
-    def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
-        self._trainer.post_process_function = _Streamed(post_processor)
-        self._trainer.predict(features, [])
-        (result,) = self._trainer.answered
-        return result
-
-
-class _Streamed:
-    """A ``post_process_function`` for one run."""
-
-    def __init__(self, post_processor: PostProcessor) -> None:
-        self.post_processor, self.update = post_processor, post_processor.update
-
-    def begin(self, examples: Any, features: Any) -> "_Streamed":
-        return self
-
-    def compute(self) -> tuple[Any]:
-        # A trainer writes the files of results that it knows, but not of a tuple.
-        return (self.post_processor.compute(),)
+    def answers(self, post_process_function: Any, examples: Examples, features: FeatureSet) -> Any:
+        self.post_process_function = post_process_function
+        self.predict(features, examples)
+        return self.answered
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:

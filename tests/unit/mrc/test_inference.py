@@ -181,6 +181,11 @@ def test_unknown_devices_are_refused(model_folder, device, message):
         Reader(model_folder, device=device)
 
 
+def test_settings_are_checked_before_they_are_used(model_folder):
+    with pytest.raises(InputError, match=r"`reader.max_seq_length=x` cannot be used; set it to an integer"):
+        Reader(model_folder, device="cpu", max_seq_length="x")
+
+
 def test_a_broken_calibration_is_refused(tmp_path):
     (tmp_path / "answer_calibration.json").write_text('{"warmth": 1}')
     with pytest.raises(InputError, match=r"answer_calibration.json is not a valid answer calibration"):

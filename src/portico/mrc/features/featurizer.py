@@ -1,6 +1,7 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -116,6 +117,12 @@ class Featurizer:
         if self.target_types:
             columns["target_type"] = labels.target_type_F
         return columns, subsample_types(labels.target_type_F, gold.has_answer_F)
+
+
+def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: Any, **more: Any) -> Featurizer:
+    """Return a featurizer with those of its options that ``settings`` has as attributes, and ``more``."""
+    options = {one.name: getattr(settings, one.name) for one in fields(Featurizer) if hasattr(settings, one.name)}
+    return Featurizer(tokenizer, **options, **more)
 
 
 def check_window(name: str, max_seq_length: int, longest: int) -> None:

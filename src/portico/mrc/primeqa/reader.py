@@ -104,7 +104,7 @@ class ExtractiveReader:
         post_processor = _AnyOutputs(
             chosen.max_num_answers, chosen.max_answer_length, chosen.n_best_size, chosen.scorer_type
         )
-        records = self._inference.run(features, post_processor.begin(examples, features)).predictions
+        records = self._inference.answers(post_processor, examples, features).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [{key: record[key] for key in _KEYS} for record in best if record["confidence_score"] >= least]
