@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
+from transformers import BertConfig, DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedConfig, T5Config
 
 from portico.errors import InputError
 from portico.experiment import TARGET, import_target
@@ -35,10 +35,9 @@ from portico.mrc.generative import (
     GenerativeFeaturizer,
     load_generator,
     new_generator,
-    t5_fields,
 )
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
-from portico.mrc.models.small_bert import bert_fields, new_reader
+from portico.mrc.models.small_bert import new_reader
 from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
@@ -49,12 +48,7 @@ _RECORD_KEYS = ("id", "question", "context", "answers")
 
 
 class Source(NamedTuple):
-    """The examples of one source.
-
-    Args:
-        train: Records to train on, as :func:`~portico.mrc.datasets.read_examples` makes them.
-        validation: Records to evaluate on.
-    """
+    """The examples of one source, as :func:`~portico.mrc.datasets.read_examples` makes them."""
 
     train: list[Mapping[str, Any]]
     validation: list[Mapping[str, Any]]
@@ -172,13 +166,9 @@ class MRCData:
 
 
 def load_sources(data: Any) -> list[Source]:
-    """Return the examples of each source.
+    """Return the examples of each source of an object with ``load()``, or of the keys of the group ``data``.
 
-    Args:
-        data: An object with ``load()``, or a mapping of the keys of the group ``data``.
-
-    Raises:
-        InputError: If they cannot be loaded, or are not lists of records.
+    An `InputError` is raised if they cannot be loaded, or are not lists of records.
     """
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
@@ -189,11 +179,7 @@ def load_sources(data: Any) -> list[Source]:
 
 
 def load_examples(data: Mapping[str, Any]) -> Source:
-    """Return the examples that the keys of the group ``data`` describe, those of all sources together.
-
-    Raises:
-        InputError: As :func:`load_sources`.
-    """
+    """Return the examples of all sources together; for ``data`` and the errors see :func:`load_sources`."""
     return pooled(load_sources(data))
 
 
@@ -217,6 +203,10 @@ def _checked_examples(data: Any, loaded: Any) -> Source:
 # ------------------------------------------------------------------------------------ model
 
 
+def _fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
+    return sorted(key for key in config_class().to_dict() if not key.startswith("_"))
+
+
 @dataclass(kw_only=True)
 class EncoderModel:
     """The group ``model`` of extractive answers: a pretrained encoder, or a small BERT trained from scratch."""
@@ -233,15 +223,11 @@ class EncoderModel:
     """Temperature of the scores of both."""
     distillation_weight: float | None = None
     """Weight of what is learned from the teacher."""
-    config: Mapping[str, Any] = further_keys(bert_fields)
+    config: Mapping[str, Any] = further_keys(partial(_fields_of, BertConfig))
     """Field of BertConfig, of a new small BERT."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
-        """Return model and tokenizer.
-
-        Args:
-            texts: What a new tokenizer is trained on.
-            preprocess: Has ``max_seq_length``, and ``vocab_size`` for a new tokenizer.
+        """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
         Raises:
             InputError: If there is no such model, or it does not take sequences this long.
@@ -264,7 +250,7 @@ class EncoderDecoderModel:
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
-    config: Mapping[str, Any] = further_keys(t5_fields)
+    config: Mapping[str, Any] = further_keys(partial(_fields_of, T5Config))
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
@@ -404,11 +390,7 @@ class SpanAnswers:
     """Store with the model what turns its scores into probabilities."""
 
     def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
-        """Return the post-processing of a model's outputs.
-
-        Raises:
-            InputError: If the model's head does not give what the mode reads.
-        """
+        """Return the post-processing; raises an `InputError` if the model's head does not give what the mode reads."""
         options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 

@@ -84,7 +84,12 @@ class MRCExperiment(TrainerExperiment):
         negatives = self.version_2_with_negative
         version_2 = examples.has_unanswerable if negatives is None else negatives
         metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
-        model, tokenizer = self._model_and_tokenizer(examples.training_texts)
+        loaded = self.model.load(examples.training_texts, self.preprocess)
+        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
+            raise InputError(
+                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
+            )
+        model, tokenizer = loaded
         return self._trainer()(
             model=model,
             args=args,
@@ -116,7 +121,14 @@ class MRCExperiment(TrainerExperiment):
             )
             for source, one in zip(self.sources, answered, strict=True)
         ]
-        files = {"Report": ", ".join(map(str, _write_reports(folder, records))), "Everything else": str(folder)}
+        if len(records) == 1:
+            pages = [record_run(folder, records[0])]  # so that the folder can be compared with those of other runs
+        else:
+            pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
+            for page, record in zip(pages, records, strict=True):
+                page.parent.mkdir(exist_ok=True)
+                write_report(page, record)
+        files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
         print_summary(metrics, title=title, files=files, seconds=seconds)
 
     def report_sections(self, trainer: Any) -> Mapping[str, str]:
@@ -126,14 +138,6 @@ class MRCExperiment(TrainerExperiment):
     @property
     def _gives_spans(self) -> bool:
         return getattr(self.postprocess, "gives_spans", True)
-
-    def _model_and_tokenizer(self, texts: Sequence[str]) -> tuple[Any, Any]:
-        loaded = self.model.load(texts, self.preprocess)
-        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
-            raise InputError(
-                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
-            )
-        return loaded
 
     def _trainer(self) -> Any:
         """Return what makes the trainer: one for several sources, and for a teacher, where there are such."""
@@ -236,15 +240,9 @@ def prepared_metric(
 ) -> Any:
     """Return the ``compute_metrics`` for the examples that will be evaluated.
 
-    Args:
-        metric: A metric. :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer"
-            can be predicted, which it cannot score; those of TyDi QA and Natural Questions get the annotations.
-        examples: The examples.
-        version_2_with_negative: Whether "no answer" can be predicted.
-        has_spans: Whether answers are spans of passages; generated ones are strings alone.
-
-    Raises:
-        InputError: If the metric cannot score such answers or one of the examples.
+    :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer" can be predicted, which
+    it cannot score; those of TyDi QA and Natural Questions get the annotations. ``has_spans`` is false for generated
+    answers. An `InputError` is raised if the metric cannot score such answers or one of the examples.
     """
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()
@@ -264,12 +262,7 @@ def prepared_metric(
             "`metric=squad`."
         )
     scores = SpanScores(metric, examples)
-    _check_annotators(name, scores)
-    return scores
-
-
-def _check_annotators(name: str, scores: SpanScores) -> None:
-    """Refuse thresholds that no question can reach, which would make every score 0."""
+    # A threshold that no question can reach would make every score 0.
     thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith("_non_null_threshold")}
     wrong = {key: value for key, value in thresholds.items() if not 1 <= value <= scores.most_annotators}
     if wrong:
@@ -279,20 +272,10 @@ def _check_annotators(name: str, scores: SpanScores) -> None:
             f"{scores.most_annotators}; set {'each' if len(wrong) > 1 else 'it'} to {max(scores.most_annotators, 1)}, "
             "or choose `metric=squad_v2`."
         )
+    return scores
 
 
 # ------------------------------------------------------------------------------------ report
-
-
-def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
-    """Write a page for each source; the folder of a run with one source can be compared with others."""
-    if len(records) == 1:
-        return [record_run(folder, records[0])]
-    pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
-    for page, record in zip(pages, records, strict=True):
-        page.parent.mkdir(exist_ok=True)
-        write_report(page, record)
-    return pages
 
 
 class _Row(NamedTuple):
@@ -325,14 +308,7 @@ _ROWS = (
 
 
 def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
-    """Print the headline scores and where everything was written.
-
-    Args:
-        metrics: Metrics of the final evaluation, with the prefix ``eval_``.
-        title: Heading of the table.
-        files: Paths by what they are.
-        seconds: Wall time of the whole run.
-    """
+    """Print the headline scores of an evaluation (``eval_...``), the time of the whole run and where its files are."""
     table = Table(title=title, title_justify="left")
     table.add_column("Held-out questions")
     table.add_column("", justify="right")

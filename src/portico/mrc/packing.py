@@ -29,8 +29,7 @@ _TOLERANCE = 1e-3
 def pack(lengths_B: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
     """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself.
 
-    Returns:
-        Row and first token of every feature, ``int64 [B]`` each.
+    Returned are row and first token of every feature, ``int64 [B]`` each.
     """
     # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
@@ -51,11 +50,8 @@ class PackingCollator:
 
     A batch has ``feature_rows``, ``feature_starts`` and ``feature_lengths`` (``int64 [B]``), the features' labels
     (``int64 [B]``), and ``input_ids``, ``token_type_ids``, ``position_ids`` (from 0 in each feature) and ``segments``
-    (1 and up for the features of a row, 0 on padding), ``int64 [R, L]``. See :func:`enable_packing`.
-
-    Args:
-        tokenizer: Provides the padding tokens.
-        max_length: Largest number of tokens in a row.
+    (1 and up for the features of a row, 0 on padding), ``int64 [R, L]`` with ``L`` of ``max_length`` at most. See
+    :func:`enable_packing`, which returns it.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -93,13 +89,7 @@ def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
 
     Features of a row do not attend to each other, and positions start at 0 in each. Start and end logits are returned
     as ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and
-    ``forward`` are not affected.
-
-    Returns:
-        The collator that makes the batches.
-
-    Raises:
-        InputError: If this model cannot read packed batches.
+    ``forward`` are not affected. An `InputError` is raised if this model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:
@@ -139,9 +129,8 @@ def _check_same_logits(
 ) -> None:
     uses_types = "token_type_ids" in tokenizer.model_input_names
     # The longest feature shows whether each token sees all others (no sliding window), as the block mask assumes.
-    lengths = (max_length, 5, 9)
     features: list[dict[str, list[int]]] = []
-    for length in lengths:
+    for length in (max_length, 5, 9):
         ids = [(7 * token + length) % (model.config.vocab_size - 1) + 1 for token in range(length)]
         types = {"token_type_ids": [int(2 * token > length) for token in range(length)]} if uses_types else {}
         features.append({"input_ids": ids, "attention_mask": [1] * length, **types})
@@ -149,9 +138,8 @@ def _check_same_logits(
     for number, feature in enumerate(features):
         single: Any = model(**{name: torch.tensor([ids], device=model.device) for name, ids in feature.items()})
         for name in ("start_logits", "end_logits"):
-            torch.testing.assert_close(
-                packed[name][number, : lengths[number]], single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE
-            )
+            logits_T = packed[name][number, : len(feature["input_ids"])]
+            torch.testing.assert_close(logits_T, single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE)
 
 
 class _PackedForward:

@@ -80,12 +80,8 @@ class Featurizer:
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
 
-        Args:
-            examples: The examples.
-            labels: Whether to label the windows as for training, so that an evaluation has a loss.
-
-        Raises:
-            InputError: As in `train_features`.
+        With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. For the errors see
+        `train_features`.
         """
         windows, context_index_F = self._cut(examples)
         columns = self._label(windows, context_index_F, examples)[0] if labels else None

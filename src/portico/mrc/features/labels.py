@@ -70,11 +70,6 @@ class Subsampling:
     def keeps_all(self) -> bool:
         return bool((self.probabilities == 1).all())
 
-    @property
-    def keeps_positives_only(self) -> bool:
-        """Whether every window without an answer is dropped."""
-        return bool((self.probabilities[1:] == 0).all())
-
     def keep(self, subsample_type_F: Int64s) -> Bools:
         """Return which windows are kept, ``bool [F]``; the same ones for the same seed."""
         drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
@@ -89,19 +84,15 @@ def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
 
 
 class GoldAnswer(NamedTuple):
-    """One annotator's answer to one question; -1 for what there is not.
-
-    Attributes:
-        chars: Characters of the answer in its context.
-        passage: The passage (of several contexts: the context) that holds the answer.
-        passage_chars: Characters of that passage in a single context.
-        answer_type: The `TargetType` of an answer without a span: YES, NO or PASSAGE_ANSWER.
-    """
+    """One annotator's answer to one question; -1 for what there is not."""
 
     chars: tuple[int, int] = _NO_SPAN
     passage: int = -1
+    """The passage (of several contexts: the context) that holds the answer."""
     passage_chars: tuple[int, int] = _NO_SPAN
+    """Characters of that passage in a single context."""
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
+    """Of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,17 +189,12 @@ def label_windows(
     *,
     compat_label_bug: bool = False,
 ) -> WindowLabels:
-    """Label windows by PrimeQA's rules.
+    """Label the windows of a tokenizer by PrimeQA's rules.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
-    if it holds all of it, otherwise yes, no or the passage.
-
-    Args:
-        windows: ``F`` windows.
-        gold: The answer to the question of each window, ``F`` rows.
-        context_index_F: See `WindowCutter.cut`; without it, passages are spans of characters of the only context.
-        tokenizer: The tokenizer that made the windows.
-        compat_label_bug: See :class:`~portico.mrc.features.featurizer.Featurizer`.
+    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without
+    it, passages are spans of characters of the only context. For ``compat_label_bug`` see
+    :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_F2, -1)

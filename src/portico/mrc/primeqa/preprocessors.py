@@ -229,7 +229,7 @@ class BasePreProcessor(AbstractPreProcessor):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._subsampling.keeps_all:
             logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
-        elif self._subsampling.keeps_positives_only:
+        elif not self._subsampling.probabilities[1:].any():
             logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
         return super().process_train(examples)
 
