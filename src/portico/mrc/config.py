@@ -24,8 +24,7 @@ from portico.errors import InputError
 from portico.experiment import TARGET, import_target
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
-from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
-from portico.mrc.datasets.examples import contexts_of
+from portico.mrc.datasets import read_examples, read_hub
 from portico.mrc.datasets.reader import format_named
 from portico.mrc.datasets.sources import paths_of
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
@@ -52,16 +51,6 @@ class Source(NamedTuple):
 
     train: list[Mapping[str, Any]]
     validation: list[Mapping[str, Any]]
-
-    @property
-    def has_unanswerable(self) -> bool:
-        """Whether some question has no answer, in either set."""
-        return has_unanswerable(self.train) or has_unanswerable(self.validation)
-
-    @property
-    def training_texts(self) -> list[str]:
-        """All texts that a new tokenizer is trained on: questions and contexts to train on."""
-        return [text for example in self.train for text in (*contexts_of(example), example["question"])]
 
 
 # ------------------------------------------------------------------------------------ data

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +16,7 @@ from rich.table import Table
 from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
+from portico.mrc.datasets.examples import contexts_of, has_unanswerable
 from portico.mrc.distillation import teaching_parts
 from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
@@ -82,9 +84,10 @@ class MRCExperiment(TrainerExperiment):
         """
         examples = self.examples
         negatives = self.version_2_with_negative
-        version_2 = examples.has_unanswerable if negatives is None else negatives
+        version_2 = has_unanswerable(chain(*examples)) if negatives is None else negatives
         metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
-        loaded = self.model.load(examples.training_texts, self.preprocess)
+        texts = [text for example in examples.train for text in (*contexts_of(example), example["question"])]
+        loaded = self.model.load(texts, self.preprocess)
         if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
             raise InputError(
                 f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."

@@ -51,13 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class EvalPredictionWithProcessing(NamedTuple):
-    """All candidates, together with what a metric needs of them.
-
-    Args:
-        predictions: Candidates of each question, as they are written.
-        label_ids: References, as the metric takes them.
-        processed_predictions: Answers, as the metric takes them.
-    """
+    """All candidates as they are written, with references and predictions as a metric takes them."""
 
     predictions: Any
     label_ids: Any
@@ -103,10 +97,7 @@ class AbstractPostProcessor(ABC):
     def process_references_and_predictions(
         self, examples: Examples, features: Any, predictions: Sequence[Any]
     ) -> EvalPredictionWithProcessing:
-        """Return predictions and references; the ``post_process_function`` of an evaluation.
-
-        The arguments are those of :meth:`process`.
-        """
+        """Return predictions and references; the ``post_process_function`` of an evaluation. See :meth:`process`."""
         return self.evaluated(examples, self.process(examples, features, predictions))
 
     def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
@@ -461,16 +452,11 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         self._tokenizer = tokenizer
 
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
-        """Return ``{"id", "prediction_text"}`` of every example.
+        """Return ``{"id", "prediction_text"}`` of every example, which has ``id`` or ``example_id``.
 
-        Args:
-            examples: The examples, with ``id`` or ``example_id``.
-            features: Their features, with ``example_id``.
-            predictions: Token ids of all features in order, ``int [F, L]``, -1 and below as padding; or the output of
-                an evaluation, which has them as ``predictions``.
-
-        Raises:
-            InputError: If features and rows differ in number, or an example has no feature.
+        The features have ``example_id``. `predictions` are the token ids of all features in order, ``int [F, L]``, -1
+        and below as padding; or the output of an evaluation, which has them as ``predictions``. An `InputError` is
+        raised if features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)

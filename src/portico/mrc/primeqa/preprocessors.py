@@ -114,25 +114,16 @@ class AbstractPreProcessor(ABC):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and their labelled features to train on.
 
-        Raises:
-            InputError: If there are no examples, they lack a column, or subsampling drops every window.
+        An `InputError` is raised if there are no examples, they lack a column, or subsampling drops every window.
         """
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and the features of all their windows.
-
-        Raises:
-            InputError: If there are no examples, or they lack a column.
-        """
+        """Return the examples in the base schema, and the features of all their windows; see `process_train`."""
         return self._process(examples, is_train=False)
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples in the base schema; by default they are validated and returned unchanged.
-
-        Raises:
-            InputError: If a column is missing or has another type.
-        """
+        """Return the examples in the base schema; by default they are validated and returned unchanged."""
         self.validate_schema(dataset, is_train)
         return dataset
 
@@ -141,12 +132,8 @@ class AbstractPreProcessor(ABC):
     ) -> Mapping[str, Any]:
         """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
-        If subsampling keeps every feature, they are returned unchanged.
-
-        Args:
-            tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
-                feature, and more.
-            examples: The batch of examples.
+        They have ``target_type`` and ``example_idx``, the index of their example in the batch of ``examples``. If
+        subsampling keeps every feature, they are returned unchanged.
         """
         if self._subsampling.keeps_all:
             return tokenized_examples
@@ -156,11 +143,7 @@ class AbstractPreProcessor(ABC):
         return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``; all of them if there is no such column.
-
-        Raises:
-            InputError: If every feature is dropped.
-        """
+        """Return the features to train on, without ``subsample_type``; all of them if there is no such column."""
         if "subsample_type" not in dataset.column_names:
             return dataset
         kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
@@ -173,15 +156,10 @@ class AbstractPreProcessor(ABC):
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Check that the examples have the required columns, with the right types.
+        """Raise an `InputError` if a required column of the examples is missing or has another type.
 
-        Args:
-            dataset: The examples.
-            is_train: Whether answers are required.
-            pre_adaptation: Whether columns that :meth:`adapt_dataset` adds may still be missing.
-
-        Raises:
-            InputError: If a column is missing or has another type.
+        Answers are required if ``is_train``; with ``pre_adaptation`` columns that :meth:`adapt_dataset` adds may
+        still be missing.
         """
 
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> Any:
@@ -362,6 +340,12 @@ class _DatasetPreProcessor(BasePreProcessor):
 
     _source_columns: ClassVar[tuple[str, ...]]
     """Columns that are replaced by those of the base schema."""
+    _has_one_context = True
+    """Whether ``single_context_multiple_passages`` is always True."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._single_context_multiple_passages |= self._has_one_context
 
     @staticmethod
     @abstractmethod
@@ -393,15 +377,7 @@ class _DatasetPreProcessor(BasePreProcessor):
         return super().adapt_dataset(adapted, is_train)
 
 
-class _SingleContextPreProcessor(_DatasetPreProcessor):
-    """For data sets with one context per question: ``single_context_multiple_passages`` is always True."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._single_context_multiple_passages = True
-
-
-class SQUADPreprocessor(_SingleContextPreProcessor):
+class SQUADPreprocessor(_DatasetPreProcessor):
     """Makes features of SQuAD, flat as on the hub or nested as in the original file (a column ``data``).
 
     The only passage is the whole context. Questions without an answer have a null target. The texts of the answers are
@@ -452,6 +428,7 @@ class MRQAPreprocessor(_DatasetPreProcessor):
     """
 
     _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
+    _has_one_context = False
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
@@ -460,7 +437,7 @@ class MRQAPreprocessor(_DatasetPreProcessor):
         return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
-class TyDiQAPreprocessor(_SingleContextPreProcessor):
+class TyDiQAPreprocessor(_DatasetPreProcessor):
     """Makes features of TyDi QA's primary task, with characters instead of UTF-8 bytes.
 
     The data are in the form of the hub or of Google, which also is that of list questions; ``document_plaintext`` is
@@ -510,7 +487,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
         return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
 
 
-class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
+class NaturalQuestionsPreProcessor(_DatasetPreProcessor):
     """Makes features of Natural Questions as the hub has it; the context is the document's tokens, joined by spaces.
 
     For training, answers and passages are characters of the context, and as in PrimeQA only a short answer counts. For
