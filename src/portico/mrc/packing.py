@@ -58,7 +58,10 @@ class PackingCollator:
     max_length: int
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        unpadded = [_without_padding(feature) for feature in features]
+        unpadded = [
+            {name: list(compress(one[name], one["attention_mask"])) for name in _TOKEN_COLUMNS if name in one}
+            for one in features
+        ]
         lengths_B = np.array([len(feature["input_ids"]) for feature in unpadded], np.int64)
         row_B, start_B = pack(lengths_B, self.max_length)
         shape = int(row_B.max()) + 1, int((start_B + lengths_B).max())
@@ -77,11 +80,6 @@ class PackingCollator:
             columns["position_ids"][where] = np.arange(lengths_B[number])
             columns["segments"][where] = number + 1
         return {name: torch.from_numpy(values) for name, values in columns.items()}
-
-
-def _without_padding(feature: Mapping[str, Any]) -> dict[str, list[int]]:
-    mask = feature["attention_mask"]
-    return {name: list(compress(feature[name], mask)) for name in _TOKEN_COLUMNS if name in feature}
 
 
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:

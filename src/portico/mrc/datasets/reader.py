@@ -166,7 +166,8 @@ def _read(
                 f"{_listing()}; set `data.format` to one of them to see why the record does not match."
             )
         for question_place, raw in one.questions(place, entry, defects):
-            where = _with_id(question_place, raw)
+            identifiers = [raw[key] for key in _ID_KEYS if raw.get(key)] if isinstance(raw, Mapping) else []
+            where = f"{question_place}, id {identifiers[0]!r}" if identifiers else question_place
             try:
                 example = one.example(raw)
                 example = example if language is None else {**example, "language": language}
@@ -185,9 +186,3 @@ def _read(
         )
     defects.warn()
     return examples
-
-
-def _with_id(place: str, raw: Any) -> str:
-    values = (raw.get(key) for key in _ID_KEYS) if isinstance(raw, Mapping) else ()
-    identifier = next(filter(None, values), None)
-    return f"{place}, id {identifier!r}" if identifier else place

@@ -565,13 +565,11 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
             "example_id": [str(examples["id"][owner]) for owner in owners],
         }
         if is_labelled:
-            features["labels"] = self._labels([text for texts in answers for text in texts])
+            targets = [text for texts in answers for text in texts]
+            length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
+            labels = self._tokenizer(text_target=targets, max_length=length, truncation=True)["input_ids"]
+            features["labels"] = [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in labels]
         return features
-
-    def _labels(self, answers: Sequence[str]) -> list[list[int]]:
-        length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
-        encoded = self._tokenizer(text_target=answers, max_length=length, truncation=True)
-        return [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in encoded["input_ids"]]
 
 
 def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> list[str]:
