@@ -53,9 +53,6 @@ class Source(NamedTuple):
     validation: list[Mapping[str, Any]]
 
 
-# ------------------------------------------------------------------------------------ data
-
-
 @dataclass(kw_only=True)
 class MRCData:
     """The group ``data``: questions of the embedded corpus, of files, or of a data set of the hub."""
@@ -189,9 +186,6 @@ def _checked_examples(data: Any, loaded: Any) -> Source:
     return Source(*parts)
 
 
-# ------------------------------------------------------------------------------------ model
-
-
 def _fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
     return sorted(key for key in config_class().to_dict() if not key.startswith("_"))
 
@@ -262,9 +256,6 @@ def _check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> 
             f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
             "it is; set one or the other, and null for the rest."
         )
-
-
-# ------------------------------------------------------------------------------------ preprocess
 
 
 @dataclass(kw_only=True)
@@ -342,19 +333,14 @@ class GenerativePreprocessing:
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them, those of all sources together."""
         train, validation = pooled(sources)
-        options = {name: value for name, value in asdict(self).items() if name != "vocab_size"}
-        featurizer = GenerativeFeaturizer(tokenizer, **options)
+        featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
+        collator_class = DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator
         return {
             "train_dataset": featurizer.train_features(train),
             "eval_dataset": featurizer.eval_features(validation),
             "eval_examples": validation,
-            "data_collator": (DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator)(
-                tokenizer, model
-            ),
+            "data_collator": collator_class(tokenizer, model),
         }
-
-
-# ------------------------------------------------------------------------------------ postprocess
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from portico.errors import InputError
 from portico.mrc.collators import head_collator
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.datasets.reader import format_like
-from portico.mrc.datasets.records import Defects, InvalidRecord
+from portico.mrc.datasets.records import Defects, InvalidRecord, checked_text
 from portico.mrc.datasets.sources import entries, open_text
 from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
@@ -148,13 +148,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        device: str | int = "auto",
-        batch_size: int = 32,
-        **settings: Any,
+        self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
     ) -> None:
         is_name = isinstance(model, str | Path)
         self._loaded = load_trained_reader(str(model)) if is_name else ModelAndTokenizer(model, tokenizer)
@@ -181,11 +175,7 @@ class Reader:
         return list(answers_in_order(self.answers(questions, contexts, **settings)))
 
     def answers(
-        self,
-        questions: Sequence[str],
-        contexts: Sequence[Contexts],
-        ids: Sequence[str] | None = None,
-        **settings: Any,
+        self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
     ) -> Answers:
         """Answer many questions and return everything that is known of the answers, by identifier.
 
@@ -326,24 +316,17 @@ def question_windows(
         {"id": key, "question": question, "context": its_contexts}
         for key, question, its_contexts in zip(ids, questions, listed, strict=True)
     ]
-    for number, example in enumerate(examples):
-        _check_question(number, example["question"], example["context"])
-    return examples, featurizer.eval_features(examples)
-
-
-def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None:
-    if not contexts:
-        raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
-    for name, text in (("question", question), *(("context", context) for context in contexts)):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"The {name} of question {number} is {text!r}, but must be a string that is not empty.")
+    for number, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
+        if not its_contexts:
+            raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
+            for name, text in (("question", question), *(("context", context) for context in its_contexts)):
+                checked_text(name, text)
+        except InvalidRecord as error:
             raise InputError(
-                f"The {name} of question {number} contains a lone surrogate, half of a character, which no tokenizer "
-                'reads; decode the text with errors="replace".'
+                f'Question {number}: {error} Give strings with text, decoded with errors="replace" if need be.'
             ) from error
+    return examples, featurizer.eval_features(examples)
 
 
 class UnwrittenSession(AnswerSession):
