@@ -89,11 +89,7 @@ class MRCData:
     """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
 
     def load(self) -> list[Source]:
-        """Return the examples of each source.
-
-        Raises:
-            InputError: If the settings contradict each other, or a file or data set cannot be used.
-        """
+        """Return the examples of each source, or raise an `InputError` if settings, files or records are unusable."""
         if self.sources is None:
             return [self._load()]
         if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
@@ -161,7 +157,16 @@ def load_sources(data: Any) -> list[Source]:
         target = import_target(f"data.{TARGET}", data.get(TARGET) or MRCData)
         data = target(**without_further_keys(target, values))
     loaded = data.load()
-    return [_checked_examples(data, one) for one in (loaded if isinstance(loaded, list) else [loaded])]
+    sources = loaded if isinstance(loaded, list) else [loaded]
+    for source in sources:
+        for part in source if isinstance(source, tuple) and len(source) == 2 else (None,):
+            first = part[0] if isinstance(part, Sequence) and part else None
+            if not isinstance(first, Mapping) or any(key not in first for key in _RECORD_KEYS):
+                raise InputError(
+                    f"`{type(data).__name__}.load` returned {str(source)[:80]}; it has to return (train, validation), "
+                    f"two lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
+                )
+    return [Source(*source) for source in sources]
 
 
 def load_examples(data: Mapping[str, Any]) -> Source:
@@ -172,18 +177,6 @@ def load_examples(data: Mapping[str, Any]) -> Source:
 def pooled(sources: Sequence[Source]) -> Source:
     """Return the examples of all sources as those of one."""
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
-
-
-def _checked_examples(data: Any, loaded: Any) -> Source:
-    parts = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
-    for part in parts:
-        first = part[0] if isinstance(part, Sequence) and part else None
-        if not isinstance(first, Mapping) or any(key not in first for key in _RECORD_KEYS):
-            raise InputError(
-                f"`{type(data).__name__}.load` returned {str(loaded)[:80]}; it has to return (train, validation), two "
-                f"lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
-            )
-    return Source(*parts)
 
 
 def _fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
@@ -212,8 +205,7 @@ class EncoderModel:
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
         """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
-        Raises:
-            InputError: If there is no such model, or it does not take sequences this long.
+        An `InputError` is raised if there is no such model, or it does not take sequences this long.
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
@@ -288,8 +280,7 @@ class WindowPreprocessing:
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
 
-        Raises:
-            InputError: If a setting does not fit the model or the tokenizer.
+        An `InputError` is raised if a setting does not fit the model or the tokenizer.
         """
         modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)

@@ -77,11 +77,7 @@ class MRCExperiment(TrainerExperiment):
         return pooled(self.sources)
 
     def make_trainer(self, args: Any) -> Any:
-        """Load examples and model and return their trainer.
-
-        Raises:
-            InputError: If a setting or a file cannot be used.
-        """
+        """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
         examples = self.examples
         negatives = self.version_2_with_negative
         version_2 = has_unanswerable(chain(*examples)) if negatives is None else negatives
@@ -173,13 +169,8 @@ class MRCExperiment(TrainerExperiment):
         """Answer the questions of ``data.predict_file`` with ``model.name_or_path`` and write the answers.
 
         Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
-        unless the settings say so.
-
-        Returns:
-            The number of questions and the seconds that answering took.
-
-        Raises:
-            InputError: If a setting, the model or the file cannot be used.
+        unless the settings say so. Returned are the number of questions and the seconds that answering took. An
+        `InputError` is raised if a setting, the model or the file cannot be used.
         """
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
         if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):

@@ -35,22 +35,11 @@ VALIDATION_SHARE = 5
 
 
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Generate an extractive question answering corpus.
+    """Generate training and validation examples, with their ``question_type``.
 
-    The same arguments yield the same corpus everywhere. No name of a person, place or organisation in the validation
-    examples occurs in any training examples, whatever their seeds.
-
-    Args:
-        num_train: Number of training questions.
-        num_validation: Number of validation questions.
-        seed: Seed of every choice; the global random state is not touched.
-
-    Returns:
-        The training and the validation examples, with their ``question_type``. Offsets count characters; ``answers``
-        has two empty lists if there is none.
-
-    Raises:
-        InputError: If a number is negative.
+    The same arguments yield the same corpus everywhere; the global random state is not touched. No name of a person,
+    place or organisation in the validation examples occurs in any training examples, whatever their seeds. Offsets
+    count characters; ``answers`` has two empty lists if there is none. An `InputError` refuses a negative number.
     """
     for name, number in (("num_train", num_train), ("num_validation", num_validation)):
         if number < 0:

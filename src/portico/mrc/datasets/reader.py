@@ -76,9 +76,10 @@ def read_examples(source: Any, *, format: str | None = None, skip_invalid: bool 
         InputError: If a source cannot be read, has an unknown format, holds no valid question or, unless skipped,
             holds an invalid record. The message names the source and the record.
     """
-    if not _names_files(source):
+    names = [source] if isinstance(source, str | Path) else source
+    if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         return _read(Defects("The data set", skip_invalid=skip_invalid), numbered(source), format, _UniqueIds())
-    paths = paths_of(source)
+    paths = paths_of(names)
     languages = {language_of_name(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
@@ -144,12 +145,6 @@ def format_like(entry: Any) -> Format | None:
 
 def _listing() -> str:
     return ", ".join(f"{name} ({one.description})" for name, one in FORMATS.items())
-
-
-def _names_files(source: Any) -> bool:
-    return isinstance(source, str | Path) or (
-        isinstance(source, Sequence) and bool(source) and all(isinstance(one, str | Path) for one in source)
-    )
 
 
 def _read(

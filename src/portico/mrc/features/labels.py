@@ -120,10 +120,7 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     """Return the answer to train on: the first one of the example; see `portico.mrc.datasets.read_examples`.
 
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
-    passage. Without annotators the passage of an answer is the answer itself.
-
-    Raises:
-        InputError: If the answer has no offset.
+    passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
     """
     target = example.get("target")
     if target is not None and len(target["start_positions"]):
