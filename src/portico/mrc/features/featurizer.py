@@ -107,7 +107,7 @@ class Featurizer:
         self, windows: Windows, context_index_F: Int64s | None, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
         """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
-        gold = Gold.of(map(gold_of_example, examples), windows.example_index_F)
+        gold = Gold(map(gold_of_example, examples), windows.example_index_F)
         labels = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
         columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
         if self.target_types:

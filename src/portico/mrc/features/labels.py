@@ -5,7 +5,6 @@ character, or the first and the last token.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,25 +94,15 @@ class GoldAnswer(NamedTuple):
     """Of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
 
-@dataclass(frozen=True, eq=False)
 class Gold:
-    """`GoldAnswer` to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``."""
+    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see `GoldAnswer`."""
 
-    chars_F2: Int64s
-    passage_F: Int64s
-    passage_chars_F2: Int64s
-    answer_type_F: Int64s
-
-    @classmethod
-    def of(cls, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> "Gold":
-        """Return the answers of the examples, of which ``example_index_F`` selects one for each window."""
+    def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
-        return cls(table_F6[:, :2], table_F6[:, 2], table_F6[:, 3:5], table_F6[:, 5])
-
-    @property
-    def has_answer_F(self) -> Bools:
-        return self.passage_F >= 0
+        self.chars_F2, self.passage_F = table_F6[:, :2], table_F6[:, 2]
+        self.passage_chars_F2, self.answer_type_F = table_F6[:, 3:5], table_F6[:, 5]
+        self.has_answer_F: Bools = self.passage_F >= 0
 
 
 def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:

@@ -62,9 +62,8 @@ class AbstractPreProcessor(ABC):
         tokenizer: A fast tokenizer.
         stride: Tokens that two neighbouring windows of a context share.
         max_seq_len: Longest window in tokens; ``None`` for the tokenizer's ``model_max_length``.
-        negative_sampling_prob_when_has_answer: Probability of training on a window without an answer if its question
-            has one elsewhere.
-        negative_sampling_prob_when_no_answer: Probability of training on a window of a question without an answer.
+        negative_sampling_prob_when_has_answer: See :class:`~portico.mrc.features.labels.Subsampling`.
+        negative_sampling_prob_when_no_answer: See there.
         num_workers: Number of processes for ``Dataset.map``; ``None`` to use only this process.
         load_from_cache_file: Whether ``Dataset.map`` may reuse cached features.
         max_q_char_len: Cut longer questions to this many characters.
@@ -307,7 +306,7 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold.of(golds, windows.example_index_F), context_index_F)
+        labels = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
         columns: dict[str, Any] = {
             "start_positions": labels.positions_F2[:, 0],
             "end_positions": labels.positions_F2[:, 1],

@@ -76,13 +76,9 @@ class ExtractiveReader:
         example_ids: Sequence[str] | None = None,
         **overrides: Any,
     ) -> dict[str, list[SpanRecord]]:
-        """Return the answers to every question, best first, by question identifier.
+        """Return the answers to every question from its passages, best first, by question identifier.
 
-        Args:
-            questions: The questions.
-            contexts: The passages of each question.
-            example_ids: Identifiers; by default ``"0"``, ``"1"``, ...
-            **overrides: Attributes that differ in this call.
+        The default of ``example_ids`` is ``"0"``, ``"1"``, ...; ``overrides`` are attributes that differ in this call.
 
         Raises:
             InputError: If the reader is not loaded, an input is invalid, or the model does not classify the answer
