@@ -248,7 +248,20 @@ class Reader:
             InputError: If a question or a setting is invalid.
         """
         questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
-        outputs = [_pipeline_output(answer, top_k) for answer in self.answer_many(questions, contexts, **settings)]
+        if not isinstance(top_k, int) or top_k < 1:
+            raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+        outputs: list[Any] = []
+        for answer in self.answer_many(questions, contexts, **settings):
+            ranked: list[Answer | SpanAnswer] = [
+                answer,
+                *(one for one in answer.candidates if one.text != answer.text),
+            ]
+            # The pipeline's "no answer" is the empty string from 0 to 0.
+            best = [
+                {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text}
+                for one in ranked[:top_k]
+            ]
+            outputs.append(best[0] if top_k == 1 else best)
         # As the pipeline did: one mapping, or a string as the question, returns one output, and any list a list.
         is_one = (
             isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
@@ -285,18 +298,6 @@ def _pipeline_inputs(
         if not isinstance(record, Mapping) or not {"question", "context"} <= set(record):
             raise InputError(f"{record!r} is not a question; it must be a mapping with `question` and `context`.")
     return [record["question"] for record in records], [record["context"] for record in records], settings
-
-
-def _pipeline_output(answer: Answer, top_k: int) -> Any:
-    """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
-    if not isinstance(top_k, int) or top_k < 1:
-        raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
-    ranked: list[Answer | SpanAnswer] = [answer, *(one for one in answer.candidates if one.text != answer.text)]
-    # The pipeline's "no answer" is the empty string from 0 to 0.
-    best = [
-        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text} for one in ranked
-    ]
-    return best[0] if top_k == 1 else best[:top_k]
 
 
 def question_windows(

@@ -153,7 +153,10 @@ class _PackedForward:
         kept: dict[str, Any] = {name: kwargs[name] for name in _TOKEN_COLUMNS if name in kwargs}
         self._batch = {name: value for name, value in kwargs.items() if name not in kept}
         mask = _block_mask(kwargs["segments"], model)
-        position_ids = kwargs["position_ids"] + _first_position(model)
+        # RoBERTa-like models number positions from the one after the id of the padding token.
+        tables = (one for name, one in model.named_modules() if name.endswith("position_embeddings"))
+        padding_idx = next((one.padding_idx for one in tables if isinstance(one, torch.nn.Embedding)), None)
+        position_ids = kwargs["position_ids"] + (0 if padding_idx is None else padding_idx + 1)
         return args, {**kept, "position_ids": position_ids, "attention_mask": mask, "return_dict": True}
 
     def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
@@ -176,14 +179,6 @@ def _block_mask(segments_RL: Tensor, model: Any) -> Tensor:
     return torch.zeros(sees.shape, dtype=model.dtype, device=sees.device).masked_fill(
         ~sees, torch.finfo(model.dtype).min
     )
-
-
-def _first_position(model: Any) -> int:
-    """Return the position of a first token: RoBERTa-like models start after the id of the padding token."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0
 
 
 def _unpacked(logits_RL: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column
 from portico.mrc.features.labels import Gold, Subsampling, gold_of_example, label_windows, subsample_types
-from portico.mrc.features.tokenization import WindowCutter, cut_at_token, trim_questions
+from portico.mrc.features.tokenization import WindowCutter, cut_at_token
 from portico.mrc.features.windows import FeatureSet, Windows
 
 
@@ -98,7 +98,7 @@ class Featurizer:
         return "token_type_ids" in self.tokenizer.model_input_names
 
     def _cut(self, examples: Examples) -> tuple[Windows, Int64s | None]:
-        questions = trim_questions(column(examples, "question"), self.max_q_char_len)
+        questions = [question.lstrip()[: self.max_q_char_len] for question in column(examples, "question")]
         if self.max_question_length is not None and questions:
             questions = cut_at_token(questions, self.tokenizer, self.max_question_length)
         return self._cutter.cut(questions, column(examples, "context"), self.max_contexts)

@@ -115,7 +115,13 @@ def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     if target is not None and len(target["start_positions"]):
         several = not isinstance(example["context"], str)
         passages = None if several else example.get("passage_candidates")
-        gold = gold_of_target(target, _most_informative(target), passages)
+        kinds = (
+            [start >= 0 for start in target["start_positions"]],
+            [yes_no != "NONE" for yes_no in target["yes_no_answer"]],
+            [passage >= 0 for passage in target["passage_indices"]],
+        )
+        annotator = next((kind.index(True) for kind in kinds if True in kind), 0)
+        gold = gold_of_target(target, annotator, passages)
         if several or gold.passage >= 0 or gold.chars == _NO_SPAN:
             return gold
     texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
@@ -149,15 +155,6 @@ def gold_of_target(
         passage_chars = (passages["start_positions"][passage], passages["end_positions"][passage])
     answer_type = TargetType.from_bool_label(target["yes_no_answer"][annotator]) or TargetType.PASSAGE_ANSWER
     return GoldAnswer(chars, passage, passage_chars, answer_type)
-
-
-def _most_informative(target: Mapping[str, Sequence[Any]]) -> int:
-    kinds = (
-        [start >= 0 for start in target["start_positions"]],
-        [yes_no != "NONE" for yes_no in target["yes_no_answer"]],
-        [passage >= 0 for passage in target["passage_indices"]],
-    )
-    return next((kind.index(True) for kind in kinds if True in kind), 0)
 
 
 class WindowLabels(NamedTuple):

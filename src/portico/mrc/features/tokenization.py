@@ -25,11 +25,6 @@ _QUESTION_FIRST = [_BEFORE, _QUESTION, _BETWEEN, _CONTEXT, _AFTER, _PAD]
 _CONTEXT_FIRST = [_PAD, _BEFORE, _CONTEXT, _BETWEEN, _QUESTION, _AFTER]
 
 
-def trim_questions(questions: Sequence[str], max_characters: int | None) -> list[str]:
-    """Return the questions without leading whitespace, cut to their first characters."""
-    return [question.lstrip()[:max_characters] for question in questions]
-
-
 def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[str]:
     """Return the questions cut to about ``longest`` tokens, at the end of a token."""
     encoded = EncodedTexts(tokenizer, questions)

@@ -11,6 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,6 @@ from portico.mrc.datasets.records import (
     as_candidates,
     as_objects,
     as_target,
-    checked_yes_no,
 )
 from portico.mrc.datasets.sources import import_datasets, numbered
 from portico.mrc.features.labels import (
@@ -42,7 +42,7 @@ from portico.mrc.features.labels import (
     subsample_types,
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
-from portico.mrc.features.tokenization import WindowCutter, trim_questions
+from portico.mrc.features.tokenization import WindowCutter
 from portico.mrc.features.windows import Windows, last_marked
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class BasePreProcessor(AbstractPreProcessor):
         """Return the features of a batch as an Arrow table."""
         import pyarrow as pa
 
-        questions = trim_questions(examples["question"], self._max_q_char_len)
+        questions = [question.lstrip()[: self._max_q_char_len] for question in examples["question"]]
         windows, context_index_F = self._cutter.cut(questions, self._contexts(examples), self._max_contexts)
         owner_F = windows.example_index_F
         columns = self._token_columns(windows, context_offsets_only=not is_train)
@@ -498,16 +498,10 @@ class NaturalQuestionsPreProcessor(_DatasetPreProcessor):
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         document = natural_questions.read_document(raw)
+        in_bytes = itemgetter("start_byte", "end_byte")
+        passages, annotations = natural_questions.read_answers(raw, document.chars if is_train else in_bytes)
         if is_train:
-            passages = natural_questions.passage_spans(raw, document)
-            annotations = [
-                one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no)
-                for one in natural_questions.read_annotations(raw, document, len(passages))
-            ]
-        else:
-            candidates = as_objects(raw["long_answer_candidates"], "long_answer_candidates")
-            passages = [(one["start_byte"], one["end_byte"]) for one in candidates]
-            annotations = [_annotation_in_bytes(one) for one in as_objects(raw["annotations"], "annotations")]
+            annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
         return {
             "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
             "question": natural_questions.question_text(raw),
@@ -516,13 +510,6 @@ class NaturalQuestionsPreProcessor(_DatasetPreProcessor):
             "target": as_target(annotations),
             "passage_candidates": as_candidates(passages),
         }
-
-
-def _annotation_in_bytes(annotation: Mapping[str, Any]) -> Annotation:
-    short = as_objects(annotation["short_answers"], "short_answers")
-    span: Span = (short[0]["start_byte"], short[0]["end_byte"]) if short else NO_SPAN
-    passage = annotation["long_answer"]["candidate_index"]
-    return Annotation(span, passage, checked_yes_no(annotation["yes_no_answer"]))
 
 
 class ELI5FiDPreprocessor(AbstractPreProcessor):
