@@ -3,7 +3,6 @@
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from portico.errors import InputError
@@ -68,12 +67,7 @@ class Featurizer:
         windows, context_index_F = self._cut(examples)
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
-            kept = np.flatnonzero(self.subsampling.keep(subsample_type_F))
-            if not len(kept):
-                raise InputError(
-                    "Subsampling leaves no window to train on, because none holds an answer; give questions with "
-                    "answers, or raise the probabilities of keeping windows without."
-                )
+            kept = self.subsampling.kept(subsample_type_F)
             windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
         return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns)
 
@@ -108,11 +102,11 @@ class Featurizer:
     ) -> tuple[dict[str, Int64s], Int64s]:
         """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
         gold = Gold(map(gold_of_example, examples), windows.example_index_F)
-        labels = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
-        columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
-        if self.target_types:
-            columns["target_type"] = labels.target_type_F
-        return columns, subsample_types(labels.target_type_F, gold.has_answer_F)
+        columns = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
+        subsample_type_F = subsample_types(columns["target_type"], gold.has_answer_F)
+        if not self.target_types:
+            del columns["target_type"]
+        return columns, subsample_type_F
 
 
 def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: Any, **more: Any) -> Featurizer:

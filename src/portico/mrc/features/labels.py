@@ -69,11 +69,16 @@ class Subsampling:
     def keeps_all(self) -> bool:
         return bool((self.probabilities == 1).all())
 
-    def keep(self, subsample_type_F: Int64s) -> Bools:
-        """Return which windows are kept, ``bool [F]``; the same ones for the same seed."""
+    def kept(self, subsample_type_F: Int64s) -> Int64s:
+        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them."""
         drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
-        kept_F: Bools = drawn_F < self.probabilities[subsample_type_F]
-        return kept_F
+        kept = np.flatnonzero(drawn_F < self.probabilities[subsample_type_F])
+        if not len(kept):
+            raise InputError(
+                f"Subsampling leaves none of {len(subsample_type_F)} windows to train on, because none has an answer; "
+                "give questions with answers, or raise the probabilities of keeping windows without."
+            )
+        return kept
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
@@ -157,13 +162,6 @@ def gold_of_target(
     return GoldAnswer(chars, passage, passage_chars, answer_type)
 
 
-class WindowLabels(NamedTuple):
-    """First and last token of the answer, or the CLS token twice, and the `TargetType` of each window."""
-
-    positions_F2: Int64s
-    target_type_F: Int64s
-
-
 def label_windows(
     windows: Windows,
     gold: Gold,
@@ -171,8 +169,11 @@ def label_windows(
     tokenizer: "PreTrainedTokenizerBase",
     *,
     compat_label_bug: bool = False,
-) -> WindowLabels:
+) -> dict[str, Int64s]:
     """Label the windows of a tokenizer by PrimeQA's rules.
+
+    The columns, ``int64 [F]``, are ``start_positions`` and ``end_positions``, the first and last token of the answer
+    or twice the CLS token, and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
     if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without
@@ -185,7 +186,8 @@ def label_windows(
     positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
     without_span_F = np.where(gold.chars_F2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_F)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
-    return WindowLabels(positions_F2, np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64))
+    type_F = np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64)
+    return {"start_positions": positions_F2[:, 0], "end_positions": positions_F2[:, 1], "target_type": type_F}
 
 
 def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -> Bools:

@@ -36,7 +36,6 @@ from portico.mrc.features.labels import (
     Gold,
     Subsampling,
     TargetType,
-    WindowLabels,
     gold_of_target,
     label_windows,
     subsample_types,
@@ -145,12 +144,7 @@ class AbstractPreProcessor(ABC):
         """Return the features to train on, without ``subsample_type``; all of them if there is no such column."""
         if "subsample_type" not in dataset.column_names:
             return dataset
-        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
-        if not len(kept):
-            raise InputError(
-                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
-                "raise the negative sampling probabilities."
-            )
+        kept = self._subsampling.kept(np.asarray(dataset["subsample_type"]))
         return dataset.select(kept).remove_columns("subsample_type")
 
     @abstractmethod
@@ -306,17 +300,12 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
-        columns: dict[str, Any] = {
-            "start_positions": labels.positions_F2[:, 0],
-            "end_positions": labels.positions_F2[:, 1],
-            "target_type": labels.target_type_F,
-        }
+        columns = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
         in_batch = {**columns, "example_idx": windows.example_index_F}
         labelled = self.label_features_for_subsampling(in_batch, examples)
         return {name: column for name, column in labelled.items() if name != "example_idx"}
 
-    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
         return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
 
 
@@ -468,7 +457,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
     without such a token, with the first and the last context token.
     """
 
-    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
         labels = super()._label(windows, gold, context_index_F)
         begin_T, stop_T = np.repeat(gold.passage_chars_F2, windows.lengths_F, axis=0).T
         start_T, end_T = windows.char_offsets_T2.T
@@ -479,11 +468,12 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
         first_F, last_F = windows.context_bounds()
         start_F = windows.first_in_row(starts_inside_T)
         end_F = last_marked(ends_inside_T, row_starts, row_ends)
-        start_F = np.where(start_F < row_ends, start_F, first_F)
-        end_F = np.where(end_F >= row_starts, end_F, last_F)
-        positions_F2 = np.stack([start_F, end_F], axis=1) - row_starts[:, None]
-        is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
-        return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
+        parts = {
+            "start_positions": np.where(start_F < row_ends, start_F, first_F) - row_starts,
+            "end_positions": np.where(end_F >= row_starts, end_F, last_F) - row_starts,
+        }
+        is_yes_no_F = np.isin(labels["target_type"], (TargetType.YES, TargetType.NO))
+        return labels | {name: np.where(is_yes_no_F, part_F, labels[name]) for name, part_F in parts.items()}
 
 
 class NaturalQuestionsPreProcessor(_DatasetPreProcessor):
