@@ -328,12 +328,6 @@ class _DatasetPreProcessor(BasePreProcessor):
 
     _source_columns: ClassVar[tuple[str, ...]]
     """Columns that are replaced by those of the base schema."""
-    _has_one_context = True
-    """Whether ``single_context_multiple_passages`` is always True."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._single_context_multiple_passages |= self._has_one_context
 
     @staticmethod
     @abstractmethod
@@ -365,7 +359,15 @@ class _DatasetPreProcessor(BasePreProcessor):
         return super().adapt_dataset(adapted, is_train)
 
 
-class SQUADPreprocessor(_DatasetPreProcessor):
+class _SingleContextPreProcessor(_DatasetPreProcessor):
+    """For data sets with one context per question: ``single_context_multiple_passages`` is always True."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._single_context_multiple_passages = True
+
+
+class SQUADPreprocessor(_SingleContextPreProcessor):
     """Makes features of SQuAD, flat as on the hub or nested as in the original file (a column ``data``).
 
     The only passage is the whole context. Questions without an answer have a null target. The texts of the answers are
@@ -416,7 +418,6 @@ class MRQAPreprocessor(_DatasetPreProcessor):
     """
 
     _source_columns = ("qid", "answers", "detected_answers", "context_tokens", "question_tokens", "subset")
-    _has_one_context = False
 
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
@@ -425,7 +426,7 @@ class MRQAPreprocessor(_DatasetPreProcessor):
         return {**_with_one_passage(raw, raw["qid"], spans), "answer_text": [answer["text"] for answer in answers]}
 
 
-class TyDiQAPreprocessor(_DatasetPreProcessor):
+class TyDiQAPreprocessor(_SingleContextPreProcessor):
     """Makes features of TyDi QA's primary task, with characters instead of UTF-8 bytes.
 
     The data are in the form of the hub or of Google, which also is that of list questions; ``document_plaintext`` is
@@ -476,7 +477,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
         return labels | {name: np.where(is_yes_no_F, part_F, labels[name]) for name, part_F in parts.items()}
 
 
-class NaturalQuestionsPreProcessor(_DatasetPreProcessor):
+class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
     """Makes features of Natural Questions as the hub has it; the context is the document's tokens, joined by spaces.
 
     For training, answers and passages are characters of the context, and as in PrimeQA only a short answer counts. For
