@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from transformers import BertConfig, DataCollatorForSeq2Seq, DataCollatorWithPadding, PreTrainedConfig, T5Config
+from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedConfig, T5Config
 
 from portico.errors import InputError
 from portico.experiment import TARGET, import_target
@@ -293,19 +293,15 @@ class WindowPreprocessing:
         parts: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
         if len(sources) == 1:
             parts = {name: part[0] for name, part in parts.items()}
-        return {**parts, "data_collator": head_collator(head_of(model), tokenizer, self.collator(model, tokenizer))}
+        # Packing prepares the model too.
+        collator = enable_packing(model, tokenizer, self.max_seq_length) if self.packing else None
+        return {**parts, "data_collator": head_collator(head_of(model), tokenizer, collator)}
 
     def featurizer(self, tokenizer: Any, *, target_types: bool = False) -> Featurizer:
         """Return the featurizer of these settings; ``target_types`` if the head classifies the kind of answer."""
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
         return window_featurizer(tokenizer, self, subsampling=subsampling, target_types=target_types)
-
-    def collator(self, model: Any, tokenizer: Any) -> Any:
-        """Return what makes the batches: padded to the longest row, or packed, for which the model is prepared."""
-        if self.packing:
-            return enable_packing(model, tokenizer, self.max_seq_length)
-        return DataCollatorWithPadding(tokenizer)
 
 
 @dataclass(kw_only=True)

@@ -312,25 +312,23 @@ def question_windows(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
-    listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    examples = [
-        {"id": key, "question": question, "context": its_contexts}
-        for key, question, its_contexts in zip(ids, questions, listed, strict=True)
-    ]
-    for number, (question, its_contexts) in enumerate(zip(questions, listed, strict=True)):
+    examples = []
+    for number, (key, question, context) in enumerate(zip(ids, questions, contexts, strict=True)):
+        its_contexts = list(context) if isinstance(context, list | tuple) else [context]
         if not its_contexts:
             raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
         try:
-            for name, text in (("question", question), *(("context", context) for context in its_contexts)):
+            for name, text in (("question", question), *(("context", one) for one in its_contexts)):
                 checked_text(name, text)
         except InvalidRecord as error:
             raise InputError(
                 f'Question {number}: {error} Give strings with text, decoded with errors="replace" if need be.'
             ) from error
+        examples.append({"id": key, "question": question, "context": its_contexts})
     return examples, featurizer.eval_features(examples)
 
 
-class UnwrittenSession(AnswerSession):
+class UnsavedAnswerSession(AnswerSession):
     def _write(self, answered: Any, stage: str) -> None:
         pass
 
@@ -338,7 +336,7 @@ class UnwrittenSession(AnswerSession):
 class Inference(MRCTrainer):
     """Runs a trained model over features; it writes no files."""
 
-    _session_class = UnwrittenSession
+    _session_class = UnsavedAnswerSession
 
     def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
         collator = head_collator(head_of(loaded.model), loaded.tokenizer)

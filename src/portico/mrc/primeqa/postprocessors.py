@@ -196,7 +196,22 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
         return token_offsets(features, ids)
     if not len(features):
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
-    example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
+    example_idx_F = np.array(column(features, "example_idx"), np.int64)
+    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
+    values, counts = np.unique(example_idx_F[starts], return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
+            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
+        )
+    if len(starts) != len(ids):
+        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
+        error = InputStopIteration if len(starts) < len(ids) else InputError
+        raise error(
+            f"There are {len(ids)} examples, but features of {len(starts)}; give the features of exactly these "
+            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
+        )
+    example_F = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
     if "example_id" in (getattr(features, "column_names", None) or features[0]):
         expected = [ids[example] for example in example_F.tolist()]
         for feature, (own, example_id) in enumerate(zip(column(features, "example_id"), expected, strict=True)):
@@ -206,24 +221,6 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
                     "and features in the same order."
                 )
     return offsets_of_rows(features, example_F)
-
-
-def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
-    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
-    values, counts = np.unique(example_idx_F[starts], return_counts=True)
-    if (counts > 1).any():
-        raise InputError(
-            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
-            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
-        )
-    if len(starts) != num_examples:
-        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
-        error = InputStopIteration if len(starts) < num_examples else InputError
-        raise error(
-            f"There are {num_examples} examples, but features of {len(starts)}; give the features of exactly these "
-            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
-        )
-    return np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
 
 
 class ExtractivePostProcessor(AbstractPostProcessor):
