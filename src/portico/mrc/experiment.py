@@ -169,7 +169,7 @@ class MRCExperiment(TrainerExperiment):
         """Answer the questions of ``data.predict_file`` with ``model.name_or_path`` and write the answers.
 
         Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
-        unless the settings say so. Returned are the number of questions and the seconds that answering took. An
+        unless the settings say so. The result has the number of questions and the seconds that answering took. An
         `InputError` is raised if a setting, the model or the file cannot be used.
         """
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)

@@ -27,9 +27,9 @@ _TOLERANCE = 1e-3
 
 
 def pack(lengths_B: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
-    """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself.
+    """Return row and first token of every feature, ``int64 [B]`` each, in rows of ``capacity`` tokens.
 
-    Returned are row and first token of every feature, ``int64 [B]`` each.
+    A longer feature gets a row to itself.
     """
     # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)

@@ -34,6 +34,7 @@ def example(raw: Any) -> Example:
                     f"`char_spans` of the answer {records.shorten(answer['text'])} is {start} to {last}, but the "
                     f"context has the characters 0 to {len(context) - 1}."
                 )
+            # MRQA 2019's `char_spans` include the last character.
             annotations.append(records.Annotation((start, last + 1)))
     record = {
         "id": records.checked_id("qid", identifier),

@@ -65,13 +65,11 @@ def read_document(raw: Any) -> Document:
     """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
         tokens = records.checked_text("document_text", raw["document_text"]).split(" ")
+    elif isinstance(raw, Mapping) and "document_tokens" in raw:
+        tokens = [row["token"] for row in records.as_objects(raw["document_tokens"], "document_tokens")]
     else:
-        if isinstance(raw, Mapping) and "document_tokens" in raw:
-            rows = records.as_objects(raw["document_tokens"], "document_tokens")
-        else:
-            tokens = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
-            rows = records.as_objects(tokens, "document.tokens")
-        tokens = [row["token"] for row in rows]
+        listed = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
+        tokens = [row["token"] for row in records.as_objects(listed, "document.tokens")]
     starts = accumulate((len(token) + 1 for token in tokens), initial=0)
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
     return Document(" ".join(tokens), spans)

@@ -172,8 +172,8 @@ def label_windows(
 ) -> dict[str, Int64s]:
     """Label the windows of a tokenizer by PrimeQA's rules.
 
-    The columns, ``int64 [F]``, are ``start_positions`` and ``end_positions``, the first and last token of the answer
-    or twice the CLS token, and ``target_type``.
+    The columns, ``int64 [F]``, are ``start_positions`` and ``end_positions`` (the first and the last token of the
+    answer, or the CLS token twice) and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
     if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without

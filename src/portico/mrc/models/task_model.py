@@ -41,7 +41,7 @@ class ModelByConfig(PreTrainedModel):
         """Return a model on the pretrained model of ``config``.
 
         ``args`` is the folder or name of its weights, with further ``options``, as ``from_pretrained`` takes them;
-        without it all weights are new. The default of ``task_heads`` are those that ``config`` names, or the only one.
+        without it all weights are new. By default ``task_heads`` are those that ``config`` names, or the only one.
         """
         model_class: Any = cls.model_class_from_config(config)
         if not args:
