@@ -24,11 +24,9 @@ def head_collator(head: str, tokenizer: PreTrainedTokenizerBase, collator: Colla
 
 @dataclass
 class TargetTypeCollator:
-    """Adds ``target_type``, ``int64 [B]``, to features that only have positions: no answer, or a span.
+    """Adds ``target_type``, ``int64 [B]``, to batches of ``collator`` that only have positions: no answer, or a span.
 
-    Args:
-        tokenizer: "No answer" is labelled at its classification token.
-        collator: Makes the batch.
+    "No answer" is labelled at the classification token of ``tokenizer``.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,11 +46,8 @@ class BeamSearchCollator:
     """Adds the inputs of a beam search head to features that lack them.
 
     These are ``cls_index``, ``int64 [B]``, the index of the classification token; ``p_mask``, ``float [B, L]``, 1
-    where no answer can be; and with positions ``is_impossible``, ``float [B]``, 1 if there is no answer.
-
-    Args:
-        tokenizer: Tokenizer of the features; the context comes second if it pads on the right, else first.
-        collator: Makes the batch.
+    where no answer can be; and with positions ``is_impossible``, ``float [B]``, 1 if there is no answer. The context
+    comes second if the tokenizer pads on the right, else first; ``collator`` makes the batch.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -107,15 +102,10 @@ class FiDDataCollator(DataCollatorForSeq2Seq):
     """
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict[str, Any]:
-        """Return a batch.
+        """Return a batch of features with ``input_ids`` and ``attention_mask``, ``[N, L]``, and ``labels``, ``[T]``.
 
-        Args:
-            features: ``input_ids`` and ``attention_mask``, ``[N, L]``, ``labels``, ``[T]``, and other columns.
-            return_tensors: ``"pt"``.
-
-        Returns:
-            Tensors ``int64 [B, N, L]``; ``labels`` and, if the model makes them, ``decoder_input_ids``,
-            ``int64 [B, T]``; columns that are not numbers as lists.
+        It has tensors ``int64 [B, N, L]``; ``labels`` and, if the model makes them, ``decoder_input_ids``,
+        ``int64 [B, T]``; other columns, as lists if they are not numbers.
         """
         paddings = {"input_ids": int(self.tokenizer.pad_token_id or 0), "attention_mask": 0}
         batch: dict[str, Any] = {}

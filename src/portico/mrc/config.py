@@ -14,31 +14,29 @@ A class of the user's own takes the place of one of these (``data._target_=my_pa
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
+from transformers import BertConfig, DataCollatorForSeq2Seq, PreTrainedConfig, T5Config
 
 from portico.errors import InputError
 from portico.experiment import TARGET, import_target
 from portico.mrc.collators import FiDDataCollator, head_collator
 from portico.mrc.corpus import generate
-from portico.mrc.datasets import has_unanswerable, read_examples, read_hub
-from portico.mrc.datasets.examples import contexts_of
+from portico.mrc.datasets import read_examples, read_hub
 from portico.mrc.datasets.reader import format_named
 from portico.mrc.datasets.sources import paths_of
-from portico.mrc.features.featurizer import Featurizer, check_window
+from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import Subsampling
 from portico.mrc.generative import (
     GeneratedAnswerProcessing,
     GenerativeFeaturizer,
     load_generator,
     new_generator,
-    t5_fields,
 )
 from portico.mrc.models.loading import PLAIN_HEAD, gives_loss_alone, head_of, head_post_processing, load_reader
-from portico.mrc.models.small_bert import bert_fields, new_reader
+from portico.mrc.models.small_bert import new_reader
 from portico.mrc.packing import enable_packing
 from portico.mrc.postprocess.ranking import SupportedSpanScorers
 from portico.mrc.postprocess.span_postprocessing import Mode, SpanPostProcessing
@@ -49,28 +47,10 @@ _RECORD_KEYS = ("id", "question", "context", "answers")
 
 
 class Source(NamedTuple):
-    """The examples of one source.
-
-    Args:
-        train: Records to train on, as :func:`~portico.mrc.datasets.read_examples` makes them.
-        validation: Records to evaluate on.
-    """
+    """The examples of one source, as :func:`~portico.mrc.datasets.read_examples` makes them."""
 
     train: list[Mapping[str, Any]]
     validation: list[Mapping[str, Any]]
-
-    @property
-    def has_unanswerable(self) -> bool:
-        """Whether some question has no answer, in either set."""
-        return has_unanswerable(self.train) or has_unanswerable(self.validation)
-
-    @property
-    def training_texts(self) -> list[str]:
-        """All texts that a new tokenizer is trained on: questions and contexts to train on."""
-        return [text for example in self.train for text in (*contexts_of(example), example["question"])]
-
-
-# ------------------------------------------------------------------------------------ data
 
 
 @dataclass(kw_only=True)
@@ -109,11 +89,7 @@ class MRCData:
     """Several sources: for each the keys of this group that differ, as in [{train_file: a.json, ...}, {seed: 1}]."""
 
     def load(self) -> list[Source]:
-        """Return the examples of each source.
-
-        Raises:
-            InputError: If the settings contradict each other, or a file or data set cannot be used.
-        """
+        """Return the examples of each source, or raise an `InputError` if settings, files or records are unusable."""
         if self.sources is None:
             return [self._load()]
         if not self.sources or not all(isinstance(source, Mapping) for source in self.sources):
@@ -172,28 +148,29 @@ class MRCData:
 
 
 def load_sources(data: Any) -> list[Source]:
-    """Return the examples of each source.
+    """Return the examples of each source of an object with ``load()``, or of the keys of the group ``data``.
 
-    Args:
-        data: An object with ``load()``, or a mapping of the keys of the group ``data``.
-
-    Raises:
-        InputError: If they cannot be loaded, or are not lists of records.
+    An `InputError` is raised if they cannot be loaded, or are not lists of records.
     """
     if isinstance(data, Mapping):
         values = {key: value for key, value in data.items() if key != TARGET}
         target = import_target(f"data.{TARGET}", data.get(TARGET) or MRCData)
         data = target(**without_further_keys(target, values))
     loaded = data.load()
-    return [_checked_examples(data, one) for one in (loaded if isinstance(loaded, list) else [loaded])]
+    sources = loaded if isinstance(loaded, list) else [loaded]
+    for source in sources:
+        for part in source if isinstance(source, tuple) and len(source) == 2 else (None,):
+            first = part[0] if isinstance(part, Sequence) and part else None
+            if not isinstance(first, Mapping) or any(key not in first for key in _RECORD_KEYS):
+                raise InputError(
+                    f"`{type(data).__name__}.load` returned {str(source)[:80]}; it has to return (train, validation), "
+                    f"two lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
+                )
+    return [Source(*source) for source in sources]
 
 
 def load_examples(data: Mapping[str, Any]) -> Source:
-    """Return the examples that the keys of the group ``data`` describe, those of all sources together.
-
-    Raises:
-        InputError: As :func:`load_sources`.
-    """
+    """Return the examples of all sources together; for ``data`` and the errors see :func:`load_sources`."""
     return pooled(load_sources(data))
 
 
@@ -202,19 +179,8 @@ def pooled(sources: Sequence[Source]) -> Source:
     return Source(*([example for part in parts for example in part] for parts in zip(*sources, strict=True)))
 
 
-def _checked_examples(data: Any, loaded: Any) -> Source:
-    parts = loaded if isinstance(loaded, tuple) and len(loaded) == 2 else (None, None)
-    for part in parts:
-        first = part[0] if isinstance(part, Sequence) and part else None
-        if not isinstance(first, Mapping) or any(key not in first for key in _RECORD_KEYS):
-            raise InputError(
-                f"`{type(data).__name__}.load` returned {str(loaded)[:80]}; it has to return (train, validation), two "
-                f"lists of records with {', '.join(_RECORD_KEYS)}, or a list of such pairs."
-            )
-    return Source(*parts)
-
-
-# ------------------------------------------------------------------------------------ model
+def _fields_of(config_class: type[PreTrainedConfig]) -> list[str]:
+    return sorted(key for key in config_class().to_dict() if not key.startswith("_"))
 
 
 @dataclass(kw_only=True)
@@ -233,18 +199,13 @@ class EncoderModel:
     """Temperature of the scores of both."""
     distillation_weight: float | None = None
     """Weight of what is learned from the teacher."""
-    config: Mapping[str, Any] = further_keys(bert_fields)
+    config: Mapping[str, Any] = further_keys(partial(_fields_of, BertConfig))
     """Field of BertConfig, of a new small BERT."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
-        """Return model and tokenizer.
+        """Return model and tokenizer, new ones for ``preprocess.max_seq_length`` and ``preprocess.vocab_size``.
 
-        Args:
-            texts: What a new tokenizer is trained on.
-            preprocess: Has ``max_seq_length``, and ``vocab_size`` for a new tokenizer.
-
-        Raises:
-            InputError: If there is no such model, or it does not take sequences this long.
+        An `InputError` is raised if there is no such model, or it does not take sequences this long.
         """
         length = preprocess.max_seq_length
         if self.name_or_path is not None:
@@ -264,7 +225,7 @@ class EncoderDecoderModel:
 
     name_or_path: str | None = None
     """A local folder or a hub name: start from that model and its tokenizer, instead of a new small T5."""
-    config: Mapping[str, Any] = further_keys(t5_fields)
+    config: Mapping[str, Any] = further_keys(partial(_fields_of, T5Config))
     """Field of T5Config, of a new small T5."""
 
     def load(self, texts: Iterable[str], preprocess: Any) -> tuple[Any, Any]:
@@ -287,9 +248,6 @@ def _check_unshaped(config: Mapping[str, Any], name_or_path: str, what: str) -> 
             f"{', '.join(shaping)} would shape a new {what}, but `model.name_or_path={name_or_path}` loads a model as "
             "it is; set one or the other, and null for the rest."
         )
-
-
-# ------------------------------------------------------------------------------------ preprocess
 
 
 @dataclass(kw_only=True)
@@ -322,8 +280,7 @@ class WindowPreprocessing:
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them: those of the one source, or lists.
 
-        Raises:
-            InputError: If a setting does not fit the model or the tokenizer.
+        An `InputError` is raised if a setting does not fit the model or the tokenizer.
         """
         modules = [one for one in (model, getattr(model, "task_head", None)) if one is not None]
         target_types = any("target_type" in inspect.signature(one.forward).parameters for one in modules)
@@ -336,30 +293,15 @@ class WindowPreprocessing:
         parts: dict[str, Any] = {"train_dataset": train, "eval_dataset": evaluation, "eval_examples": examples}
         if len(sources) == 1:
             parts = {name: part[0] for name, part in parts.items()}
-        return {**parts, "data_collator": head_collator(_head(model), tokenizer, self.collator(model, tokenizer))}
+        # Packing prepares the model too.
+        collator = enable_packing(model, tokenizer, self.max_seq_length) if self.packing else None
+        return {**parts, "data_collator": head_collator(head_of(model), tokenizer, collator)}
 
     def featurizer(self, tokenizer: Any, *, target_types: bool = False) -> Featurizer:
-        """Return the featurizer of these settings.
-
-        Args:
-            tokenizer: Tokenizer of the model.
-            target_types: Whether the model's head classifies the kind of answer.
-        """
+        """Return the featurizer of these settings; ``target_types`` if the head classifies the kind of answer."""
         probabilities = self.negative_sampling_prob_when_has_answer, self.negative_sampling_prob_when_no_answer
         subsampling = Subsampling(*probabilities, self.subsampling_seed)
-        options = {one.name: getattr(self, one.name) for one in fields(Featurizer) if hasattr(self, one.name)}
-        return Featurizer(tokenizer, **options, subsampling=subsampling, target_types=target_types)
-
-    def collator(self, model: Any, tokenizer: Any) -> Any:
-        """Return what makes the batches: padded to the longest row, or packed, for which the model is prepared."""
-        if self.packing:
-            return enable_packing(model, tokenizer, self.max_seq_length)
-        return DataCollatorWithPadding(tokenizer)
-
-
-def _head(model: Any) -> str:
-    """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
-    return head_of(model) if hasattr(model, "config") else PLAIN_HEAD
+        return window_featurizer(tokenizer, self, subsampling=subsampling, target_types=target_types)
 
 
 @dataclass(kw_only=True)
@@ -378,19 +320,14 @@ class GenerativePreprocessing:
     def trainer_parts(self, sources: Sequence[Source], model: Any, tokenizer: Any) -> dict[str, Any]:
         """Return features, examples and collator as a trainer takes them, those of all sources together."""
         train, validation = pooled(sources)
-        options = {name: value for name, value in asdict(self).items() if name != "vocab_size"}
-        featurizer = GenerativeFeaturizer(tokenizer, **options)
+        featurizer = GenerativeFeaturizer(tokenizer, self.max_source_length, self.max_target_length, self.num_passages)
+        collator_class = DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator
         return {
             "train_dataset": featurizer.train_features(train),
             "eval_dataset": featurizer.eval_features(validation),
             "eval_examples": validation,
-            "data_collator": (DataCollatorForSeq2Seq if self.num_passages is None else FiDDataCollator)(
-                tokenizer, model
-            ),
+            "data_collator": collator_class(tokenizer, model),
         }
-
-
-# ------------------------------------------------------------------------------------ postprocess
 
 
 @dataclass(kw_only=True)
@@ -415,12 +352,8 @@ class SpanAnswers:
     """Store with the model what turns its scores into probabilities."""
 
     def build(self, model: Any, tokenizer: Any, version_2_with_negative: bool) -> SpanPostProcessing:
-        """Return the post-processing of a model's outputs.
-
-        Raises:
-            InputError: If the model's head does not give what the mode reads.
-        """
-        options = head_post_processing(_head(model), asdict(self))
+        """Return the post-processing; raises an `InputError` if the model's head does not give what the mode reads."""
+        options = head_post_processing(head_of(model), asdict(self))
         return SpanPostProcessing(version_2_with_negative=version_2_with_negative, **options)
 
 

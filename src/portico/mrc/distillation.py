@@ -47,13 +47,7 @@ class Distillation:
             raise InputError(f"The distillation weight {self.weight} is out of range; set it between 0 and 1.")
 
     def __call__(self, label_loss: Tensor, student: Mapping[str, Any], teacher: Mapping[str, Any]) -> Tensor:
-        """Return the training loss, a scalar.
-
-        Args:
-            label_loss: Loss of the labels, a scalar.
-            student: Outputs with start and end logits, ``float [B, L]`` each.
-            teacher: Likewise.
-        """
+        """Return the training loss, a scalar like ``label_loss``, of outputs with start and end logits ``[B, L]``."""
         losses = [self._position_loss(student[name], teacher[name]) for name in _POSITION_LOGITS]
         loss = sum(losses[1:], losses[0]) / len(losses)
         return loss if self.weight == 1 else self.weight * loss + (1 - self.weight) * label_loss

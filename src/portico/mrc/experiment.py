@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,8 +16,9 @@ from rich.table import Table
 from portico.errors import InputError
 from portico.experiment import RESERVED_TRAINER_ARGUMENTS, TrainerExperiment, group, key_of_group, path_of
 from portico.mrc.config import EncoderModel, MRCData, Source, SpanAnswers, WindowPreprocessing, load_sources, pooled
+from portico.mrc.datasets.examples import contexts_of, has_unanswerable
 from portico.mrc.distillation import teaching_parts
-from portico.mrc.features.featurizer import check_window
+from portico.mrc.features.featurizer import check_window, window_featurizer
 from portico.mrc.generative import Seq2SeqMRCTrainer
 from portico.mrc.inference import (
     Answer,
@@ -25,7 +27,6 @@ from portico.mrc.inference import (
     answers_in_order,
     question_windows,
     read_questions,
-    window_featurizer,
 )
 from portico.mrc.metrics import Mlqa, Mrqa, NqF1, Rouge, SquadV1, SquadV2, TydiF1
 from portico.mrc.metrics.spans import SpanScores
@@ -76,16 +77,18 @@ class MRCExperiment(TrainerExperiment):
         return pooled(self.sources)
 
     def make_trainer(self, args: Any) -> Any:
-        """Load examples and model and return their trainer.
-
-        Raises:
-            InputError: If a setting or a file cannot be used.
-        """
+        """Load examples and model and return their trainer; raises an `InputError` for what cannot be used."""
         examples = self.examples
         negatives = self.version_2_with_negative
-        version_2 = examples.has_unanswerable if negatives is None else negatives
+        version_2 = has_unanswerable(chain(*examples)) if negatives is None else negatives
         metric = prepared_metric(self.metric, examples.validation, version_2, has_spans=self._gives_spans)
-        model, tokenizer = self._model_and_tokenizer(examples.training_texts)
+        texts = [text for example in examples.train for text in (*contexts_of(example), example["question"])]
+        loaded = self.model.load(texts, self.preprocess)
+        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
+            raise InputError(
+                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
+            )
+        model, tokenizer = loaded
         return self._trainer()(
             model=model,
             args=args,
@@ -117,7 +120,14 @@ class MRCExperiment(TrainerExperiment):
             )
             for source, one in zip(self.sources, answered, strict=True)
         ]
-        files = {"Report": ", ".join(map(str, _write_reports(folder, records))), "Everything else": str(folder)}
+        if len(records) == 1:
+            pages = [record_run(folder, records[0])]  # so that the folder can be compared with those of other runs
+        else:
+            pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
+            for page, record in zip(pages, records, strict=True):
+                page.parent.mkdir(exist_ok=True)
+                write_report(page, record)
+        files = {"Report": ", ".join(map(str, pages)), "Everything else": str(folder)}
         print_summary(metrics, title=title, files=files, seconds=seconds)
 
     def report_sections(self, trainer: Any) -> Mapping[str, str]:
@@ -127,14 +137,6 @@ class MRCExperiment(TrainerExperiment):
     @property
     def _gives_spans(self) -> bool:
         return getattr(self.postprocess, "gives_spans", True)
-
-    def _model_and_tokenizer(self, texts: Sequence[str]) -> tuple[Any, Any]:
-        loaded = self.model.load(texts, self.preprocess)
-        if not (isinstance(loaded, tuple) and len(loaded) == 2 and hasattr(loaded[0], "forward")):
-            raise InputError(
-                f"`{type(self.model).__name__}.load` returned {str(loaded)[:80]}; it has to return (model, tokenizer)."
-            )
-        return loaded
 
     def _trainer(self) -> Any:
         """Return what makes the trainer: one for several sources, and for a teacher, where there are such."""
@@ -167,13 +169,8 @@ class MRCExperiment(TrainerExperiment):
         """Answer the questions of ``data.predict_file`` with ``model.name_or_path`` and write the answers.
 
         Whether "no answer" can be predicted, and from where on, is what the calibration stored with the model says,
-        unless the settings say so.
-
-        Returns:
-            The number of questions and the seconds that answering took.
-
-        Raises:
-            InputError: If a setting, the model or the file cannot be used.
+        unless the settings say so. The result has the number of questions and the seconds that answering took. An
+        `InputError` is raised if a setting, the model or the file cannot be used.
         """
         name, path = getattr(self.model, "name_or_path", None), getattr(self.data, "predict_file", None)
         if name is None or path is None or not isinstance(self.postprocess, SpanAnswers):
@@ -194,8 +191,7 @@ class MRCExperiment(TrainerExperiment):
         post_processing = self._calibrated(AnswerCalibration.load(name), reader.model, reader.tokenizer)
         args = self.training_arguments(**_NOT_IN_PREDICTION)
         started = time.time()
-        inference = Inference(reader, args)
-        answered = inference.run(features, post_processing.begin(examples, features))
+        answered = Inference(reader, args).answers(post_processing, examples, features)
         seconds = time.time() - started
         if args.should_save:
             answered.answers.write(self.output_dir, _PREFIX)
@@ -238,15 +234,9 @@ def prepared_metric(
 ) -> Any:
     """Return the ``compute_metrics`` for the examples that will be evaluated.
 
-    Args:
-        metric: A metric. :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer"
-            can be predicted, which it cannot score; those of TyDi QA and Natural Questions get the annotations.
-        examples: The examples.
-        version_2_with_negative: Whether "no answer" can be predicted.
-        has_spans: Whether answers are spans of passages; generated ones are strings alone.
-
-    Raises:
-        InputError: If the metric cannot score such answers or one of the examples.
+    :class:`~portico.mrc.SquadV1` gives way to :class:`~portico.mrc.SquadV2` where "no answer" can be predicted, which
+    it cannot score; those of TyDi QA and Natural Questions get the annotations. ``has_spans`` is false for generated
+    answers. An `InputError` is raised if the metric cannot score such answers or one of the examples.
     """
     if type(metric) is SquadV1 and version_2_with_negative:
         return SquadV2()
@@ -266,12 +256,7 @@ def prepared_metric(
             "`metric=squad`."
         )
     scores = SpanScores(metric, examples)
-    _check_annotators(name, scores)
-    return scores
-
-
-def _check_annotators(name: str, scores: SpanScores) -> None:
-    """Refuse thresholds that no question can reach, which would make every score 0."""
+    # A threshold that no question can reach would make every score 0.
     thresholds = {key: value for key, value in vars(scores.metric).items() if key.endswith("_non_null_threshold")}
     wrong = {key: value for key, value in thresholds.items() if not 1 <= value <= scores.most_annotators}
     if wrong:
@@ -281,20 +266,10 @@ def _check_annotators(name: str, scores: SpanScores) -> None:
             f"{scores.most_annotators}; set {'each' if len(wrong) > 1 else 'it'} to {max(scores.most_annotators, 1)}, "
             "or choose `metric=squad_v2`."
         )
+    return scores
 
 
 # ------------------------------------------------------------------------------------ report
-
-
-def _write_reports(folder: Path, records: Sequence[RunRecord]) -> list[Path]:
-    """Write a page for each source; the folder of a run with one source can be compared with others."""
-    if len(records) == 1:
-        return [record_run(folder, records[0])]
-    pages = [folder / f"source_{number}" / "report.html" for number in range(len(records))]
-    for page, record in zip(pages, records, strict=True):
-        page.parent.mkdir(exist_ok=True)
-        write_report(page, record)
-    return pages
 
 
 class _Row(NamedTuple):
@@ -327,14 +302,7 @@ _ROWS = (
 
 
 def print_summary(metrics: Mapping[str, float], *, title: str, files: Mapping[str, str], seconds: float) -> None:
-    """Print the headline scores and where everything was written.
-
-    Args:
-        metrics: Metrics of the final evaluation, with the prefix ``eval_``.
-        title: Heading of the table.
-        files: Paths by what they are.
-        seconds: Wall time of the whole run.
-    """
+    """Print the headline scores of an evaluation (``eval_...``), the time of the whole run and where its files are."""
     table = Table(title=title, title_justify="left")
     table.add_column("Held-out questions")
     table.add_column("", justify="right")

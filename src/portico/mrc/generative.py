@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from huggingface_hub.errors import StrictDataclassError
 from tokenizers import decoders, processors
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -24,7 +23,7 @@ from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples
 from portico.mrc.models.fusion_in_decoder import FiDModelForDownstreamTasks
 from portico.mrc.models.loading import ModelAndTokenizer
-from portico.mrc.models.small_bert import invalid_fields_error, train_wordpiece_tokenizer
+from portico.mrc.models.small_bert import explained_fields, train_wordpiece_tokenizer
 from portico.mrc.trainer import AnswerEvaluationMixin, AnswerSession
 from portico.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -91,10 +90,6 @@ class GenerativeFeaturizer:
         return {name: tokens[name] for name in ("input_ids", "attention_mask")}
 
 
-def t5_fields() -> list[str]:
-    return sorted(key for key in T5Config().to_dict() if not key.startswith("_"))
-
-
 def load_generator(name_or_path: str, *, fusion_in_decoder: bool) -> ModelAndTokenizer:
     """Load a pretrained encoder-decoder, with ``fusion_in_decoder`` as a model that reads several passages."""
     try:
@@ -130,11 +125,9 @@ def new_generator(
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": tokenizer.pad_token_id,
     }
-    try:
+    with explained_fields("T5", model):
         config = T5Config(**{**special, **SMALL_T5, **model})
         return ModelAndTokenizer(_seq2seq_class(fusion_in_decoder).from_config(config), tokenizer)
-    except (StrictDataclassError, TypeError, ValueError) as error:
-        raise invalid_fields_error("T5", model, error) from error
 
 
 def _seq2seq_class(fusion_in_decoder: bool) -> Any:

@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from portico.arguments import TrainingArguments
 from portico.errors import InputError
-from portico.mrc.arrays import Int64s
 from portico.mrc.collators import head_collator
+from portico.mrc.datasets.examples import Examples
 from portico.mrc.datasets.reader import format_like
-from portico.mrc.datasets.records import Defects, InvalidRecord
+from portico.mrc.datasets.records import Defects, InvalidRecord, checked_text
 from portico.mrc.datasets.sources import entries, open_text
-from portico.mrc.features.featurizer import Featurizer, check_window
+from portico.mrc.features.featurizer import Featurizer, check_window, window_featurizer
 from portico.mrc.features.labels import TargetType
 from portico.mrc.features.windows import FeatureSet
 from portico.mrc.models.loading import ModelAndTokenizer, head_of, head_post_processing, load_trained_reader
@@ -27,7 +26,7 @@ from portico.mrc.postprocess.answers import SpanAnswer
 from portico.mrc.postprocess.calibration import calibration_of, with_best_null_threshold
 from portico.mrc.postprocess.span_postprocessing import SpanPostProcessing
 from portico.mrc.postprocess.streaming import SpanSearch
-from portico.mrc.trainer import MRCTrainer
+from portico.mrc.trainer import AnswerSession, MRCTrainer
 from portico.settings import check_values, schema_of, setting
 
 Contexts: TypeAlias = str | Sequence[str]
@@ -149,13 +148,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        device: str | int = "auto",
-        batch_size: int = 32,
-        **settings: Any,
+        self, model: Any, tokenizer: Any = None, *, device: str | int = "auto", batch_size: int = 32, **settings: Any
     ) -> None:
         is_name = isinstance(model, str | Path)
         self._loaded = load_trained_reader(str(model)) if is_name else ModelAndTokenizer(model, tokenizer)
@@ -163,14 +156,14 @@ class Reader:
             raise InputError("A model that is given as an object needs its tokenizer; give `tokenizer` too.")
         self.calibration = AnswerCalibration.load(model) if is_name else None
         threshold = None if self.calibration is None else self.calibration.null_score_diff_threshold
-        window = min(settings.get("max_seq_length", _LONGEST_WINDOW), self._loaded.max_length)
+        longest = self._loaded.max_length
         defaults = ReaderSettings(
-            max_seq_length=window,
-            doc_stride=window // 3,
+            max_seq_length=min(_LONGEST_WINDOW, longest),
             handle_impossible_answer=threshold is not None,
             null_score_diff_threshold=threshold or 0.0,
         )
-        self._settings = defaults.changed(self._loaded.max_length, settings)
+        chosen = defaults.changed(longest, settings)
+        self._settings = replace(chosen, doc_stride=settings.get("doc_stride", chosen.max_seq_length // 3))
         self._inference = Inference.on_device(self._loaded, device=device, batch_size=batch_size)
 
     def answer(self, question: str, context: Contexts, **settings: Any) -> Answer:
@@ -182,11 +175,7 @@ class Reader:
         return list(answers_in_order(self.answers(questions, contexts, **settings)))
 
     def answers(
-        self,
-        questions: Sequence[str],
-        contexts: Sequence[Contexts],
-        ids: Sequence[str] | None = None,
-        **settings: Any,
+        self, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str] | None = None, **settings: Any
     ) -> Answers:
         """Answer many questions and return everything that is known of the answers, by identifier.
 
@@ -212,7 +201,7 @@ class Reader:
             calibration=self.calibration,
             **head_post_processing(head_of(self._loaded.model), options),
         )
-        answers: Answers = self._inference.run(features, post_processing.begin(examples, features)).answers
+        answers: Answers = self._inference.answers(post_processing, examples, features).answers
         return answers
 
     def calibrate(self, examples: Sequence[Mapping[str, Any]]) -> AnswerCalibration:
@@ -259,7 +248,20 @@ class Reader:
             InputError: If a question or a setting is invalid.
         """
         questions, contexts, settings = _pipeline_inputs(args, inputs_and_settings)
-        outputs = [_pipeline_output(answer, top_k) for answer in self.answer_many(questions, contexts, **settings)]
+        if not isinstance(top_k, int) or top_k < 1:
+            raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
+        outputs: list[Any] = []
+        for answer in self.answer_many(questions, contexts, **settings):
+            ranked: list[Answer | SpanAnswer] = [
+                answer,
+                *(one for one in answer.candidates if one.text != answer.text),
+            ]
+            # The pipeline's "no answer" is the empty string from 0 to 0.
+            best = [
+                {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text}
+                for one in ranked[:top_k]
+            ]
+            outputs.append(best[0] if top_k == 1 else best)
         # As the pipeline did: one mapping, or a string as the question, returns one output, and any list a list.
         is_one = (
             isinstance(args[0], Mapping) if len(args) == 1 else isinstance(inputs_and_settings.get("question"), str)
@@ -298,24 +300,6 @@ def _pipeline_inputs(
     return [record["question"] for record in records], [record["context"] for record in records], settings
 
 
-def _pipeline_output(answer: Answer, top_k: int) -> Any:
-    """Return the best answer as a mapping, or a list of ``top_k`` above 1."""
-    if not isinstance(top_k, int) or top_k < 1:
-        raise InputError(f"`top_k={top_k}` leaves no answer; use an int >= 1.")
-    ranked: list[Answer | SpanAnswer] = [answer, *(one for one in answer.candidates if one.text != answer.text)]
-    # The pipeline's "no answer" is the empty string from 0 to 0.
-    best = [
-        {"score": one.probability, "start": one.start or 0, "end": one.end or 0, "answer": one.text} for one in ranked
-    ]
-    return best[0] if top_k == 1 else best[:top_k]
-
-
-def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: ReaderSettings) -> Featurizer:
-    """Return the featurizer of the windows that settings, or those of a preprocessing, describe."""
-    names = ("max_seq_length", "doc_stride", "max_question_length")
-    return Featurizer(tokenizer, **{name: getattr(settings, name) for name in names})
-
-
 def question_windows(
     featurizer: Featurizer, questions: Sequence[str], contexts: Sequence[Contexts], ids: Sequence[str]
 ) -> tuple[list[dict[str, Any]], FeatureSet]:
@@ -328,45 +312,35 @@ def question_windows(
             f"There are {len(questions)} questions, {len(contexts)} contexts and {len(ids)} ids; give one or more "
             "questions, and for each of them a context (or a list of contexts) and, if any, an id."
         )
-    listed = [list(context) if isinstance(context, list | tuple) else [context] for context in contexts]
-    examples = [
-        {"id": key, "question": question, "context": its_contexts}
-        for key, question, its_contexts in zip(ids, questions, listed, strict=True)
-    ]
-    for number, example in enumerate(examples):
-        _check_question(number, example["question"], example["context"])
+    examples = []
+    for number, (key, question, context) in enumerate(zip(ids, questions, contexts, strict=True)):
+        its_contexts = list(context) if isinstance(context, list | tuple) else [context]
+        if not its_contexts:
+            raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
+        try:
+            for name, text in (("question", question), *(("context", one) for one in its_contexts)):
+                checked_text(name, text)
+        except InvalidRecord as error:
+            raise InputError(
+                f'Question {number}: {error} Give strings with text, decoded with errors="replace" if need be.'
+            ) from error
+        examples.append({"id": key, "question": question, "context": its_contexts})
     return examples, featurizer.eval_features(examples)
 
 
-def _check_question(number: int, question: Any, contexts: Sequence[Any]) -> None:
-    if not contexts:
-        raise InputError(f"Question {number} has no context; give one or more strings to find its answer in.")
-    for name, text in (("question", question), *(("context", context) for context in contexts)):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"The {name} of question {number} is {text!r}, but must be a string that is not empty.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"The {name} of question {number} contains a lone surrogate, half of a character, which no tokenizer "
-                'reads; decode the text with errors="replace".'
-            ) from error
+class UnsavedAnswerSession(AnswerSession):
+    def _write(self, answered: Any, stage: str) -> None:
+        pass
 
 
-class PostProcessor(Protocol):
-    """Takes the outputs of batches and computes a result from all of them."""
+class Inference(MRCTrainer):
+    """Runs a trained model over features; it writes no files."""
 
-    def update(self, outputs: Sequence[Any], feature_indices: Int64s, /) -> None: ...
-
-    def compute(self) -> Any: ...
-
-
-class Inference:
-    """Runs a model over features, always with the same trainer."""
+    _session_class = UnsavedAnswerSession
 
     def __init__(self, loaded: ModelAndTokenizer, args: TrainingArguments) -> None:
         collator = head_collator(head_of(loaded.model), loaded.tokenizer)
-        self._trainer = MRCTrainer(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
+        super().__init__(loaded.model, args, processing_class=loaded.tokenizer, data_collator=collator)
 
     @classmethod
     def on_device(cls, loaded: ModelAndTokenizer, *, device: str | int, batch_size: int) -> "Inference":
@@ -382,25 +356,10 @@ class Inference:
             )
             return cls(loaded, args)
 
-    def run(self, features: FeatureSet, post_processor: PostProcessor) -> Any:
-        self._trainer.post_process_function = _Streamed(post_processor)
-        self._trainer.predict(features, [])
-        (result,) = self._trainer.answered
-        return result
-
-
-class _Streamed:
-    """A ``post_process_function`` for one run."""
-
-    def __init__(self, post_processor: PostProcessor) -> None:
-        self.post_processor, self.update = post_processor, post_processor.update
-
-    def begin(self, examples: Any, features: Any) -> "_Streamed":
-        return self
-
-    def compute(self) -> tuple[Any]:
-        # A trainer writes the files of results that it knows, but not of a tuple.
-        return (self.post_processor.compute(),)
+    def answers(self, post_process_function: Any, examples: Examples, features: FeatureSet) -> Any:
+        self.post_process_function = post_process_function
+        self.predict(features, examples)
+        return self.answered
 
 
 def _device_arguments(device: str | int) -> dict[str, Any]:

@@ -27,10 +27,9 @@ _TOLERANCE = 1e-3
 
 
 def pack(lengths_B: Int64s, capacity: int) -> tuple[Int64s, Int64s]:
-    """Assign features of these lengths to rows of ``capacity`` tokens; a longer feature gets a row to itself.
+    """Return row and first token of every feature, ``int64 [B]`` each, in rows of ``capacity`` tokens.
 
-    Returns:
-        Row and first token of every feature, ``int64 [B]`` each.
+    A longer feature gets a row to itself.
     """
     # First-fit decreasing: at most 11/9 of the fewest possible rows, plus 6/9 (Dósa, 2007).
     row_B, start_B = np.zeros_like(lengths_B), np.zeros_like(lengths_B)
@@ -51,18 +50,18 @@ class PackingCollator:
 
     A batch has ``feature_rows``, ``feature_starts`` and ``feature_lengths`` (``int64 [B]``), the features' labels
     (``int64 [B]``), and ``input_ids``, ``token_type_ids``, ``position_ids`` (from 0 in each feature) and ``segments``
-    (1 and up for the features of a row, 0 on padding), ``int64 [R, L]``. See :func:`enable_packing`.
-
-    Args:
-        tokenizer: Provides the padding tokens.
-        max_length: Largest number of tokens in a row.
+    (1 and up for the features of a row, 0 on padding), ``int64 [R, L]`` with ``L`` of ``max_length`` at most. See
+    :func:`enable_packing`, which returns it.
     """
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        unpadded = [_without_padding(feature) for feature in features]
+        unpadded = [
+            {name: list(compress(one[name], one["attention_mask"])) for name in _TOKEN_COLUMNS if name in one}
+            for one in features
+        ]
         lengths_B = np.array([len(feature["input_ids"]) for feature in unpadded], np.int64)
         row_B, start_B = pack(lengths_B, self.max_length)
         shape = int(row_B.max()) + 1, int((start_B + lengths_B).max())
@@ -83,23 +82,12 @@ class PackingCollator:
         return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def _without_padding(feature: Mapping[str, Any]) -> dict[str, list[int]]:
-    mask = feature["attention_mask"]
-    return {name: list(compress(feature[name], mask)) for name in _TOKEN_COLUMNS if name in feature}
-
-
 def enable_packing(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int) -> PackingCollator:
     """Let a model read packed batches, after checking that packing does not change its logits.
 
     Features of a row do not attend to each other, and positions start at 0 in each. Start and end logits are returned
     as ``float [B, T]``, and the loss is that of the features without any padding. Other batches, weights and
-    ``forward`` are not affected.
-
-    Returns:
-        The collator that makes the batches.
-
-    Raises:
-        InputError: If this model cannot read packed batches.
+    ``forward`` are not affected. An `InputError` is raised if this model cannot read packed batches.
     """
     # The loss of packed features is computed from start and end logits only.
     if (head := head_of(model)) != PLAIN_HEAD:
@@ -139,9 +127,8 @@ def _check_same_logits(
 ) -> None:
     uses_types = "token_type_ids" in tokenizer.model_input_names
     # The longest feature shows whether each token sees all others (no sliding window), as the block mask assumes.
-    lengths = (max_length, 5, 9)
     features: list[dict[str, list[int]]] = []
-    for length in lengths:
+    for length in (max_length, 5, 9):
         ids = [(7 * token + length) % (model.config.vocab_size - 1) + 1 for token in range(length)]
         types = {"token_type_ids": [int(2 * token > length) for token in range(length)]} if uses_types else {}
         features.append({"input_ids": ids, "attention_mask": [1] * length, **types})
@@ -149,9 +136,8 @@ def _check_same_logits(
     for number, feature in enumerate(features):
         single: Any = model(**{name: torch.tensor([ids], device=model.device) for name, ids in feature.items()})
         for name in ("start_logits", "end_logits"):
-            torch.testing.assert_close(
-                packed[name][number, : lengths[number]], single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE
-            )
+            logits_T = packed[name][number, : len(feature["input_ids"])]
+            torch.testing.assert_close(logits_T, single[name][0], atol=_TOLERANCE, rtol=_TOLERANCE)
 
 
 class _PackedForward:
@@ -167,7 +153,10 @@ class _PackedForward:
         kept: dict[str, Any] = {name: kwargs[name] for name in _TOKEN_COLUMNS if name in kwargs}
         self._batch = {name: value for name, value in kwargs.items() if name not in kept}
         mask = _block_mask(kwargs["segments"], model)
-        position_ids = kwargs["position_ids"] + _first_position(model)
+        # RoBERTa-like models number positions from the one after the id of the padding token.
+        tables = (one for name, one in model.named_modules() if name.endswith("position_embeddings"))
+        padding_idx = next((one.padding_idx for one in tables if isinstance(one, torch.nn.Embedding)), None)
+        position_ids = kwargs["position_ids"] + (0 if padding_idx is None else padding_idx + 1)
         return args, {**kept, "position_ids": position_ids, "attention_mask": mask, "return_dict": True}
 
     def after(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
@@ -190,14 +179,6 @@ def _block_mask(segments_RL: Tensor, model: Any) -> Tensor:
     return torch.zeros(sees.shape, dtype=model.dtype, device=sees.device).masked_fill(
         ~sees, torch.finfo(model.dtype).min
     )
-
-
-def _first_position(model: Any) -> int:
-    """Return the position of a first token: RoBERTa-like models start after the id of the padding token."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0
 
 
 def _unpacked(logits_RL: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

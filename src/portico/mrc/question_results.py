@@ -38,12 +38,8 @@ def question_result(
 ) -> QuestionResult:
     """Join an example in SQuAD's flat form and its stored answer; ``None`` is for what was not stored.
 
-    Args:
-        example: The example.
-        text: The answer, empty for none.
-        span: Its characters ``[start, end)`` in the passage.
-        nbest: The candidates as in an n-best file.
-        null_odds: Score of "no answer" minus that of the best span.
+    ``span`` are the characters ``[start, end)`` of ``text`` in the passage, ``nbest`` the candidates as in an n-best
+    file, and ``null_odds`` is the score of "no answer" minus that of the best span.
     """
     golds = example["answers"]
     texts = golds["text"]

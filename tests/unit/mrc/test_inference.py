@@ -136,8 +136,8 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda reader: reader.answer("Who?", " "), r"The context of question 0 is ' ', but must be a string"),
-        (lambda reader: reader.answer("", "x"), r"The question of question 0 is '', but"),
+        (lambda reader: reader.answer("Who?", " "), r"Question 0: `context` is empty\. Give strings"),
+        (lambda reader: reader.answer("", "x"), r"Question 0: `question` is empty"),
         (lambda reader: reader.answer("Who?", []), r"Question 0 has no context"),
         (lambda reader: reader.answer_many(["Who?"], ["x", "y"]), r"There are 1 questions, 2 contexts"),
         (lambda reader: reader.answer_many([], []), r"There are 0 questions"),
@@ -148,10 +148,13 @@ def test_onnx_runtime_returns_the_same_answers(model_folder, questions, reader):
             lambda reader: reader.answer("Who?", "x", search="all"),
             r"`reader.search=all` cannot be used; set it to one of top, exhaustive",
         ),
-        (lambda reader: reader.answer("Who?", 5), r"The context of question 0 is 5, but must be a string"),
-        (lambda reader: reader.answer("Who?", {"a": "x"}), r"The context of question 0 is \{'a': 'x'\}, but must be"),
-        (lambda reader: reader.answer("Who?", b"x"), r"The context of question 0 is b'x', but must be a string"),
-        (lambda reader: reader.answer("Who?", "a \ud800"), r"context of question 0 contains a lone surrogate"),
+        (lambda reader: reader.answer("Who?", 5), r"Question 0: `context` must be a string; got 5"),
+        (
+            lambda reader: reader.answer("Who?", {"a": "x"}),
+            r"`context` must be a string; got an object with the keys `a`",
+        ),
+        (lambda reader: reader.answer("Who?", b"x"), r"`context` must be a string; got b'x'"),
+        (lambda reader: reader.answer("Who?", "a \ud800"), r"`context` is not valid Unicode.* errors=\"replace\""),
         (lambda reader: reader.answer_many("Who?", "abcd"), r"`questions` is 'Who\?', but must be a list"),
         (lambda reader: reader.answer_many(["Who?"], None), r"`contexts` is None, but must be a list"),
         (lambda reader: reader("Who?", "x"), r"'Who\?' is not a question; it must be a mapping"),
@@ -179,6 +182,11 @@ def test_invalid_questions_and_settings_are_refused(reader, call, message):
 def test_unknown_devices_are_refused(model_folder, device, message):
     with pytest.raises(InputError, match=message):
         Reader(model_folder, device=device)
+
+
+def test_settings_are_checked_before_they_are_used(model_folder):
+    with pytest.raises(InputError, match=r"`reader.max_seq_length=x` cannot be used; set it to an integer"):
+        Reader(model_folder, device="cpu", max_seq_length="x")
 
 
 def test_a_broken_calibration_is_refused(tmp_path):

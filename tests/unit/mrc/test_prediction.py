@@ -94,6 +94,14 @@ def test_windows_must_fit_the_model(tmp_path, model_folder, question_file):
         predict(tmp_path, model={"name_or_path": str(model_folder)}, **changes)
 
 
+def test_long_questions_are_cut_as_in_training(tmp_path, model_folder):
+    (tmp_path / "long.json").write_text(json.dumps([{"question": "who " * 200, "context": "Anna lives in Oslo."}]))
+    changes = {"model": {"name_or_path": str(model_folder)}, "data": {"predict_file": str(tmp_path / "long.json")}}
+    with pytest.raises(InputError, match="doc_stride=16 does not fit"):
+        predict(tmp_path, **changes)
+    assert predict(tmp_path, **changes, preprocess={"max_q_char_len": 20})["predict_samples"] == 1
+
+
 def test_generated_answers_are_not_predicted(tmp_path):
     groups = {"postprocess": {"_target_": "portico.mrc.config.GeneratedAnswers"}}
     settings = {"_target_": "portico.mrc.experiment.MRCExperiment", **groups}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from random import Random
 from string import Formatter
 from zlib import crc32
@@ -34,22 +35,11 @@ VALIDATION_SHARE = 5
 
 
 def generate(*, num_train: int, num_validation: int, seed: int) -> tuple[list[Example], list[Example]]:
-    """Generate an extractive question answering corpus.
+    """Generate training and validation examples, with their ``question_type``.
 
-    The same arguments yield the same corpus everywhere. No name of a person, place or organisation in the validation
-    examples occurs in any training examples, whatever their seeds.
-
-    Args:
-        num_train: Number of training questions.
-        num_validation: Number of validation questions.
-        seed: Seed of every choice; the global random state is not touched.
-
-    Returns:
-        The training and the validation examples, with their ``question_type``. Offsets count characters; ``answers``
-        has two empty lists if there is none.
-
-    Raises:
-        InputError: If a number is negative.
+    The same arguments yield the same corpus everywhere; the global random state is not touched. No name of a person,
+    place or organisation in the validation examples occurs in any training examples, whatever their seeds. Offsets
+    count characters; ``answers`` has two empty lists if there is none. An `InputError` refuses a negative number.
     """
     for name, number in (("num_train", num_train), ("num_validation", num_validation)):
         if number < 0:
@@ -64,7 +54,7 @@ def _generate_split(split: str, num_examples: int, seed: int) -> list[Example]:
     # Whole passages are generated and cut off, so a larger corpus starts with the smaller one.
     while len(examples) < num_examples:
         passage = Passage(rng, values, rng.choice(load_templates().topics))
-        for question in ask_questions(rng, values, passage):
+        for question in passage.ask():
             identifier, title = f"{split}-{len(examples)}", " and ".join(passage.subjects)
             examples.append({"id": identifier, "title": title, "context": passage.text, **question})
     return examples[:num_examples]
@@ -220,14 +210,10 @@ Sentence = str | Comparison | tuple[str, list[Relation]]
 
 
 class Passage:
-    """A passage about two subjects; `values` makes their names and values.
+    """A passage about two subjects, and the questions about it; `values` makes their names and values.
 
-    Attributes:
-        topic: What it is about.
-        subjects: The names of both subjects.
-        facts: The spans of the stated values, by subject and relation.
-        order: The comparison that it makes, if any, with the spans of the greater and of the smaller subject.
-        text: The passage.
+    Its ``facts`` are the spans of the stated values, by subject and relation; ``order`` is the comparison that it
+    makes, if any, with the spans of the greater and of the smaller subject.
     """
 
     def __init__(self, rng: Random, values: ValueMaker, topic: Topic) -> None:
@@ -252,7 +238,7 @@ class Passage:
                 case (subject, relations):
                     self._tell(subject, relations)
 
-    def relations(self) -> list[Relation]:
+    def _relations(self) -> list[Relation]:
         """Return the relations that it states of either subject."""
         return list(dict.fromkeys(relation for _, relation in self.facts))
 
@@ -281,7 +267,8 @@ class Passage:
             template = self._rng.choice(relations[0].sentences)
             self._state(template, subject, relations[0], self._name(subject))
         else:
-            self._append(self._opening(subject))
+            has_pronoun = subject == self._previous_subject and self._rng.random() < PRONOUN_PROBABILITY
+            self._append(self._pronouns[subject] if has_pronoun else self.topic.article + self._name(subject))
             for number, relation in enumerate(relations):
                 self._append(" and " if number else " ")
                 self._state(self._rng.choice(relation.predicates), subject, relation)
@@ -300,11 +287,6 @@ class Passage:
         self.order = (comparison, spans["more"], spans["less"])
         # After two subjects a pronoun would be ambiguous.
         self._previous_subject = ""
-
-    def _opening(self, subject: str) -> str:
-        if subject == self._previous_subject and self._rng.random() < PRONOUN_PROBABILITY:
-            return self._pronouns[subject]
-        return self.topic.article + self._name(subject)
 
     def _name(self, subject: str) -> str:
         if subject in self._introduced and self._rng.random() < SHORT_NAME_PROBABILITY:
@@ -326,15 +308,44 @@ class Passage:
                 spans[slot] = self._append(words[slot])
         return spans
 
+    def ask(self) -> Iterable[Example]:
+        """Draw questions about the passage, without duplicates and those that do not apply to it."""
+        questions: dict[str, Example] = {}
+        for ask in self._rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
+            question = ask(self)
+            if question is not None:
+                questions.setdefault(question["question"], question)
+        return questions.values()
 
-def ask_questions(rng: Random, values: ValueMaker, passage: Passage) -> Iterable[Example]:
-    """Ask about a passage; of the questions drawn, duplicates and those that do not apply to it are dropped."""
-    questions: dict[str, Example] = {}
-    for ask in rng.choices(tuple(_QUESTION_WEIGHTS), tuple(_QUESTION_WEIGHTS.values()), k=DRAWS_PER_PASSAGE):
-        question = ask(rng, values, passage)
-        if question is not None:
-            questions.setdefault(question["question"], question)
-    return questions.values()
+    def _ask(self, subject: str, relation: Relation, answer: Span | None = None) -> Example:
+        return _question(self._rng.choice(relation.questions).format(subject=subject), relation.type, answer)
+
+    def _ask_stated_fact(self) -> Example:
+        (subject, relation), answer = self._rng.choice(list(self.facts.items()))
+        return self._ask(subject, relation, answer)
+
+    def _ask_fact_of_the_other(self) -> Example | None:
+        """Ask about one subject a fact that is stated only of the other: the hardest unanswerable question."""
+        possible = product(self.subjects, self._relations())
+        missing = [(subject, relation) for subject, relation in possible if (subject, relation) not in self.facts]
+        return self._ask(*self._rng.choice(missing)) if missing else None
+
+    def _ask_untold_relation(self) -> Example:
+        told = self._relations()
+        untold = [relation for relation in self.topic.relations if relation not in told]
+        return self._ask(self._rng.choice(self.subjects), self._rng.choice(untold))
+
+    def _ask_about_stranger(self) -> Example:
+        return self._ask(self._values.make(self.topic.subject), self._rng.choice(self._relations()))
+
+    def _ask_order(self) -> Example | None:
+        if self.order is None:
+            return None
+        comparison, more, less = self.order
+        first, second = self._rng.sample(self.subjects, 2)
+        is_more = self._rng.random() < 0.5
+        wordings, answer = (comparison.questions, more) if is_more else (comparison.inverse_questions, less)
+        return _question(self._rng.choice(wordings).format(first=first, second=second), "comparison", answer)
 
 
 def _question(text: str, question_type: str, answer: Span | None) -> Example:
@@ -344,50 +355,11 @@ def _question(text: str, question_type: str, answer: Span | None) -> Example:
     return {"question": text, "answers": answers, "question_type": question_type}
 
 
-def _ask(rng: Random, subject: str, relation: Relation, answer: Span | None = None) -> Example:
-    return _question(rng.choice(relation.questions).format(subject=subject), relation.type, answer)
-
-
-def _ask_stated_fact(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
-    (subject, relation), answer = rng.choice(list(passage.facts.items()))
-    return _ask(rng, subject, relation, answer)
-
-
-def _ask_fact_of_the_other(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
-    """Ask about one subject a fact that the passage states only of the other: the hardest unanswerable question."""
-    missing = [
-        (subject, relation)
-        for subject in passage.subjects
-        for relation in passage.relations()
-        if (subject, relation) not in passage.facts
-    ]
-    return _ask(rng, *rng.choice(missing)) if missing else None
-
-
-def _ask_untold_relation(rng: Random, _values: ValueMaker, passage: Passage) -> Example:
-    told = passage.relations()
-    untold = [relation for relation in passage.topic.relations if relation not in told]
-    return _ask(rng, rng.choice(passage.subjects), rng.choice(untold))
-
-
-def _ask_about_stranger(rng: Random, values: ValueMaker, passage: Passage) -> Example:
-    return _ask(rng, values.make(passage.topic.subject), rng.choice(passage.relations()))
-
-
-def _ask_order(rng: Random, _values: ValueMaker, passage: Passage) -> Example | None:
-    if passage.order is None:
-        return None
-    comparison, more, less = passage.order
-    first, second = rng.sample(passage.subjects, 2)
-    wordings, answer = (comparison.questions, more) if rng.random() < 0.5 else (comparison.inverse_questions, less)
-    return _question(rng.choice(wordings).format(first=first, second=second), "comparison", answer)
-
-
 # How often each kind of question is drawn; about three in ten questions have no answer.
-_QUESTION_WEIGHTS: dict[Callable[[Random, ValueMaker, Passage], Example | None], float] = {
-    _ask_stated_fact: 0.60,
-    _ask_order: 0.15,
-    _ask_fact_of_the_other: 0.15,
-    _ask_untold_relation: 0.08,
-    _ask_about_stranger: 0.06,
+_QUESTION_WEIGHTS: dict[Callable[[Passage], Example | None], float] = {
+    Passage._ask_stated_fact: 0.60,
+    Passage._ask_order: 0.15,
+    Passage._ask_fact_of_the_other: 0.15,
+    Passage._ask_untold_relation: 0.08,
+    Passage._ask_about_stranger: 0.06,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -32,9 +32,7 @@ def column(examples: Examples, name: str) -> list[Any]:
         # Reading the column from Arrow is many times faster than building rows.
         values: list[Any] = arrow_column(examples, name).to_pylist()
         return values
-    if hasattr(examples, "column_names"):
-        # Iterating over the column would decode it row by row; a slice decodes it at once.
-        return list(cast(Mapping[str, Any], examples)[name][:])
+
     return [example[name] for example in examples]
 
 

@@ -26,17 +26,22 @@ def example(raw: Any) -> Example:
         records.required(raw, key, _KIND) for key in ("qid", "context", "question", "detected_answers")
     )
     context = records.checked_text("context", context)
-    spans = [
-        _exclusive_span(context, answer["text"], start, last)
-        for answer in records.as_objects(detected, "detected_answers")
-        for start, last in char_spans(answer)
-    ]
+    annotations = []
+    for answer in records.as_objects(detected, "detected_answers"):
+        for start, last in char_spans(answer):
+            if not 0 <= start <= last < len(context):
+                raise records.InvalidRecord(
+                    f"`char_spans` of the answer {records.shorten(answer['text'])} is {start} to {last}, but the "
+                    f"context has the characters 0 to {len(context) - 1}."
+                )
+            # MRQA 2019's `char_spans` include the last character.
+            annotations.append(records.Annotation((start, last + 1)))
     record = {
         "id": records.checked_id("qid", identifier),
         "title": "",
         "context": context,
         "question": records.checked_text("question", question),
-        "answers": records.as_answers(context, [records.Annotation(span) for span in spans]),
+        "answers": records.as_answers(context, annotations),
     }
     if "subset" in raw:
         record["subset"] = raw["subset"]
@@ -49,15 +54,6 @@ def char_spans(answer: Mapping[str, Any]) -> list[records.Span]:
     if isinstance(spans, Mapping):
         return list(zip(spans["start"], spans["end"], strict=True))
     return [(span["start"], span["end"]) if isinstance(span, Mapping) else (span[0], span[1]) for span in spans]
-
-
-def _exclusive_span(context: str, text: str, start: int, last: int) -> records.Span:
-    if not 0 <= start <= last < len(context):
-        raise records.InvalidRecord(
-            f"`char_spans` of the answer {records.shorten(text)} is {start} to {last}, but the context has the "
-            f"characters 0 to {len(context) - 1}."
-        )
-    return start, last + 1  # MRQA 2019's `char_spans` include the last character
 
 
 FORMAT = records.Format(

@@ -3,7 +3,7 @@
 The context is the document's tokens, HTML tags included, joined by single spaces.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -24,8 +24,9 @@ class Document:
     context: str
     token_spans: Sequence[records.Span]
 
-    def chars(self, start_token: int, end_token: int) -> records.Span:
-        """Return the characters ``[start, end)`` of the tokens ``[start_token, end_token)``; -1 means no span."""
+    def chars(self, span: Mapping[str, int]) -> records.Span:
+        """Return the characters ``[start, end)`` of an answer or candidate, from its tokens; -1 means no span."""
+        start_token, end_token = span["start_token"], span["end_token"]
         if start_token == -1 or end_token == -1:
             return records.NO_SPAN
         if not 0 <= start_token < end_token <= len(self.token_spans):
@@ -39,8 +40,7 @@ class Document:
 def example(raw: Any) -> Example:
     """Parse a record, converting token positions to characters of the context."""
     document = read_document(raw)
-    passages = passage_spans(raw, document)
-    annotations = read_annotations(raw, document, len(passages))
+    passages, annotations = read_answers(raw, document.chars)
     page = raw.get("document")
     title = raw.get("document_title") or (page.get("title") if isinstance(page, Mapping) else None)
     identifier = raw["example_id"] if "example_id" in raw else records.required(raw, "id", _KIND)
@@ -65,36 +65,38 @@ def read_document(raw: Any) -> Document:
     """Return the document of a record, in any form of the data."""
     if isinstance(raw, Mapping) and "document_text" in raw:
         tokens = records.checked_text("document_text", raw["document_text"]).split(" ")
+    elif isinstance(raw, Mapping) and "document_tokens" in raw:
+        tokens = [row["token"] for row in records.as_objects(raw["document_tokens"], "document_tokens")]
     else:
-        if isinstance(raw, Mapping) and "document_tokens" in raw:
-            rows = records.as_objects(raw["document_tokens"], "document_tokens")
-        else:
-            tokens = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
-            rows = records.as_objects(tokens, "document.tokens")
-        tokens = [row["token"] for row in rows]
+        listed = records.required(records.required(raw, "document", _KIND), "tokens", _KIND)
+        tokens = [row["token"] for row in records.as_objects(listed, "document.tokens")]
     starts = accumulate((len(token) + 1 for token in tokens), initial=0)
     spans = [(start, start + len(token)) for start, token in zip(starts, tokens, strict=False)]
     return Document(" ".join(tokens), spans)
 
 
-def passage_spans(raw: Any, document: Document) -> list[records.Span]:
-    """Return the characters of every long answer candidate."""
+def read_answers(
+    raw: Any, locate: Callable[[Mapping[str, int]], records.Span]
+) -> tuple[list[records.Span], list[records.Annotation]]:
+    """Return where every long answer candidate is, and the annotations with the first of several short answers.
+
+    ``locate`` returns where an answer or candidate is: `Document.chars`, or its bytes.
+    """
     rows = records.as_objects(records.required(raw, "long_answer_candidates", _KIND), "long_answer_candidates")
-    return [document.chars(row["start_token"], row["end_token"]) for row in rows]
-
-
-def read_annotations(raw: Any, document: Document, num_passages: int) -> list[records.Annotation]:
-    """Return the annotation of every annotator, with the first of several short answers."""
+    passages = [locate(row) for row in rows]
     annotations = []
     for one in records.as_objects(records.required(raw, "annotations", _KIND), "annotations"):
         # PrimeQA's base schema has one span per annotator.
         short = records.as_objects(one["short_answers"], "short_answers")
-        span = document.chars(short[0]["start_token"], short[0]["end_token"]) if short else records.NO_SPAN
-        passage = records.checked_passage(
-            one["long_answer"].get("candidate_index", -1), num_passages, "candidate_index"
+        index = one["long_answer"].get("candidate_index", -1)
+        annotations.append(
+            records.Annotation(
+                locate(short[0]) if short else records.NO_SPAN,
+                records.checked_passage(index, len(passages), "candidate_index"),
+                records.checked_yes_no(one["yes_no_answer"]),
+            )
         )
-        annotations.append(records.Annotation(span, passage, records.checked_yes_no(one["yes_no_answer"])))
-    return annotations
+    return passages, annotations
 
 
 FORMAT = records.Format(

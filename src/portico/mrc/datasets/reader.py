@@ -76,9 +76,10 @@ def read_examples(source: Any, *, format: str | None = None, skip_invalid: bool 
         InputError: If a source cannot be read, has an unknown format, holds no valid question or, unless skipped,
             holds an invalid record. The message names the source and the record.
     """
-    if not _names_files(source):
+    names = [source] if isinstance(source, str | Path) else source
+    if not (isinstance(names, Sequence) and names and all(isinstance(name, str | Path) for name in names)):
         return _read(Defects("The data set", skip_invalid=skip_invalid), numbered(source), format, _UniqueIds())
-    paths = paths_of(source)
+    paths = paths_of(names)
     languages = {language_of_name(path.name) for path in paths}
     examples: list[Example] = []
     ids = _UniqueIds(with_language=len(languages - {None}) > 1)
@@ -146,12 +147,6 @@ def _listing() -> str:
     return ", ".join(f"{name} ({one.description})" for name, one in FORMATS.items())
 
 
-def _names_files(source: Any) -> bool:
-    return isinstance(source, str | Path) or (
-        isinstance(source, Sequence) and bool(source) and all(isinstance(one, str | Path) for one in source)
-    )
-
-
 def _read(
     defects: Defects, placed: Iterator[Placed], name: str | None, ids: _UniqueIds, language: str | None = None
 ) -> list[Example]:
@@ -166,7 +161,8 @@ def _read(
                 f"{_listing()}; set `data.format` to one of them to see why the record does not match."
             )
         for question_place, raw in one.questions(place, entry, defects):
-            where = _with_id(question_place, raw)
+            identifiers = [raw[key] for key in _ID_KEYS if raw.get(key)] if isinstance(raw, Mapping) else []
+            where = f"{question_place}, id {identifiers[0]!r}" if identifiers else question_place
             try:
                 example = one.example(raw)
                 example = example if language is None else {**example, "language": language}
@@ -185,9 +181,3 @@ def _read(
         )
     defects.warn()
     return examples
-
-
-def _with_id(place: str, raw: Any) -> str:
-    values = (raw.get(key) for key in _ID_KEYS) if isinstance(raw, Mapping) else ()
-    identifier = next(filter(None, values), None)
-    return f"{place}, id {identifier!r}" if identifier else place

@@ -78,13 +78,10 @@ def _one_question(place: str, entry: Any, defects: Defects) -> Iterator[Placed]:
 
 @dataclass(frozen=True)
 class Format:
-    """How to parse the entries of one format.
+    """How to parse the entries of one format: `description` has their fields, `is_like` recognises one.
 
-    Attributes:
-        description: The fields of an entry, for messages.
-        is_like: Returns whether an entry looks like this format.
-        example: Parses one question; raises `InvalidRecord`.
-        questions: Yields the questions of an entry, not yet validated; by default every entry is one.
+    `questions` yields the questions of an entry, not yet validated, and `example` parses one of them or raises
+    `InvalidRecord`. By default every entry is one question.
     """
 
     description: str
@@ -179,17 +176,14 @@ def checked_yes_no(value: Any, key: str = "yes_no_answer") -> str:
 
 @dataclass(frozen=True)
 class Annotation:
-    """The answer of one annotator, in the terms of PrimeQA's base schema.
-
-    Attributes:
-        span: Characters ``[start, end)`` of the answer in its context, (-1, -1) if there is none.
-        passage: Index of the passage candidate (or, of several contexts, the context) with the answer, -1 if none.
-        yes_no: ``"YES"``, ``"NO"`` or ``"NONE"``.
-    """
+    """The answer of one annotator, in the terms of PrimeQA's base schema."""
 
     span: Span = NO_SPAN
+    """Characters ``[start, end)`` in its context."""
     passage: int = -1
+    """Index of the passage candidate (or, of several contexts, the context) with the answer, -1 if there is none."""
     yes_no: str = "NONE"
+    """``"YES"``, ``"NO"`` or ``"NONE"``."""
 
 
 def as_target(annotations: Sequence[Annotation]) -> dict[str, list[Any]]:

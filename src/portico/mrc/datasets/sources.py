@@ -133,11 +133,20 @@ def entries(stream: TextIO, defects: Defects) -> Iterator[Placed]:
     except json.JSONDecodeError:
         value = None  # a document over several lines
     if isinstance(value, Mapping) and "data" not in value:
-        return _lines(head, stream, defects)
+        yield from _lines(head, stream, defects)
+        return
     tail = stream.read()
     if value is None or tail.strip():
         value = _parse_document(head + tail, defects)
-    return _entries_of_document(value, defects)
+    listed = value.get("data", [value]) if isinstance(value, Mapping) else value
+    if not isinstance(listed, list):
+        raise InputError(
+            f"{defects.source}: `data`, or the top level, must be a list; got {describe(listed)}. Use "
+            '{"data": [...]} as SQuAD does, a JSON array of flat records, or JSON lines.'
+        )
+    for number, entry in enumerate(listed, start=1):
+        is_article = isinstance(entry, Mapping) and "paragraphs" in entry
+        yield f"{'article' if is_article else 'record'} {number}", entry
 
 
 def _lines(head: str, stream: TextIO, defects: Defects) -> Iterator[Placed]:
@@ -163,15 +172,3 @@ def _parse_document(text: str, defects: Defects) -> Any:
             f"{defects.source}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}, at {there}). "
             "Use a JSON document, or JSON lines with one complete record per line."
         ) from error
-
-
-def _entries_of_document(document: Any, defects: Defects) -> Iterator[Placed]:
-    listed = document.get("data", [document]) if isinstance(document, Mapping) else document
-    if not isinstance(listed, list):
-        raise InputError(
-            f"{defects.source}: `data`, or the top level, must be a list; got {describe(listed)}. Use "
-            '{"data": [...]} as SQuAD does, a JSON array of flat records, or JSON lines.'
-        )
-    for number, entry in enumerate(listed, start=1):
-        is_article = isinstance(entry, Mapping) and "paragraphs" in entry
-        yield f"{'article' if is_article else 'record'} {number}", entry

@@ -1,15 +1,15 @@
 """Examples to model inputs: the tokenised windows of question and context, labelled for training."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any
 
-import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from portico.errors import InputError
 from portico.mrc.arrays import Int64s
 from portico.mrc.datasets.examples import Examples, column
 from portico.mrc.features.labels import Gold, Subsampling, gold_of_example, label_windows, subsample_types
-from portico.mrc.features.tokenization import WindowCutter, cut_at_token, trim_questions
+from portico.mrc.features.tokenization import WindowCutter, cut_at_token
 from portico.mrc.features.windows import FeatureSet, Windows
 
 
@@ -67,24 +67,15 @@ class Featurizer:
         windows, context_index_F = self._cut(examples)
         columns, subsample_type_F = self._label(windows, context_index_F, examples)
         if self.subsampling is not None and not self.subsampling.keeps_all:
-            kept = np.flatnonzero(self.subsampling.keep(subsample_type_F))
-            if not len(kept):
-                raise InputError(
-                    "Subsampling leaves no window to train on, because none holds an answer; give questions with "
-                    "answers, or raise the probabilities of keeping windows without."
-                )
+            kept = self.subsampling.kept(subsample_type_F)
             windows, columns = windows.take(kept), {name: column_F[kept] for name, column_F in columns.items()}
         return FeatureSet(windows, token_type_ids=self._has_token_types, labels=columns)
 
     def eval_features(self, examples: Examples, *, labels: bool = False) -> FeatureSet:
         """Return the windows of all examples with what post-processing needs: example and character offsets.
 
-        Args:
-            examples: The examples.
-            labels: Whether to label the windows as for training, so that an evaluation has a loss.
-
-        Raises:
-            InputError: As in `train_features`.
+        With ``labels`` the windows are labelled as for training, so that an evaluation has a loss. For the errors see
+        `train_features`.
         """
         windows, context_index_F = self._cut(examples)
         columns = self._label(windows, context_index_F, examples)[0] if labels else None
@@ -101,7 +92,7 @@ class Featurizer:
         return "token_type_ids" in self.tokenizer.model_input_names
 
     def _cut(self, examples: Examples) -> tuple[Windows, Int64s | None]:
-        questions = trim_questions(column(examples, "question"), self.max_q_char_len)
+        questions = [question.lstrip()[: self.max_q_char_len] for question in column(examples, "question")]
         if self.max_question_length is not None and questions:
             questions = cut_at_token(questions, self.tokenizer, self.max_question_length)
         return self._cutter.cut(questions, column(examples, "context"), self.max_contexts)
@@ -110,12 +101,18 @@ class Featurizer:
         self, windows: Windows, context_index_F: Int64s | None, examples: Examples
     ) -> tuple[dict[str, Int64s], Int64s]:
         """Return the labels of each window, columns ``int64 [F]``, and its `SubsampleType`, ``int64 [F]``."""
-        gold = Gold.of(map(gold_of_example, examples), windows.example_index_F)
-        labels = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
-        columns = {"start_positions": labels.positions_F2[:, 0], "end_positions": labels.positions_F2[:, 1]}
-        if self.target_types:
-            columns["target_type"] = labels.target_type_F
-        return columns, subsample_types(labels.target_type_F, gold.has_answer_F)
+        gold = Gold(map(gold_of_example, examples), windows.example_index_F)
+        columns = label_windows(windows, gold, context_index_F, self.tokenizer, compat_label_bug=self.compat_label_bug)
+        subsample_type_F = subsample_types(columns["target_type"], gold.has_answer_F)
+        if not self.target_types:
+            del columns["target_type"]
+        return columns, subsample_type_F
+
+
+def window_featurizer(tokenizer: PreTrainedTokenizerFast, settings: Any, **more: Any) -> Featurizer:
+    """Return a featurizer with those of its options that ``settings`` has as attributes, and ``more``."""
+    options = {one.name: getattr(settings, one.name) for one in fields(Featurizer) if hasattr(settings, one.name)}
+    return Featurizer(tokenizer, **options, **more)
 
 
 def check_window(name: str, max_seq_length: int, longest: int) -> None:

@@ -5,7 +5,6 @@ character, or the first and the last token.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,16 +69,16 @@ class Subsampling:
     def keeps_all(self) -> bool:
         return bool((self.probabilities == 1).all())
 
-    @property
-    def keeps_positives_only(self) -> bool:
-        """Whether every window without an answer is dropped."""
-        return bool((self.probabilities[1:] == 0).all())
-
-    def keep(self, subsample_type_F: Int64s) -> Bools:
-        """Return which windows are kept, ``bool [F]``; the same ones for the same seed."""
+    def kept(self, subsample_type_F: Int64s) -> Int64s:
+        """Return the windows that are kept, in order, the same ones for the same seed; refuse to drop all of them."""
         drawn_F = np.random.default_rng(self._seed).random(len(subsample_type_F))
-        kept_F: Bools = drawn_F < self.probabilities[subsample_type_F]
-        return kept_F
+        kept = np.flatnonzero(drawn_F < self.probabilities[subsample_type_F])
+        if not len(kept):
+            raise InputError(
+                f"Subsampling leaves none of {len(subsample_type_F)} windows to train on, because none has an answer; "
+                "give questions with answers, or raise the probabilities of keeping windows without."
+            )
+        return kept
 
 
 def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
@@ -89,56 +88,45 @@ def subsample_types(target_type_F: Int64s, has_answer_F: Bools) -> Int64s:
 
 
 class GoldAnswer(NamedTuple):
-    """One annotator's answer to one question; -1 for what there is not.
-
-    Attributes:
-        chars: Characters of the answer in its context.
-        passage: The passage (of several contexts: the context) that holds the answer.
-        passage_chars: Characters of that passage in a single context.
-        answer_type: The `TargetType` of an answer without a span: YES, NO or PASSAGE_ANSWER.
-    """
+    """One annotator's answer to one question; -1 for what there is not."""
 
     chars: tuple[int, int] = _NO_SPAN
     passage: int = -1
+    """The passage (of several contexts: the context) that holds the answer."""
     passage_chars: tuple[int, int] = _NO_SPAN
+    """Characters of that passage in a single context."""
     answer_type: TargetType = TargetType.PASSAGE_ANSWER
+    """Of an answer without a span: YES, NO or PASSAGE_ANSWER."""
 
 
-@dataclass(frozen=True, eq=False)
 class Gold:
-    """`GoldAnswer` to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``."""
+    """The answer to the question of every window, in columns ``int64 [F, 2]`` or ``[F]``; see `GoldAnswer`."""
 
-    chars_F2: Int64s
-    passage_F: Int64s
-    passage_chars_F2: Int64s
-    answer_type_F: Int64s
-
-    @classmethod
-    def of(cls, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> "Gold":
-        """Return the answers of the examples, of which ``example_index_F`` selects one for each window."""
+    def __init__(self, answers: Iterable[GoldAnswer], example_index_F: Int64s) -> None:
         rows = [(*one.chars, one.passage, *one.passage_chars, one.answer_type) for one in answers]
         table_F6 = np.array(rows, np.int64).reshape(-1, 6)[example_index_F]
-        return cls(table_F6[:, :2], table_F6[:, 2], table_F6[:, 3:5], table_F6[:, 5])
-
-    @property
-    def has_answer_F(self) -> Bools:
-        return self.passage_F >= 0
+        self.chars_F2, self.passage_F = table_F6[:, :2], table_F6[:, 2]
+        self.passage_chars_F2, self.answer_type_F = table_F6[:, 3:5], table_F6[:, 5]
+        self.has_answer_F: Bools = self.passage_F >= 0
 
 
 def gold_of_example(example: Mapping[str, Any]) -> GoldAnswer:
     """Return the answer to train on: the first one of the example; see `portico.mrc.datasets.read_examples`.
 
     Of several annotators it is the first with a span, otherwise the first with yes or no, otherwise the first with a
-    passage. Without annotators the passage of an answer is the answer itself.
-
-    Raises:
-        InputError: If the answer has no offset.
+    passage. Without annotators the passage of an answer is the answer itself. An answer without offset is refused.
     """
     target = example.get("target")
     if target is not None and len(target["start_positions"]):
         several = not isinstance(example["context"], str)
         passages = None if several else example.get("passage_candidates")
-        gold = gold_of_target(target, _most_informative(target), passages)
+        kinds = (
+            [start >= 0 for start in target["start_positions"]],
+            [yes_no != "NONE" for yes_no in target["yes_no_answer"]],
+            [passage >= 0 for passage in target["passage_indices"]],
+        )
+        annotator = next((kind.index(True) for kind in kinds if True in kind), 0)
+        gold = gold_of_target(target, annotator, passages)
         if several or gold.passage >= 0 or gold.chars == _NO_SPAN:
             return gold
     texts, starts = example["answers"]["text"], example["answers"]["answer_start"]
@@ -174,22 +162,6 @@ def gold_of_target(
     return GoldAnswer(chars, passage, passage_chars, answer_type)
 
 
-def _most_informative(target: Mapping[str, Sequence[Any]]) -> int:
-    kinds = (
-        [start >= 0 for start in target["start_positions"]],
-        [yes_no != "NONE" for yes_no in target["yes_no_answer"]],
-        [passage >= 0 for passage in target["passage_indices"]],
-    )
-    return next((kind.index(True) for kind in kinds if True in kind), 0)
-
-
-class WindowLabels(NamedTuple):
-    """First and last token of the answer, or the CLS token twice, and the `TargetType` of each window."""
-
-    positions_F2: Int64s
-    target_type_F: Int64s
-
-
 def label_windows(
     windows: Windows,
     gold: Gold,
@@ -197,18 +169,16 @@ def label_windows(
     tokenizer: "PreTrainedTokenizerBase",
     *,
     compat_label_bug: bool = False,
-) -> WindowLabels:
-    """Label windows by PrimeQA's rules.
+) -> dict[str, Int64s]:
+    """Label the windows of a tokenizer by PrimeQA's rules.
+
+    The columns, ``int64 [F]``, are ``start_positions`` and ``end_positions`` (the first and the last token of the
+    answer, or the CLS token twice) and ``target_type``.
 
     A window without the passage that holds the answer has no answer. One with the passage has the span as its answer
-    if it holds all of it, otherwise yes, no or the passage.
-
-    Args:
-        windows: ``F`` windows.
-        gold: The answer to the question of each window, ``F`` rows.
-        context_index_F: See `WindowCutter.cut`; without it, passages are spans of characters of the only context.
-        tokenizer: The tokenizer that made the windows.
-        compat_label_bug: See :class:`~portico.mrc.features.featurizer.Featurizer`.
+    if it holds all of it, otherwise yes, no or the passage. For ``context_index_F`` see `WindowCutter.cut`; without
+    it, passages are spans of characters of the only context. For ``compat_label_bug`` see
+    :class:`~portico.mrc.features.featurizer.Featurizer`.
     """
     has_passage_F = _has_passage(windows, gold, context_index_F)
     chars_F2 = np.where(has_passage_F[:, None], gold.chars_F2, -1)
@@ -216,7 +186,8 @@ def label_windows(
     positions_F2, has_span_F = _answer_positions(windows, chars_F2, cls_positions_F, compat_label_bug=compat_label_bug)
     without_span_F = np.where(gold.chars_F2[:, 0] >= 0, TargetType.PASSAGE_ANSWER, gold.answer_type_F)
     type_F = np.where(has_span_F, TargetType.SPAN_ANSWER, without_span_F)
-    return WindowLabels(positions_F2, np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64))
+    type_F = np.where(has_passage_F, type_F, TargetType.NO_ANSWER).astype(np.int64)
+    return {"start_positions": positions_F2[:, 0], "end_positions": positions_F2[:, 1], "target_type": type_F}
 
 
 def _has_passage(windows: Windows, gold: Gold, context_index_F: Int64s | None) -> Bools:

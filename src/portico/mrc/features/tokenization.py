@@ -25,11 +25,6 @@ _QUESTION_FIRST = [_BEFORE, _QUESTION, _BETWEEN, _CONTEXT, _AFTER, _PAD]
 _CONTEXT_FIRST = [_PAD, _BEFORE, _CONTEXT, _BETWEEN, _QUESTION, _AFTER]
 
 
-def trim_questions(questions: Sequence[str], max_characters: int | None) -> list[str]:
-    """Return the questions without leading whitespace, cut to their first characters."""
-    return [question.lstrip()[:max_characters] for question in questions]
-
-
 def cut_at_token(questions: Sequence[str], tokenizer: PreTrainedTokenizerFast, longest: int) -> list[str]:
     """Return the questions cut to about ``longest`` tokens, at the end of a token."""
     encoded = EncodedTexts(tokenizer, questions)
@@ -92,15 +87,7 @@ class WindowCutter:
         if not len(questions):
             raise InputError("There are no examples to make features of; give at least one question with its context.")
         encoded_questions = EncodedTexts(self.tokenizer, questions)
-        self._check_room(questions, encoded_questions.lengths_E)
-        windows = self._assemble_windows(questions, encoded_questions, contexts)
-        return self._encode_pairs(questions, contexts) if windows is None else windows
-
-    @property
-    def _question_first(self) -> bool:
-        return self.tokenizer.padding_side == "right"
-
-    def _check_room(self, questions: Sequence[str], lengths_E: Int64s) -> None:
+        lengths_E = encoded_questions.lengths_E
         longest = int(lengths_E.argmax())
         room = self.max_seq_length - self.tokenizer.num_special_tokens_to_add(pair=True) - lengths_E[longest]
         if self.doc_stride >= room:
@@ -110,6 +97,12 @@ class WindowCutter:
                 f"{max(room, 0)} tokens for the context, and doc_stride must be smaller than that; set a smaller "
                 f"doc_stride, a larger max_seq_length, or max_question_length."
             )
+        windows = self._assemble_windows(questions, encoded_questions, contexts)
+        return self._encode_pairs(questions, contexts) if windows is None else windows
+
+    @property
+    def _question_first(self) -> bool:
+        return self.tokenizer.padding_side == "right"
 
     def _assemble_windows(
         self, questions: Sequence[str], encoded_questions: "EncodedTexts", contexts: Sequence[str]
@@ -169,13 +162,9 @@ def _columns(encoding: BatchEncoding, first_example: int, *, context: int) -> tu
 
 
 class EncodedTexts:
-    """The text of each pair without special tokens; equal texts are tokenised once.
+    """The text of each pair, from token ``starts_E`` on, without special tokens; equal texts are tokenised once.
 
-    Attributes:
-        starts_E: First token of the text of each pair, ``int64 [E]``.
-        lengths_E: Tokens in the text of each pair, ``int64 [E]``.
-        ids_P: Vocabulary ids, ``int32 [P]``.
-        offsets_P2: Characters ``[start, end)`` of each token, ``int32 [P, 2]``.
+    ``offsets_P2`` are the characters ``[start, end)`` of each token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> None:

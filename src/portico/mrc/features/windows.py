@@ -15,25 +15,17 @@ from portico.mrc.arrays import Bools, Bytes, Int32s, Int64s
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """The windows of all examples; row ``f`` is ``T``-slice ``row_starts[f] : row_starts[f + 1]``.
-
-    Attributes:
-        example_index_F: Which example each window was cut from, ``int64 [F]``, ascending.
-        row_starts: Where each row starts and the last one ends, ``int64 [F + 1]``.
-        input_ids_T: Vocabulary ids, ``int32 [T]``.
-        attention_mask_T: 0 on padding, otherwise 1, ``uint8 [T]``.
-        token_type_ids_T: Segment ids, ``uint8 [T]``.
-        char_offsets_T2: Characters ``[start, end)`` of each token in its question or context,
-            ``int32 [T, 2]``; ``(0, 0)`` on special tokens and padding.
-        in_context_T: True on the tokens of the context, ``bool [T]``.
-    """
+    """The windows of all examples; row ``f`` is ``T``-slice ``row_starts[f] : row_starts[f + 1]``."""
 
     example_index_F: Int64s
+    """Which example each window was cut from, ascending."""
     row_starts: Int64s
+    """Where each row starts and the last one ends, ``[F + 1]``."""
     input_ids_T: Int32s
     attention_mask_T: Bytes
     token_type_ids_T: Bytes
     char_offsets_T2: Int32s
+    """Characters ``[start, end)`` of each token in its question or context; ``(0, 0)`` on special tokens, padding."""
     in_context_T: Bools
 
     @property

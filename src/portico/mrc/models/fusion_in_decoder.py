@@ -69,14 +69,8 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
     ) -> Any:
         """Encode each passage, and decode from all of them.
 
-        Args:
-            input_ids: Tokens of the passages with their question, ``int64 [B, N, L]``.
-            attention_mask: 0 at padding, ``[B, N, L]``.
-            decoder_input_ids: Input of the decoder, ``int64 [B, T]``; by default made from the labels.
-            decoder_attention_mask: 0 at its padding, ``[B, T]``.
-            encoder_outputs: Hidden states of the passages, ``float [B, N * L, H]``, instead of ``input_ids``.
-            labels: Tokens of the answer, -100 at padding, ``int64 [B, T]``.
-            **options: Further inputs of the plain model.
+        Tokens and mask of the passages are ``[B, N, L]``; ``encoder_outputs``, which can replace the tokens, has
+        hidden states ``float [B, N * L, H]``. All others are as in the plain model.
         """
         if encoder_outputs is None and input_ids is not None and input_ids.dim() == 3:
             encoder_outputs = self.encode_passages(input_ids, attention_mask)
@@ -93,12 +87,9 @@ class FiDModelForDownstreamTasks(ModelByConfig, GenerationMixin):
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, *args: Any, **options: Any) -> Any:
-        """Generate answers.
+        """Generate answers from tokens of passages, ``int64 [B, N, L]``, also as ``input_ids``.
 
-        Args:
-            inputs: Tokens of the passages, ``int64 [B, N, L]``; also as ``input_ids``.
-            *args: See the plain model.
-            **options: ``attention_mask``, ``[B, N, L]``, and keywords of ``generate``.
+        ``options`` are ``attention_mask``, ``[B, N, L]``, and keywords of the plain model's ``generate``.
         """
         tokens = options.pop("input_ids", None) if inputs is None else inputs
         if tokens is not None and tokens.dim() == 3:

@@ -37,15 +37,10 @@ class TaskHead(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, model_outputs: Any, **inputs: Any) -> Any:
-        """Return the outputs of the head.
+        """Return the outputs of the head: a tuple or a ``ModelOutput`` like the encoder's, with labels the loss first.
 
-        Args:
-            model_outputs: Outputs of the encoder, hidden states first; a tuple or a ``ModelOutput``.
-            **inputs: The encoder's inputs and the labels. The trainer keeps the data set columns that the signature
-                of a head names.
-
-        Returns:
-            A tuple if the encoder returned one, else a ``ModelOutput``; the loss first if there are labels.
+        The outputs of the encoder begin with hidden states. ``inputs`` are its inputs and the labels; the trainer
+        keeps the data set columns that the signature of a head names.
         """
 
 
@@ -145,15 +140,8 @@ class ExtractiveQAHead(TaskHead):
     ) -> Any:
         """Return start, end and answer type logits, with a loss if all three labels are given.
 
-        Args:
-            model_outputs: Hidden states first, ``float [B, L, H]``.
-            input_ids: Input of the encoder, ``int64 [B, L]``, as are the next two.
-            attention_mask: 0 at padding.
-            token_type_ids: 0 for the question and 1 for the passage.
-            start_positions: First token of the answer, ``int64 [B]`` or ``[B, 1]``, as are the next two.
-            end_positions: Last token of the answer.
-            target_type: Type of the answer.
-            **inputs: Ignored.
+        The outputs of the encoder begin with hidden states, ``float [B, L, H]``, and its inputs are ``int64 [B, L]``;
+        the labels are ``int64 [B]`` or ``[B, 1]``: the first and the last token of the answer and its type.
         """
         hidden = model_outputs[0]
         start_logits, end_logits = (logits.contiguous() for logits in self.qa_outputs(hidden).unbind(-1))

@@ -154,8 +154,10 @@ def gives_loss_alone(model: Any) -> bool:
 
 
 def head_of(model: Any) -> str:
-    """Return the name of a model's head."""
-    return "beam_search" if gives_loss_alone(model) else saved_head(model.config)
+    """Return the name of a model's head; a model without a configuration is taken to give start and end logits."""
+    if gives_loss_alone(model):
+        return "beam_search"
+    return saved_head(model.config) if hasattr(model, "config") else PLAIN_HEAD
 
 
 def saved_head(config: PreTrainedConfig) -> str:

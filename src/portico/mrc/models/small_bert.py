@@ -13,7 +13,8 @@ arXiv:2305.09828.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -69,21 +70,12 @@ LATER_LAYERS: tuple[Role, ...] = (Neighbour(-4, 1.0), Neighbour(4, 1.0), None, N
 
 
 def new_reader(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    max_length: int,
-    model: Mapping[str, Any],
-    head: str = PLAIN_HEAD,
+    texts: Iterable[str], *, vocab_size: int, max_length: int, model: Mapping[str, Any], head: str = PLAIN_HEAD
 ) -> ModelAndTokenizer:
-    """Make a small BERT with random weights and a tokenizer trained on ``texts``.
+    """Make a small BERT with random weights and a tokenizer of ``vocab_size`` pieces trained on ``texts``.
 
-    Args:
-        texts: Training texts.
-        vocab_size: Largest number of pieces of the tokenizer.
-        max_length: Longest input in tokens, unless ``model`` sets ``max_position_embeddings``.
-        model: Fields of ``BertConfig`` that differ from ``SMALL_BERT``.
-        head: See :func:`~portico.mrc.models.loading.new_model`.
+    ``model`` has the fields of ``BertConfig`` that differ from ``SMALL_BERT``. The longest input is ``max_length``
+    tokens, unless it sets ``max_position_embeddings``. For ``head`` see :func:`~portico.mrc.models.loading.new_model`.
     """
     check_head(head)
     tokenizer = train_wordpiece_tokenizer(texts, vocab_size=vocab_size)
@@ -94,22 +86,21 @@ def new_reader(
         )
     fields = {"max_position_embeddings": max_length, **model}
     tokenizer.model_max_length = fields["max_position_embeddings"]
-    try:
+    with explained_fields("BERT", model):
         return ModelAndTokenizer(build_small_bert(small_bert_config(tokenizer, **fields), head), tokenizer)
+
+
+@contextmanager
+def explained_fields(kind: str, fields: Mapping[str, Any]) -> Iterator[None]:
+    """Raise errors of making a model with these fields as an `InputError` that names them."""
+    try:
+        yield
     except (StrictDataclassError, TypeError, ValueError) as error:
-        raise invalid_fields_error("BERT", model, error) from error
-
-
-def invalid_fields_error(kind: str, fields: Mapping[str, Any], error: Exception) -> InputError:
-    listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
-    return InputError(
-        f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave them "
-        f"out for the defaults of the small {kind}."
-    )
-
-
-def bert_fields() -> list[str]:
-    return sorted(key for key in BertConfig().to_dict() if not key.startswith("_"))
+        listed = ", ".join(f"`model.{name}={value}`" for name, value in fields.items()) or "the default fields"
+        raise InputError(
+            f"No {kind} can be made with {listed} ({' '.join(str(error).split())}); set them differently, or leave "
+            f"them out for the defaults of the small {kind}."
+        ) from error
 
 
 def small_bert_config(tokenizer: PreTrainedTokenizerBase, **overrides: Any) -> BertConfig:

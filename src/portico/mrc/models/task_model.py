@@ -32,11 +32,7 @@ class ModelByConfig(PreTrainedModel):
     @classmethod
     @abstractmethod
     def model_class_from_config(cls, config: PreTrainedConfig) -> type[Self]:
-        """Return the class of models on the pretrained model of ``config``.
-
-        Raises:
-            InputError: If transformers has no such model.
-        """
+        """Return the class of models on the pretrained model of ``config``; an `InputError` if there is none."""
 
     @classmethod
     def from_config(
@@ -44,11 +40,8 @@ class ModelByConfig(PreTrainedModel):
     ) -> Any:
         """Return a model on the pretrained model of ``config``.
 
-        Args:
-            config: Configuration of the pretrained model.
-            *args: Folder or name of its weights, as ``from_pretrained`` takes it; without it all weights are new.
-            task_heads: See the class; by default the heads that ``config`` names, or the only one.
-            **options: Further options of ``from_pretrained``.
+        ``args`` is the folder or name of its weights, with further ``options``, as ``from_pretrained`` takes them;
+        without it all weights are new. By default ``task_heads`` are those that ``config`` names, or the only one.
         """
         model_class: Any = cls.model_class_from_config(config)
         if not args:
@@ -59,11 +52,7 @@ class ModelByConfig(PreTrainedModel):
     def from_pretrained(cls, name_or_path: Any, *args: Any, config: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Load a model saved by this class, or a pretrained model to put under it.
 
-        Args:
-            name_or_path: Folder or name.
-            *args: See ``PreTrainedModel.from_pretrained``.
-            config: Configuration; by default the one saved with the weights.
-            **options: See there; and ``task_heads``, see :meth:`from_config`.
+        For the arguments see ``PreTrainedModel.from_pretrained``, and for ``task_heads`` :meth:`from_config`.
         """
         if cls.base_model_prefix:
             return super().from_pretrained(name_or_path, *args, config=config, **options)
@@ -126,11 +115,7 @@ class ModelForDownstreamTasks(ModelByConfig):
 
     @property
     def task_head(self) -> Any:
-        """The active head.
-
-        Raises:
-            InputError: If none was chosen.
-        """
+        """The active head; raises an `InputError` if none was chosen."""
         if self._head_name is None:
             raise InputError(
                 f"No head was chosen; call `set_task_head` with one of: {', '.join(map(repr, self.task_heads))}."
@@ -138,11 +123,7 @@ class ModelForDownstreamTasks(ModelByConfig):
         return self.task_heads[self._head_name]
 
     def set_task_head(self, task_head: str) -> None:
-        """Choose the head to train and evaluate with.
-
-        Raises:
-            InputKeyError: If the model has no such head.
-        """
+        """Choose the head to train and evaluate with; raises an `InputKeyError` if the model has no such head."""
         if task_head not in self.task_heads:
             raise InputKeyError(
                 f"The model has no head {task_head!r}; set one of: {', '.join(map(repr, self.task_heads))}."

@@ -27,9 +27,7 @@ class ConfidenceScorer:
     Args:
         confidence_model_path: The classifier; it has ``predict_proba``, whose second column is the confidence.
 
-    Raises:
-        InputError: If the file does not exist.
-        MissingPackageError: If joblib is not installed.
+    An `InputError` is raised if the file does not exist or joblib is not installed.
     """
 
     def __init__(self, confidence_model_path: str | Path) -> None:

@@ -51,13 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class EvalPredictionWithProcessing(NamedTuple):
-    """All candidates, together with what a metric needs of them.
-
-    Args:
-        predictions: Candidates of each question, as they are written.
-        label_ids: References, as the metric takes them.
-        processed_predictions: Answers, as the metric takes them.
-    """
+    """All candidates as they are written, with references and predictions as a metric takes them."""
 
     predictions: Any
     label_ids: Any
@@ -103,10 +97,7 @@ class AbstractPostProcessor(ABC):
     def process_references_and_predictions(
         self, examples: Examples, features: Any, predictions: Sequence[Any]
     ) -> EvalPredictionWithProcessing:
-        """Return predictions and references; the ``post_process_function`` of an evaluation.
-
-        The arguments are those of :meth:`process`.
-        """
+        """Return predictions and references; the ``post_process_function`` of an evaluation. See :meth:`process`."""
         return self.evaluated(examples, self.process(examples, features, predictions))
 
     def evaluated(self, examples: Examples, processed: Any) -> EvalPredictionWithProcessing:
@@ -205,7 +196,22 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
         return token_offsets(features, ids)
     if not len(features):
         raise InputError(f"There are {len(ids)} examples but no features; give the features of these examples.")
-    example_F = _group_numbers(np.array(column(features, "example_idx"), np.int64), len(ids))
+    example_idx_F = np.array(column(features, "example_idx"), np.int64)
+    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
+    values, counts = np.unique(example_idx_F[starts], return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
+            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
+        )
+    if len(starts) != len(ids):
+        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
+        error = InputStopIteration if len(starts) < len(ids) else InputError
+        raise error(
+            f"There are {len(ids)} examples, but features of {len(starts)}; give the features of exactly these "
+            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
+        )
+    example_F = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
     if "example_id" in (getattr(features, "column_names", None) or features[0]):
         expected = [ids[example] for example in example_F.tolist()]
         for feature, (own, example_id) in enumerate(zip(column(features, "example_id"), expected, strict=True)):
@@ -215,24 +221,6 @@ def _grouped_offsets(features: Features, ids: Sequence[str]) -> TokenOffsets:
                     "and features in the same order."
                 )
     return offsets_of_rows(features, example_F)
-
-
-def _group_numbers(example_idx_F: Int64s, num_examples: int) -> Int64s:
-    starts = np.flatnonzero(np.diff(example_idx_F, prepend=example_idx_F[0] - 1))
-    values, counts = np.unique(example_idx_F[starts], return_counts=True)
-    if (counts > 1).any():
-        raise InputError(
-            f"The features are not grouped by example: those with example_idx {values[counts > 1][0]} form "
-            f"{counts[counts > 1][0]} groups. Keep features in the order in which they were made."
-        )
-    if len(starts) != num_examples:
-        # PrimeQA iterates over groups of features with `next`, which raises StopIteration when they run out.
-        error = InputStopIteration if len(starts) < num_examples else InputError
-        raise error(
-            f"There are {num_examples} examples, but features of {len(starts)}; give the features of exactly these "
-            "examples, at least one of each. To shorten a run, cut the examples rather than the features."
-        )
-    return np.repeat(np.arange(len(starts)), np.diff(starts, append=len(example_idx_F)))
 
 
 class ExtractivePostProcessor(AbstractPostProcessor):
@@ -245,12 +233,10 @@ class ExtractivePostProcessor(AbstractPostProcessor):
         k: Spans to keep of each example.
         max_answer_length: See :class:`AbstractPostProcessor`.
         n_best_size: Number of starts and ends to consider in each feature.
-        scorer_type: What spans are ranked by; one of
-            :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
+        scorer_type: What ranks spans; a :class:`~portico.mrc.postprocess.ranking.SupportedSpanScorers`.
         single_context_multiple_passages: See :class:`AbstractPostProcessor`, also for `ignored`.
         output_confidence_feature: Whether the model returns start deviations, end deviations and similarities too.
-        confidence_model_path: A classifier for :class:`ConfidenceScorer`, whose probability becomes each record's
-            ``confidence_score``.
+        confidence_model_path: A classifier for :class:`ConfidenceScorer`, which gives the ``confidence_score``.
         **ignored: Without effect.
 
     Raises:
@@ -461,16 +447,11 @@ class ELI5FiDPostProcessor(AbstractPostProcessor):
         self._tokenizer = tokenizer
 
     def process(self, examples: Examples, features: Any, predictions: Any) -> list[dict[str, Any]]:
-        """Return ``{"id", "prediction_text"}`` of every example.
+        """Return ``{"id", "prediction_text"}`` of every example, which has ``id`` or ``example_id``.
 
-        Args:
-            examples: The examples, with ``id`` or ``example_id``.
-            features: Their features, with ``example_id``.
-            predictions: Token ids of all features in order, ``int [F, L]``, -1 and below as padding; or the output of
-                an evaluation, which has them as ``predictions``.
-
-        Raises:
-            InputError: If features and rows differ in number, or an example has no feature.
+        The features have ``example_id``. `predictions` are the token ids of all features in order, ``int [F, L]``, -1
+        and below as padding; or the output of an evaluation, which has them as ``predictions``. An `InputError` is
+        raised if features and rows differ in number, or an example has no feature.
         """
         output = getattr(predictions, "predictions", predictions)
         ids_FL = np.asarray(output[0] if isinstance(output, tuple) else output)

@@ -11,6 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,20 +30,18 @@ from portico.mrc.datasets.records import (
     as_candidates,
     as_objects,
     as_target,
-    checked_yes_no,
 )
 from portico.mrc.datasets.sources import import_datasets, numbered
 from portico.mrc.features.labels import (
     Gold,
     Subsampling,
     TargetType,
-    WindowLabels,
     gold_of_target,
     label_windows,
     subsample_types,
 )
 from portico.mrc.features.labels import SubsampleType as SubsampleType
-from portico.mrc.features.tokenization import WindowCutter, trim_questions
+from portico.mrc.features.tokenization import WindowCutter
 from portico.mrc.features.windows import Windows, last_marked
 
 if TYPE_CHECKING:
@@ -62,9 +61,8 @@ class AbstractPreProcessor(ABC):
         tokenizer: A fast tokenizer.
         stride: Tokens that two neighbouring windows of a context share.
         max_seq_len: Longest window in tokens; ``None`` for the tokenizer's ``model_max_length``.
-        negative_sampling_prob_when_has_answer: Probability of training on a window without an answer if its question
-            has one elsewhere.
-        negative_sampling_prob_when_no_answer: Probability of training on a window of a question without an answer.
+        negative_sampling_prob_when_has_answer: See :class:`~portico.mrc.features.labels.Subsampling`.
+        negative_sampling_prob_when_no_answer: See there.
         num_workers: Number of processes for ``Dataset.map``; ``None`` to use only this process.
         load_from_cache_file: Whether ``Dataset.map`` may reuse cached features.
         max_q_char_len: Cut longer questions to this many characters.
@@ -114,25 +112,16 @@ class AbstractPreProcessor(ABC):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         """Return the examples in the base schema, and their labelled features to train on.
 
-        Raises:
-            InputError: If there are no examples, they lack a column, or subsampling drops every window.
+        An `InputError` is raised if there are no examples, they lack a column, or subsampling drops every window.
         """
         return self._process(examples, is_train=True)
 
     def process_eval(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
-        """Return the examples in the base schema, and the features of all their windows.
-
-        Raises:
-            InputError: If there are no examples, or they lack a column.
-        """
+        """Return the examples in the base schema, and the features of all their windows; see `process_train`."""
         return self._process(examples, is_train=False)
 
     def adapt_dataset(self, dataset: "Dataset", is_train: bool) -> "Dataset":
-        """Return the examples in the base schema; by default they are validated and returned unchanged.
-
-        Raises:
-            InputError: If a column is missing or has another type.
-        """
+        """Return the examples in the base schema; by default they are validated and returned unchanged."""
         self.validate_schema(dataset, is_train)
         return dataset
 
@@ -141,12 +130,8 @@ class AbstractPreProcessor(ABC):
     ) -> Mapping[str, Any]:
         """Return a batch of features with the `SubsampleType` of each as ``subsample_type``.
 
-        If subsampling keeps every feature, they are returned unchanged.
-
-        Args:
-            tokenized_examples: ``target_type`` and ``example_idx`` (index of the example in the batch) of each
-                feature, and more.
-            examples: The batch of examples.
+        They have ``target_type`` and ``example_idx``, the index of their example in the batch of ``examples``. If
+        subsampling keeps every feature, they are returned unchanged.
         """
         if self._subsampling.keeps_all:
             return tokenized_examples
@@ -156,32 +141,18 @@ class AbstractPreProcessor(ABC):
         return {**tokenized_examples, "subsample_type": types_F.tolist()}
 
     def subsample_features(self, dataset: "Dataset") -> "Dataset":
-        """Return the features to train on, without ``subsample_type``; all of them if there is no such column.
-
-        Raises:
-            InputError: If every feature is dropped.
-        """
+        """Return the features to train on, without ``subsample_type``; all of them if there is no such column."""
         if "subsample_type" not in dataset.column_names:
             return dataset
-        kept = np.flatnonzero(self._subsampling.keep(np.asarray(dataset["subsample_type"])))
-        if not len(kept):
-            raise InputError(
-                f"Subsampling leaves none of {len(dataset)} windows to train on; give questions with answers, or "
-                "raise the negative sampling probabilities."
-            )
+        kept = self._subsampling.kept(np.asarray(dataset["subsample_type"]))
         return dataset.select(kept).remove_columns("subsample_type")
 
     @abstractmethod
     def validate_schema(self, dataset: "Dataset", is_train: bool, pre_adaptation: bool = True) -> None:
-        """Check that the examples have the required columns, with the right types.
+        """Raise an `InputError` if a required column of the examples is missing or has another type.
 
-        Args:
-            dataset: The examples.
-            is_train: Whether answers are required.
-            pre_adaptation: Whether columns that :meth:`adapt_dataset` adds may still be missing.
-
-        Raises:
-            InputError: If a column is missing or has another type.
+        Answers are required if ``is_train``; with ``pre_adaptation`` columns that :meth:`adapt_dataset` adds may
+        still be missing.
         """
 
     def _process_batch(self, examples: Mapping[str, Any], indices: Sequence[int], is_train: bool) -> Any:
@@ -229,7 +200,7 @@ class BasePreProcessor(AbstractPreProcessor):
     def process_train(self, examples: "Dataset") -> "tuple[Dataset, Dataset]":
         if self._subsampling.keeps_all:
             logger.warning("Training on all windows without an answer: both negative sampling probabilities are 1.")
-        elif self._subsampling.keeps_positives_only:
+        elif not self._subsampling.probabilities[1:].any():
             logger.warning("Training on no window without an answer: both negative sampling probabilities are 0.")
         return super().process_train(examples)
 
@@ -272,7 +243,7 @@ class BasePreProcessor(AbstractPreProcessor):
         """Return the features of a batch as an Arrow table."""
         import pyarrow as pa
 
-        questions = trim_questions(examples["question"], self._max_q_char_len)
+        questions = [question.lstrip()[: self._max_q_char_len] for question in examples["question"]]
         windows, context_index_F = self._cutter.cut(questions, self._contexts(examples), self._max_contexts)
         owner_F = windows.example_index_F
         columns = self._token_columns(windows, context_offsets_only=not is_train)
@@ -329,17 +300,12 @@ class BasePreProcessor(AbstractPreProcessor):
         passages = examples["passage_candidates"] if single else [None] * len(examples["question"])
         # The first annotator counts, as in PrimeQA.
         golds = (gold_of_target(target, 0, one) for target, one in zip(examples["target"], passages, strict=True))
-        labels = self._label(windows, Gold.of(golds, windows.example_index_F), context_index_F)
-        columns: dict[str, Any] = {
-            "start_positions": labels.positions_F2[:, 0],
-            "end_positions": labels.positions_F2[:, 1],
-            "target_type": labels.target_type_F,
-        }
+        columns = self._label(windows, Gold(golds, windows.example_index_F), context_index_F)
         in_batch = {**columns, "example_idx": windows.example_index_F}
         labelled = self.label_features_for_subsampling(in_batch, examples)
         return {name: column for name, column in labelled.items() if name != "example_idx"}
 
-    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
         return label_windows(windows, gold, context_index_F, self._tokenizer, compat_label_bug=self._compat_label_bug)
 
 
@@ -492,7 +458,7 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
     without such a token, with the first and the last context token.
     """
 
-    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> WindowLabels:
+    def _label(self, windows: Windows, gold: Gold, context_index_F: Int64s | None) -> dict[str, Int64s]:
         labels = super()._label(windows, gold, context_index_F)
         begin_T, stop_T = np.repeat(gold.passage_chars_F2, windows.lengths_F, axis=0).T
         start_T, end_T = windows.char_offsets_T2.T
@@ -503,11 +469,12 @@ class TyDiBoolQAPreprocessor(TyDiQAPreprocessor):
         first_F, last_F = windows.context_bounds()
         start_F = windows.first_in_row(starts_inside_T)
         end_F = last_marked(ends_inside_T, row_starts, row_ends)
-        start_F = np.where(start_F < row_ends, start_F, first_F)
-        end_F = np.where(end_F >= row_starts, end_F, last_F)
-        positions_F2 = np.stack([start_F, end_F], axis=1) - row_starts[:, None]
-        is_yes_no_F = np.isin(labels.target_type_F, (TargetType.YES, TargetType.NO))
-        return WindowLabels(np.where(is_yes_no_F[:, None], positions_F2, labels.positions_F2), labels.target_type_F)
+        parts = {
+            "start_positions": np.where(start_F < row_ends, start_F, first_F) - row_starts,
+            "end_positions": np.where(end_F >= row_starts, end_F, last_F) - row_starts,
+        }
+        is_yes_no_F = np.isin(labels["target_type"], (TargetType.YES, TargetType.NO))
+        return labels | {name: np.where(is_yes_no_F, part_F, labels[name]) for name, part_F in parts.items()}
 
 
 class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
@@ -522,16 +489,10 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
     @staticmethod
     def _base_columns(raw: Mapping[str, Any], *, is_train: bool) -> dict[str, Any]:
         document = natural_questions.read_document(raw)
+        in_bytes = itemgetter("start_byte", "end_byte")
+        passages, annotations = natural_questions.read_answers(raw, document.chars if is_train else in_bytes)
         if is_train:
-            passages = natural_questions.passage_spans(raw, document)
-            annotations = [
-                one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no)
-                for one in natural_questions.read_annotations(raw, document, len(passages))
-            ]
-        else:
-            candidates = as_objects(raw["long_answer_candidates"], "long_answer_candidates")
-            passages = [(one["start_byte"], one["end_byte"]) for one in candidates]
-            annotations = [_annotation_in_bytes(one) for one in as_objects(raw["annotations"], "annotations")]
+            annotations = [one if one.span != NO_SPAN else Annotation(yes_no=one.yes_no) for one in annotations]
         return {
             "example_id": str(raw["id"] if "id" in raw else raw["example_id"]),
             "question": natural_questions.question_text(raw),
@@ -540,13 +501,6 @@ class NaturalQuestionsPreProcessor(_SingleContextPreProcessor):
             "target": as_target(annotations),
             "passage_candidates": as_candidates(passages),
         }
-
-
-def _annotation_in_bytes(annotation: Mapping[str, Any]) -> Annotation:
-    short = as_objects(annotation["short_answers"], "short_answers")
-    span: Span = (short[0]["start_byte"], short[0]["end_byte"]) if short else NO_SPAN
-    passage = annotation["long_answer"]["candidate_index"]
-    return Annotation(span, passage, checked_yes_no(annotation["yes_no_answer"]))
 
 
 class ELI5FiDPreprocessor(AbstractPreProcessor):
@@ -588,13 +542,11 @@ class ELI5FiDPreprocessor(AbstractPreProcessor):
             "example_id": [str(examples["id"][owner]) for owner in owners],
         }
         if is_labelled:
-            features["labels"] = self._labels([text for texts in answers for text in texts])
+            targets = [text for texts in answers for text in texts]
+            length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
+            labels = self._tokenizer(text_target=targets, max_length=length, truncation=True)["input_ids"]
+            features["labels"] = [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in labels]
         return features
-
-    def _labels(self, answers: Sequence[str]) -> list[list[int]]:
-        length = self._max_seq_len if self._max_answer_len is None else self._max_answer_len
-        encoded = self._tokenizer(text_target=answers, max_length=length, truncation=True)
-        return [ids + [_IGNORED_LABEL] * (length - len(ids)) for ids in encoded["input_ids"]]
 
 
 def _answers(output: Sequence[Mapping[str, Any]] | None, *, is_train: bool) -> list[str]:

@@ -76,13 +76,9 @@ class ExtractiveReader:
         example_ids: Sequence[str] | None = None,
         **overrides: Any,
     ) -> dict[str, list[SpanRecord]]:
-        """Return the answers to every question, best first, by question identifier.
+        """Return the answers to every question from its passages, best first, by question identifier.
 
-        Args:
-            questions: The questions.
-            contexts: The passages of each question.
-            example_ids: Identifiers; by default ``"0"``, ``"1"``, ...
-            **overrides: Attributes that differ in this call.
+        The default of ``example_ids`` is ``"0"``, ``"1"``, ...; ``overrides`` are attributes that differ in this call.
 
         Raises:
             InputError: If the reader is not loaded, an input is invalid, or the model does not classify the answer
@@ -104,7 +100,7 @@ class ExtractiveReader:
         post_processor = _AnyOutputs(
             chosen.max_num_answers, chosen.max_answer_length, chosen.n_best_size, chosen.scorer_type
         )
-        records = self._inference.run(features, post_processor.begin(examples, features)).predictions
+        records = self._inference.answers(post_processor, examples, features).predictions
         least = float("-inf") if chosen.min_score_threshold is None else chosen.min_score_threshold
         return {
             example_id: [{key: record[key] for key in _KEYS} for record in best if record["confidence_score"] >= least]

@@ -108,9 +108,9 @@ def test_subsampling_keeps_answers_and_is_seeded():
 
 def test_subsampling_has_a_probability_per_type():
     types_F = np.array([SubsampleType.POSITIVE, SubsampleType.NEGATIVE_HAS_ANSWER, SubsampleType.NEGATIVE_NO_ANSWER])
-    assert Subsampling(0, 1, 0).keep(types_F).tolist() == [True, False, True]
-    assert Subsampling(1, 0, 0).keep(types_F).tolist() == [True, True, False]
-    drawn = Subsampling(0.25, 1, 0).keep(np.full(10000, SubsampleType.NEGATIVE_HAS_ANSWER)).mean()
+    assert Subsampling(0, 1, 0).kept(types_F).tolist() == [0, 2]
+    assert Subsampling(1, 0, 0).kept(types_F).tolist() == [0, 1]
+    drawn = len(Subsampling(0.25, 1, 0).kept(np.full(10000, SubsampleType.NEGATIVE_HAS_ANSWER))) / 10000
     assert 0.23 < drawn < 0.27
 
 
@@ -121,7 +121,7 @@ def test_invalid_probability_is_refused(settings, name):
 
 
 def test_subsampling_that_drops_everything_is_refused():
-    with pytest.raises(InputError, match="Subsampling leaves no window to train on"):
+    with pytest.raises(InputError, match="Subsampling leaves none of"):
         rows(annotated((-1, -1, -1, "NONE")), subsampling=Subsampling(0, 0, 0))
 
 
