@@ -2,8 +2,8 @@
 
 Without ``corrections`` every number is that of transformers. ``docs/corrections.md`` shows what each deviation does.
 
-Read in order: the names; :class:`BatchShare`, what a batch contributes to a mean; :class:`Corrections`, which the
-trainer asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
+Read in order: the names; :class:`BatchShare`, the part of a batch in a mean; :class:`Corrections`, which the trainer
+asks; :class:`EvaluationLoss`; :class:`WatchedCount`, which notices whether a loss uses the count of labels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,9 +112,8 @@ class Corrections:
         before, self.share, self._watched, self._factor = self.share, share, None, 1
         try:
             yield
-            if self._watched is not None:
-                self._has_watched = True
-                self._explain(self._watched, num_summed, self._factor)
+            if self._watched is not None and not (self._watched.uses or WatchedCount.traced):
+                self._explain(num_summed, self._factor)
         finally:
             self.share, self._watched = before, None
 
@@ -124,32 +123,36 @@ class Corrections:
             return self.share.num_items.clamp(min=1)
         trainer = self._trainer
         is_nested = trainer.is_in_train and trainer.module.evaluation is not None
-        if self._has_watched or is_nested or num_summed * trainer.accelerator.num_processes == 1:
+        is_multiplied = num_summed * trainer.accelerator.num_processes > 1 and not trainer.loss_is_scaled_for_ga
+        if self._has_watched or is_nested or not is_multiplied:
             return num_items
-        if not isinstance(num_items, torch.Tensor) or is_compiled(trainer.model_wrapped):
-            return num_items
-        self._watched = num_items.as_subclass(WatchedCount)
-        self._watched.uses = []
-        return self._watched
+        if num_items is None:
+            # There are no labels to count, so it cannot be but a mean.
+            self._explain(num_summed, 1)
+        elif isinstance(num_items, torch.Tensor):
+            self._has_watched = True
+            if not is_compiled(trainer.model_wrapped):
+                num_items = self._watched = num_items.as_subclass(WatchedCount)
+                self._watched.uses = []
+        return num_items
 
     def process_factor(self) -> int:
         """Return what ``compute_loss`` multiplies a loss by that is divided by the labels of all processes."""
         self._factor = 1 if self.share is not None else self._trainer.accelerator.num_processes
         return self._factor
 
-    def _explain(self, count: "WatchedCount", num_summed: int, num_processes: int) -> None:
-        factor = num_summed * num_processes
-        if count.uses or WatchedCount.traced or factor == 1:
+    def _explain(self, num_summed: int, num_processes: int) -> None:
+        if num_summed * num_processes == 1:
             return
         trainer = self._trainer
         own: Any = None if type(trainer).compute_loss.__module__.startswith("portico.") else type(trainer)
         owner = own or trainer.compute_loss_func or type(trainer.accelerator.unwrap_model(trainer.model))
-        deeds = [f"adds up {num_summed} batches"] * (num_summed > 1)
-        deeds += [f"multiplies by {num_processes} processes"] * (num_processes > 1)
+        counts = {"batches": num_summed, "processes": num_processes}
+        over = " and ".join(f"{count} {unit}" for unit, count in counts.items() if count > 1)
         self.warn(
             "loss_scale",
-            f"The loss of `{getattr(owner, '__name__', owner)}` is a mean already, yet transformers "
-            f"{' and '.join(deeds)}: the logged loss and its gradients are {factor} times too large",
+            f"The loss of `{getattr(owner, '__name__', owner)}` is a mean already, yet transformers adds it up over "
+            f"{over}: the logged loss and its gradients are {num_summed * num_processes} times too large",
         )
 
     # Training
@@ -159,10 +162,8 @@ class Corrections:
     ) -> tuple[list["Batch"], list[BatchShare | None]]:
         """Return the batches of an accumulation window as they are trained on, and the share of each.
 
-        Args:
-            window: Batches of this process.
-            loader: Where the last of them was fetched from just now.
-            is_summed: Whether transformers adds up the losses of the batches instead of averaging them.
+        The last batch of ``window`` is the one that was last fetched from ``loader``; transformers adds up the losses
+        of the batches if ``is_summed``, and averages them otherwise.
         """
         batches, sizes = list(window), [find_batch_size(batch) or 1 for batch in window]
         if not batches:
@@ -198,10 +199,10 @@ class Corrections:
 
     def num_items(self, batch: "Batch", num_examples: int) -> torch.Tensor:
         """Return the number of labels in a batch, or of examples if it has none that can be counted."""
-        trainer, count = self._trainer, None
-        if num_examples and batch.get("labels") is not None:
-            count = count_labels([batch], shifts_labels=trainer._loss_shifts_labels)
-        return torch.as_tensor(num_examples if count is None else count, device=trainer.args.device).float()
+        count, device = None, self._trainer.args.device
+        if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
+            count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
+        return torch.full((), num_examples, device=device).float() if count is None else count.to(device).float()
 
     @property
     def filters_losses(self) -> bool:
@@ -209,11 +210,7 @@ class Corrections:
         return self._trainer.args.logging_nan_inf_filter and "nan_losses" not in self
 
     def filters(self, loss: torch.Tensor) -> bool:
-        """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite.
-
-        Raises:
-            InputRuntimeError: If training has to stop at such a loss, in a single process.
-        """
+        """Return whether transformers logs another loss in place of ``loss``, which is NaN or infinite."""
         if not (self.filters_losses or self._trainer.args.stop_on_nan) or torch.isfinite(loss):
             return False
         self._has_diverged = True
@@ -224,22 +221,17 @@ class Corrections:
                 "nan_losses",
                 f"The loss of step {self._trainer.state.global_step + 1} is {loss.item()}, and transformers logs the "
                 "mean of the losses since the last log in its place, 0.0 if there are none",
-                "lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to end training at it, or to log it ",
+                "lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log it ",
             )
         return self.filters_losses
 
     def stop_if_diverged(self) -> None:
-        """Stop before an optimizer step if ``stop_on_nan`` is set and a loss of any process was NaN or infinite.
-
-        Raises:
-            InputRuntimeError: In every process.
-        """
+        """Raise an error in every process if ``stop_on_nan`` is set and a loss of any was NaN or infinite."""
         trainer = self._trainer
         if not trainer.args.stop_on_nan:
             return
-        found = torch.tensor(float(self._has_diverged), device=trainer.args.device)
+        step, found = trainer.state.global_step, torch.tensor(float(self._has_diverged), device=trainer.args.device)
         if trainer.accelerator.gather(found).any():
-            step = trainer.state.global_step
             raise InputRuntimeError(
                 f"The loss of step {step + 1} is NaN or infinite, so training stops before that step, with the "
                 f"weights of step {step} (`stop_on_nan=True`); lower `learning_rate` or `max_grad_norm`, use "
@@ -275,12 +267,12 @@ class EvaluationLoss:
         loader: Batches of the evaluation.
     """
 
-    corrections = frozenset({"loss_scale", "eval_duplicates", "eval_batch_means"})
-
     def __init__(self, trainer: "Trainer", loader: "Loader") -> None:
         self._trainer = trainer
         self._loader = loader
-        self._is_corrected = any(name in trainer.corrections for name in self.corrections)
+        self._is_corrected = any(
+            name in trainer.corrections for name in ("loss_scale", "eval_duplicates", "eval_batch_means")
+        )
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None
@@ -305,14 +297,15 @@ class EvaluationLoss:
     def add(self, loss: torch.Tensor) -> None:
         """Add the mean loss of the batch."""
         if self._share is not None:
-            numbers = loss.detach(), self._share.num_items, torch.tensor(self._share.num_examples, device=loss.device)
-            self._rows.append(torch.stack([number.float() for number in numbers]))
+            loss = loss.detach().float()
+            num_examples = torch.full_like(loss, self._share.num_examples)
+            self._rows.append(torch.stack([loss, self._share.num_items.to(loss.device), num_examples]))
 
     def mean(self, reported: float) -> float:
         """Return the mean loss: ``reported``, which is that of transformers, unless it is corrected."""
-        corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
         if not self._rows:
             return reported
+        corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
         if self._num_repeated:
             corrections.warn(
                 "eval_duplicates",
@@ -346,11 +339,9 @@ class EvaluationLoss:
 
 
 def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
-    """Return how many examples of the batch fetched last are not repeated, and how many in those of all processes are.
+    """Return how many of ``size`` examples in the batch fetched last are not repeated ones, and how many are in all.
 
-    Args:
-        size: Examples in this process's batch.
-        loader: A loader that completes the last batches of several processes with examples from its start.
+    The last batches of several processes are completed with examples from the start of the data.
     """
     if not isinstance(loader, DataLoaderShard) or not loader.end_of_dataloader or loader.remainder <= 0:
         return size, 0
@@ -364,9 +355,9 @@ def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
 
 def with_rows(data: "Nested", size: int, num_rows: int) -> Any:
     """Return a nest of tensors of ``size`` rows with ``num_rows``: cut off, or the last one repeated."""
-    rows = [min(row, size - 1) for row in range(num_rows)]
     if num_rows == size:
         return data
+    rows = [min(row, size - 1) for row in range(num_rows)]
     return map_tensors(lambda tensor: tensor[rows] if tensor.dim() and len(tensor) == size else tensor, data)
 
 

@@ -29,7 +29,7 @@ from models import (
     toy_arguments,
     toy_trainer,
 )
-from parity.curves import Plain
+from parity.curves import Plain, WithColumns, span
 from portico.corrections import CORRECTIONS, WatchedCount, correction_names, own_and_repeated, with_rows
 from portico.data.loaders import DataLoaderConfig, prepare_data_loader
 from portico.errors import InputError
@@ -121,12 +121,18 @@ def mean_loss(outputs, labels, num_items_in_batch=None):
     return nn.functional.cross_entropy(outputs["logits"], labels)
 
 
+def span_loss(outputs, labels, num_items_in_batch=None):
+    return outputs["logits"].square().mean()
+
+
 @pytest.mark.parametrize(
     ("name", "trainer_class", "parts"),
     [
         ("BertForSequenceClassification", None, {}),
         ("WeightedLoss", WeightedLoss, {}),
         ("mean_loss", None, {"compute_loss_func": mean_loss}),
+        # Without `labels` in the batch there is no count at all.
+        ("span_loss", None, {"compute_loss_func": span_loss, "train_dataset": WithColumns(span, 24)}),
     ],
 )
 def test_mean_that_is_added_up_warns_once(name, trainer_class, parts, tmp_path, warnings_of):
@@ -134,7 +140,7 @@ def test_mean_that_is_added_up_warns_once(name, trainer_class, parts, tmp_path, 
     trainer.train()
     trainer.train()
     assert warnings_of() == [
-        f"The loss of `{name}` is a mean already, yet transformers adds up 4 batches: the logged loss and its "
+        f"The loss of `{name}` is a mean already, yet transformers adds it up over 4 batches: the logged loss and its "
         "gradients are 4 times too large; set `corrections=['loss_scale']`."
     ]
 
@@ -419,8 +425,8 @@ def test_nan_warns_once_and_is_logged_as_zero(tmp_path, warnings_of):
     (warning,) = warnings_of()
     assert warning == (
         "The loss of step 3 is nan, and transformers logs the mean of the losses since the last log in its place, 0.0 "
-        "if there are none; lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to end training at it, "
-        "or to log it set `corrections=['nan_losses']`."
+        "if there are none; lower `learning_rate` or `max_grad_norm`, set `stop_on_nan=True` to stop there, or to log "
+        "it set `corrections=['nan_losses']`."
     )
 
 
