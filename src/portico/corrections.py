@@ -62,8 +62,8 @@ class BatchShare:
     """What the batch of a process contributes to a mean over several batches.
 
     Args:
-        num_items: Labels that the loss of the batch is a mean of, or examples where it has no labels; a scalar.
-        num_examples: Examples in the batch, without those that only complete it.
+        num_items: Labels that its loss is a mean of, or examples where it has no labels; a scalar.
+        num_examples: Examples in it, without those that only complete it.
         weight: Factor that makes the mean over the processes one over all items.
     """
 
@@ -81,15 +81,13 @@ class Corrections:
 
     Args:
         trainer: Its arguments name the corrections.
-
-    Attributes:
-        share: Share of the batch whose loss is being computed; ``None`` if the loss is that of transformers.
     """
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         self._names = frozenset(correction_names(trainer.args.corrections))
         self._warned: set[str] = set()
+        # Of the batch whose loss is being computed; `None` if the loss is that of transformers.
         self.share: BatchShare | None = None
         self._factor = 1  # of the loss that is being computed
         self._watched: WatchedCount | None = None
@@ -160,10 +158,9 @@ class Corrections:
     def shared_out(
         self, window: Sequence["Batch"], loader: "Loader", *, is_summed: bool
     ) -> tuple[list["Batch"], list[BatchShare | None]]:
-        """Return the batches of an accumulation window as they are trained on, and the share of each.
+        """Return the batches of a window just fetched from ``loader`` as they are trained on, and the share of each.
 
-        The last batch of ``window`` is the one that was last fetched from ``loader``; transformers adds up the losses
-        of the batches if ``is_summed``, and averages them otherwise.
+        Transformers adds up their losses if ``is_summed``, and averages them otherwise.
         """
         batches, sizes = list(window), [find_batch_size(batch) or 1 for batch in window]
         if not batches:
@@ -202,7 +199,7 @@ class Corrections:
         count, device = None, self._trainer.args.device
         if num_examples and isinstance(batch, Mapping) and batch.get("labels") is not None:
             count = count_labels([batch], shifts_labels=self._trainer._loss_shifts_labels)
-        return torch.full((), num_examples, device=device).float() if count is None else count.to(device).float()
+        return torch.as_tensor(num_examples if count is None else count, dtype=torch.float32, device=device)
 
     @property
     def filters_losses(self) -> bool:
@@ -270,13 +267,12 @@ class EvaluationLoss:
     def __init__(self, trainer: "Trainer", loader: "Loader") -> None:
         self._trainer = trainer
         self._loader = loader
-        self._is_corrected = any(
-            name in trainer.corrections for name in ("loss_scale", "eval_duplicates", "eval_batch_means")
-        )
+        names = ("loss_scale", "eval_duplicates", "eval_batch_means")
+        self._is_corrected = any(name in trainer.corrections for name in names)
         self._num_repeated = 0
         self._sizes = (0, 0)  # examples of the current batch that are evaluated, and all
         self._share: BatchShare | None = None
-        self._rows: list[torch.Tensor] = []
+        self._batches: list[tuple[torch.Tensor, torch.Tensor, int]] = []  # loss, items and examples of each
 
     @contextmanager
     def of_batch(self, inputs: "Batch") -> Iterator["Batch"]:
@@ -286,7 +282,11 @@ class EvaluationLoss:
         evaluated = num_own or size if "eval_duplicates" in corrections else size
         self._sizes = (evaluated, size)
         inputs = with_rows(inputs, size, evaluated)
-        self._share = BatchShare(corrections.num_items(inputs, num_own), num_own)
+        labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
+        may_warn = self._trainer.accelerator.num_processes == 1 and getattr(labels, "ndim", 0) > 1
+        self._share = None
+        if self._is_corrected or may_warn:
+            self._share = BatchShare(corrections.num_items(inputs, num_own), num_own)
         with corrections.applied(self._share if self._is_corrected else None):
             yield inputs
 
@@ -297,25 +297,25 @@ class EvaluationLoss:
     def add(self, loss: torch.Tensor) -> None:
         """Add the mean loss of the batch."""
         if self._share is not None:
-            loss = loss.detach().float()
-            num_examples = torch.full_like(loss, self._share.num_examples)
-            self._rows.append(torch.stack([loss, self._share.num_items.to(loss.device), num_examples]))
+            self._batches.append((loss.detach().mean(), self._share.num_items, self._share.num_examples))
 
     def mean(self, reported: float) -> float:
         """Return the mean loss: ``reported``, which is that of transformers, unless it is corrected."""
-        if not self._rows:
-            return reported
         corrections, accelerator = self._trainer.corrections, self._trainer.accelerator
         if self._num_repeated:
             corrections.warn(
                 "eval_duplicates",
                 f"{self._num_repeated} examples count twice in the evaluation, since they complete its last batches",
             )
-        table_1B3 = torch.stack(self._rows)[None]
+        if not self._batches:
+            return reported
+        losses, items, examples = map(list, zip(*self._batches, strict=True))
+        columns = torch.stack(losses), torch.stack(items), torch.tensor(examples, device=items[0].device)
+        table_1B3 = torch.stack([column.float() for column in columns], dim=-1)[None]
         if self._is_corrected:
             return self._mean_of(accelerator.gather(table_1B3), by_label="eval_batch_means" in corrections)
         mean = self._mean_of(table_1B3, by_label=True)
-        if accelerator.num_processes == 1 and abs(mean - reported) > 0.01 * abs(mean):
+        if abs(mean - reported) > 0.01 * abs(mean):
             corrections.warn(
                 "eval_batch_means",
                 f"`eval_loss` is {reported:.4g}, which depends on the size of the batches, since it is the mean of "
@@ -330,12 +330,12 @@ class EvaluationLoss:
         finite_PB = counts_PB & np.isfinite(loss_PB)
         if self._trainer.corrections.filters_losses and finite_PB.any():
             counts_PB = finite_PB
-        items_B = np.where(counts_PB, items_PB, 0).sum(0)
-        sum_B = np.where(counts_PB, loss_PB, 0) * np.where(counts_PB, items_PB, 0)
-        mean_B = sum_B.sum(0) / np.maximum(items_B, 1)
+        items_PB = np.where(counts_PB, items_PB, 0)
+        items_B = items_PB.sum(0)
+        mean_B = (np.where(counts_PB, loss_PB, 0) * items_PB).sum(0) / np.maximum(items_B, 1)
         # As in transformers the mean of each round of batches counts once per example.
         weight_B = items_B if by_label else np.where(items_B > 0, examples_PB.sum(0), 0)
-        return float((mean_B * weight_B).sum() / weight_B.sum()) if weight_B.any() else float("nan")
+        return float(np.average(mean_B, weights=weight_B)) if weight_B.any() else float("nan")
 
 
 def own_and_repeated(size: int, loader: "Loader") -> tuple[int, int]:
@@ -370,8 +370,8 @@ def is_compiled(model: torch.nn.Module) -> bool:
 class WatchedCount(torch.Tensor):
     """A count of labels that notes its uses; the results are those of a plain tensor.
 
-    A signature does not tell whether a loss is divided by the count: most models pass their keyword arguments on to
-    layers that ignore it. A second forward pass would tell, but draw random numbers and call the user's code twice.
+    A signature does not tell whether a loss is divided by the count, since most models pass keyword arguments on to
+    layers that ignore them. A second forward pass would, but it draws random numbers and calls the user's code again.
     """
 
     uses: list[str]

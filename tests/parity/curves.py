@@ -1,6 +1,7 @@
 """Curves of losses, gradient norms and ``eval_loss`` of every kind of model; a script that ``torchrun`` launches.
 
-Usage: curves.py FILE RUNS; RUNS is a list in JSON of the arguments of :func:`curves`, FILE gets its results.
+Usage: curves.py FILE RUNS; RUNS is a list in JSON of the arguments of :func:`curves`, FILE gets its results. The key
+``kind`` of a run names another function to call.
 An optimizer step sees 12 examples, shared among processes and batches.
 """
 
@@ -17,6 +18,7 @@ from torch import nn
 from transformers import DataCollatorForSeq2Seq
 
 import portico
+import portico.errors
 from models import Pairs, Sequences, ToyDataset, pad_everything, tiny_bert_config, tiny_t5, tiny_tokenizer
 from parity.peers import QUIET
 
@@ -173,11 +175,54 @@ def curves(library, model, folder, *, num_batches=1, num_processes=1, **argument
     return {key: [entry[key] for entry in trainer.state.log_history if key in entry] for key in CURVES}
 
 
+def generation(library, folder, *, num_processes=1, **arguments):
+    """Generate from 13 sources, and return the loss and the number of predictions."""
+    library, model = LIBRARIES[library], t5()
+    options = {
+        "per_device_eval_batch_size": EXAMPLES_PER_STEP // num_processes,
+        "predict_with_generate": True,
+        **QUIET,
+    }
+    trainer = library.Seq2SeqTrainer(
+        model,
+        library.Seq2SeqTrainingArguments(str(folder), **{**options, "generation_max_length": 4, **arguments}),
+        data_collator=DataCollatorForSeq2Seq(tiny_tokenizer(), model=model),
+    )
+    predicted = trainer.predict(Pairs(13, seed=1))
+    return {"loss": predicted.metrics["test_loss"], "predictions": len(predicted.predictions)}
+
+
+def divergence(folder, *, num_processes=1, **arguments):
+    """Train until the loss of the last process is NaN, and return the step and the error of each process."""
+    data = [{"input_ids": torch.tensor([5]), "labels": torch.tensor(1)} for _ in range(8)]
+    options = {"per_device_train_batch_size": 1, "max_steps": 4, "train_sampling_strategy": "sequential", **QUIET}
+
+    class Diverging(portico.Trainer):
+        def compute_loss(self, *args, **kwargs):
+            loss = super().compute_loss(*args, **kwargs)
+            is_here = self.state.global_step == 2 and self.args.process_index == num_processes - 1
+            return loss * float("nan") if is_here else loss
+
+    trainer = Diverging(
+        Plain(), portico.TrainingArguments(str(folder), **{**options, **arguments}), train_dataset=data
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    try:
+        trainer.train()
+        error = None
+    except portico.errors.InputError as stop:
+        error = str(stop)
+    return trainer.accelerator.gather_object([(trainer.state.global_step, error)])
+
+
 def main(file, runs):
     warnings.simplefilter("ignore")
     num_processes = int(os.environ["WORLD_SIZE"])
     with tempfile.TemporaryDirectory() as folder:
-        measured = [curves(folder=folder, num_processes=num_processes, **run) for run in json.loads(runs)]
+        measured = [
+            globals()[run.pop("kind", "curves")](folder=folder, num_processes=num_processes, **run)
+            for run in json.loads(runs)
+        ]
     if os.environ["RANK"] == "0":
         Path(file).write_text(json.dumps(measured), encoding="utf-8")
 

@@ -5,19 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from parity.curves import MODELS, curves
+from parity.curves import MODELS, curves, generation
 from parity.test_processes import TORCHRUN, launch
 
 SCRIPT = Path(__file__).with_name("curves.py")
 CORRECTED = {"library": "portico", "corrections": "all"}
 # A final loss that is not logged: 6 steps, logged every 4.
 UNLOGGED = {"model": "plain", "logging_steps": 4, "eval_strategy": "no"}
+GENERATED = {"kind": "generation"}
 MEANS = ["sequence classification", "token classification", "seq2seq", "plain with kwargs"]
 QUICK = [{**CORRECTED, "model": name} for name in MODELS] + [
     {"library": "transformers", "model": "sequence classification"},
     {"library": "transformers", "model": "plain"},
     {"library": "transformers", **UNLOGGED},
     {**CORRECTED, **UNLOGGED},
+    {"library": "transformers", **GENERATED},
+    {**CORRECTED, **GENERATED},
+    {"kind": "divergence", "stop_on_nan": True},
 ]
 THOROUGH = [{**CORRECTED, "model": name, "num_batches": num} for name in MODELS for num in (1, 2)]
 
@@ -103,6 +107,25 @@ def test_transformers_takes_the_final_loss_of_one_process(two_processes, one_pro
     right = one_process(**theirs)["train_loss"]
     assert two_processes[json.dumps(ours)]["train_loss"] == pytest.approx(right, rel=1e-5)
     assert two_processes[json.dumps(theirs)]["train_loss"] != pytest.approx(right, rel=1e-3)
+
+
+def test_transformers_returns_duplicates_of_generated_sequences(two_processes, tmp_path):
+    ours, theirs = (
+        two_processes[json.dumps(run)]
+        for run in ({**CORRECTED, **GENERATED}, {"library": "transformers", **GENERATED})
+    )
+    alone = generation(folder=tmp_path, **CORRECTED)
+    assert alone["predictions"] == ours["predictions"] == 13
+    assert theirs["predictions"] == 24
+    assert ours["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert theirs["loss"] != pytest.approx(alone["loss"], rel=1e-3)
+
+
+def test_all_processes_stop_before_the_step_in_which_one_diverges(two_processes):
+    (first, why), second = two_processes[json.dumps({"kind": "divergence", "stop_on_nan": True})]
+    assert [first, why] == second
+    assert first == 2
+    assert why.startswith("The loss of step 3 is NaN or infinite")
 
 
 @pytest.mark.slow
