@@ -169,8 +169,8 @@ class Corrections:
         if num_repeated:
             self.warn(
                 "train_duplicates",
-                f"The last batches of an epoch are completed with {num_repeated} examples of its start, which "
-                "transformers trains on twice",
+                "The last batches of an epoch are completed from its start, so transformers trains on "
+                f"{num_repeated} of its examples twice",
             )
         if "train_duplicates" in self and num_own < sizes[-1]:
             batches[-1], sizes[-1] = with_rows(batches[-1], sizes[-1], num_own or sizes[-1]), num_own
@@ -305,7 +305,8 @@ class EvaluationLoss:
         if self._num_repeated:
             corrections.warn(
                 "eval_duplicates",
-                f"{self._num_repeated} examples count twice in the evaluation, since they complete its last batches",
+                "The last batches of the evaluation are completed from its start, so transformers counts "
+                f"{self._num_repeated} of its examples twice",
             )
         if not self._batches:
             return reported
@@ -375,8 +376,7 @@ class WatchedCount(torch.Tensor):
     """
 
     uses: list[str]
-    # Calls that were compiled, of which nothing is known.
-    traced: ClassVar[list[str]] = []
+    traced: ClassVar[list[str]] = []  # calls that were compiled, so that nothing is known of them
     # Functions that return the value as something other than a tensor.
     _reading = frozenset({"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"})
 

@@ -279,7 +279,7 @@ def test_end_of_a_stream_makes_a_step(tmp_path, warnings_of):
     losses, _ = run(2, 4)
     assert losses[1] > 1.5 * right[0][2]
     assert warnings_of() == [
-        "The stream ends with 1 batches, too few for an accumulation window, and transformers adds their loss and "
+        "The last accumulation window of the stream has 1 of 4 batches, and transformers adds their loss and "
         "gradients to the next step; set `corrections=['stream_leftover']`."
     ]
     corrected = run(2, 4, corrections="stream_leftover")

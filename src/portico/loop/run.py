@@ -241,7 +241,7 @@ class TrainingRun:
             is_summed = trainer._is_scaled_for_accumulation(self.num_items_in_batch)
             window, shares = trainer.corrections.shared_out(window, loader, is_summed=is_summed)
             if 0 < len(window) < plan.num_batches_in_window(update_step) and not has_length(self.loader):
-                self._end_stream(update_step * plan.gradient_accumulation_steps, len(window))
+                self._end_stream(update_step, len(window))
             if late_rng:
                 # Skipping batches draws random numbers, so transformers restores the states after the first window.
                 trainer._load_rng_state(self.checkpoint)
@@ -268,17 +268,17 @@ class TrainingRun:
             return self.loader, 0, False
         return skip_first_batches(self.loader, skip), skip // self.plan.gradient_accumulation_steps, True
 
-    def _end_stream(self, num_before: int, num_left: int) -> None:
-        """Let the batches that a stream ends with make a step, if that is corrected."""
-        corrections = self.trainer.corrections
+    def _end_stream(self, update_step: int, num_batches: int) -> None:
+        """Let the batches that a stream leaves over for its last window make a step, if that is corrected."""
+        corrections, size = self.trainer.corrections, self.plan.gradient_accumulation_steps
         corrections.warn(
             "stream_leftover",
-            f"The stream ends with {num_left} batches, too few for an accumulation window, and transformers adds "
+            f"The last accumulation window of the stream has {num_batches} of {size} batches, and transformers adds "
             "their loss and gradients to the next step",
         )
         self.steps_on_leftover = "stream_leftover" in corrections
         if self.steps_on_leftover:
-            end_epoch_after(self.trainer.lightning_trainer, num_before + num_left)
+            end_epoch_after(self.trainer.lightning_trainer, update_step * size + num_batches)
 
     def ends_window(self, batch_idx: int) -> bool:
         """Return whether batch ``batch_idx`` of the epoch is followed by an optimizer step."""
@@ -361,6 +361,7 @@ class TrainingRun:
 
     def finish(self) -> None:
         """Log the results, load the best model if configured, and fire ``on_train_end``."""
+        self.share = None
         self.output = self.trainer._finalize_training(self.trial, self.plan.num_train_samples, self.start_time)
 
     def _log_save_evaluate(self) -> None:
